@@ -47,7 +47,7 @@ def predict(
 
     Args:
         run: the run folder.
-        out: the file to write: .csv, .json, .jsonl, or .parquet (which takes pyarrow).
+        out: the file to write: .csv, .json, .jsonl, or .parquet.
         input: data to predict from: a table for a run on a series, a .ts or .arff file for one on
             sequences, images or a folder of them for one on images, a file of lines as "stream"
             reads them for one on tokens or symbols, events, or episodes. Labels in it do not
@@ -57,7 +57,7 @@ def predict(
         checkpoint: best are the parameters that were selected, last those that training ended with.
     """
     table = predict_run(run, input, out, seed_index=seed_index, checkpoint=checkpoint)
-    print(f"# {table.num_rows:,} rows: {out}", file=sys.stderr)
+    print(f"# {len(table):,} rows: {out}", file=sys.stderr)
 
 
 def backtest_command(args: Sequence[str]) -> int:
@@ -112,8 +112,7 @@ def print_report(report: Report) -> None:
     for name, value in single.items():
         print(f"{name:<{width}}  {f'{value:.6g}' if isinstance(value, float) else value}")
     if report.verdict:
-        lost = report.judged["beaten_by"] or report.judged.get("beaten_by_on_validation")
-        print(f"{'warning: ' if lost else ''}{report.verdict}")
+        print(f"{'warning: ' if report.is_beaten else ''}{report.verdict}")
     for name in report.tables:
         _print_table(report.values[name])
 

@@ -182,11 +182,13 @@ def split_cells(text: str, separator: str = ",") -> list[str]:
 
 
 def join_cells(cells: Iterable[object], separator: str = ",") -> str:
-    """Cells as a line, in quotes where they have to be.
+    """Cells as a line, in quotes where they have to be; None is an empty cell.
+
+    A float has as many digits as tell it from its neighbors in its dtype.
 
     Example:
-        >>> join_cells(["date", "load, MW", 1.5])
-        'date,"load, MW",1.5'
+        >>> join_cells(["date", "load, MW", None, np.float32(0.1), np.float64(1709298972.449)])
+        'date,"load, MW",,0.1,1709298972.449'
     """
     line = io.StringIO()
     csv.writer(line, delimiter=separator, lineterminator="").writerow(cells)

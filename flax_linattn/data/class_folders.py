@@ -78,6 +78,7 @@ def find_class_folders(
     top = _top(tree, files, kind)
     notes = []
     parts = {part: files_by_class(files, f"{top}{part}/") for part in (TRAIN, *TESTS)}
+    in_classes = sum(len(names) for part in parts.values() for names in part.values())
     for part in parts.values():
         for name in sorted(set(part) & set(no_class)):
             notes.append(no_class[name])
@@ -92,22 +93,29 @@ def find_class_folders(
     of_same = [part for part in parts if parts[part] and set(parts[part]) <= set(train)]
     if not of_same:
         raise DataFormatError(_differ(tree, top, kind, classes, parts))
-    chosen, *others = of_same
+    chosen = of_same[0]
+    others = [part for part in parts if parts[part] and part != chosen]
     test = parts[chosen]
     if chosen != TESTS[0]:
         notes.append(f"tested on the {kind} of {chosen}")
     notes += [f"the {kind} of {part} are left out" for part in others]
     if missing := [name for name in classes if name not in test]:
         notes.append(f"no {kind} of {listed(missing, 10)} to test on")
-    notes += about_links(tree)
+    if len(files) > in_classes:
+        notes.append(
+            f"{kind} outside of the folders of classes, left out: {len(files) - in_classes:,}"
+        )
+    notes += about_others(tree, len(files), kind)
     return ClassFolders(
         classes, split_of(train, classes), split_of(test, classes), (*dict.fromkeys(notes),)
     )
 
 
-def about_links(tree: FileTree) -> list[str]:
-    """A note where links of an archive are left out."""
-    return [f"{tree.links:,} links in the archive are left out"] if tree.links else []
+def about_others(tree: FileTree, num_wanted: int, kind: str) -> list[str]:
+    """Notes where files of other kinds, or links of an archive, are left out."""
+    others = len(tree.sizes) - num_wanted
+    notes = [f"files that are no {kind}, left out: {others:,}"] if others else []
+    return notes + ([f"{tree.links:,} links in the archive are left out"] if tree.links else [])
 
 
 def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:

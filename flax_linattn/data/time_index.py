@@ -207,13 +207,14 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
         step = pd.Timedelta(offset)
         allowed = step // 1000 if step < pd.Timedelta(seconds=1) else pd.Timedelta(0)
         return np.abs((times[1:] - times[:-1]) - step).to_numpy() <= allowed.to_timedelta64()
+    # To and fro: the last of a month plus a month's start is the next day, but no step.
     if isinstance(offset, _MonthDay):
-        expected = offset.after(times[:-1])
+        after, before = offset.after(times[:-1]), offset.after(times[1:], -1)
     else:
         with warnings.catch_warnings():  # some offsets are added one by one
             warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
-            expected = times[:-1] + offset
-    return np.asarray(expected == times[1:])
+            after, before = times[:-1] + offset, times[1:] - offset
+    return np.asarray((after == times[1:]) & (before == times[:-1]))
 
 
 @functools.lru_cache(256)
@@ -335,7 +336,9 @@ def _infer_whole(times: pd.DatetimeIndex) -> pd.offsets.BaseOffset | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that offsets will come in place of texts
-        return pd.tseries.frequencies.to_offset(pd.infer_freq(times))
+        found = pd.infer_freq(times)
+    # Business hours are pandas' from 9 to 17, whichever hours of the day it found.
+    return None if found in ("bh", "BH") else pd.tseries.frequencies.to_offset(found)
 
 
 def _candidates(times: pd.DatetimeIndex) -> list[str]:

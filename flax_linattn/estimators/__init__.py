@@ -1,8 +1,8 @@
 """Estimators in the manner of scikit-learn: ``fit`` on arrays or data frames, then ``predict``.
 
-They train as the commands do, by the tasks' models, losses and loop. Neither scikit-learn nor
-pandas is needed; where they are at hand, ``clone``, ``Pipeline`` and ``cross_val_score`` take these
-estimators, and what goes in as a data frame comes out as one.
+They train as the commands do, by the tasks' models, losses and loop. scikit-learn is not needed;
+where it is installed, ``clone``, ``Pipeline`` and ``cross_val_score`` take these estimators. What
+goes in as a data frame comes out as one.
 """
 
 from flax_linattn.estimators.base import Estimator, NotFittedError

@@ -1,7 +1,9 @@
-"""A forecaster of one series of one or more channels, in the manner of scikit-learn."""
+"""A forecaster of one or several series of one or more channels, in the manner of scikit-learn."""
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -11,37 +13,55 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, listed
+from flax_linattn.data.cells import join_cells, split_cells
 from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
-from flax_linattn.estimators.histories import History, as_history, as_time, write_history
+from flax_linattn.estimators.histories import (
+    ID,
+    TARGET,
+    Columns,
+    History,
+    as_future,
+    as_history,
+    as_time,
+)
 from flax_linattn.registry import get_task
+from flax_linattn.storage import write_whole
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.panel import SeriesPanel, read_series, with_frequency
+from flax_linattn.tasks.forecast.panel import panel_of, read_series, with_frequency
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
-from flax_linattn.tasks.forecast.windows import HorizonForecast, forecast_after
+from flax_linattn.tasks.forecast.windows import HorizonForecast, forecast_each, rows_after
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.train import fit_data
 
-DATA_FILE = "data.csv"
+DATA_FILE = "data.parquet"
 """The series in the folder of a run that is kept."""
 
 
 class Forecaster(Estimator):
-    """The next steps of a series: ``fit(series).predict()``.
+    """The next steps of one or several series: ``fit(series).predict()``.
 
     The model and its training are those of ``flax-linattn train forecast``; the last tenth of the
     rows, or as many as a horizon where that is more, selects the epoch. No row is kept for a test.
 
-    A series is an array [T, C] or [T], or a data frame or pandas series, whose index may hold
-    times; NaN is a missing value. Forecasts have its form: [H, C], or a data frame with the times
-    to come.
+    A series is an array [T, C] or [T], or a data frame or pandas series, whose index, or a column,
+    may hold times; NaN is a missing value. Forecasts have its form: [H, C], or a data frame with
+    the times to come.
+
+    A panel of series, from all of which one model learns, is a data frame with the columns
+    ``unique_id``, ``ds`` and ``y`` of Nixtla's libraries, or with a MultiIndex whose last level is
+    time, as in sktime; ``options`` may give the names ``id_column``, ``time_column`` and
+    ``targets``. Where targets are named, such as by y, further columns are covariates: those that
+    never change within a series, which may be strings, and others, which ``X_future`` has to give
+    for the horizon. ``options={"known_future": ...}`` names those that are known.
 
     Args:
         horizon: rows to forecast.
-        input_length: rows that a forecast sees.
+        input_length: context length: number of past rows that a forecast is made from; 0 chooses
+            it by the rows that select the epoch.
         mechanism: the attention, a name of ``ops.list_mechanisms`` with a causal form.
         epochs: most passes over the data; default those of the preset.
         batch_size: windows a step.
@@ -72,7 +92,7 @@ class Forecaster(Estimator):
         self,
         horizon: int = 24,
         *,
-        input_length: int = 96,
+        input_length: int = 0,
         mechanism: str = "aaren",
         epochs: int | None = None,
         batch_size: int = 32,
@@ -94,7 +114,7 @@ class Forecaster(Estimator):
     def fit(
         self, X: Any, y: None = None, *, init_run: InitRun | Run | str | Path | None = None
     ) -> Self:
-        """Trains on a series; what was learned before is forgotten.
+        """Trains on one or several series; what was learned before is forgotten.
 
         Args:
             X: the series.
@@ -105,41 +125,57 @@ class Forecaster(Estimator):
 
         Raises:
             ValueError: X is something else or too short; a parameter is out of range.
-            TypeError: a parameter is of another type.
+            TypeError: a parameter is of another type, or X holds objects that are no numbers.
         """
-        history = as_history(X)
-        series = history.series
-        at_least(1, horizon=self.horizon, input_length=self.input_length)
-        held = max(self.horizon, series.num_steps // 10)
-        trained = series.num_steps - held
-        if trained < self.input_length + self.horizon:
-            raise OptionError(
-                f"expected at least {self.input_length + self.horizon + held} rows for "
-                f"input_length={self.input_length} and horizon={self.horizon}, the last {held} of "
-                f"which select the epoch, got {series.num_steps}; give more, or lower both.",
-                "input_length",
-                "horizon",
-            )
+        at_least(1, horizon=self.horizon)
+        at_least(0, input_length=self.input_length)
+        given = dict(self.options or {})
+        columns = Columns(given.get("id_column") or ID, given.get("time_column") or "")
+        history = as_history(X, columns=columns)
         task: Any = get_task("forecast")
-        given = InitRun.of(init_run)
-        config = self._config(task, f"{trained}/{held}/0", given)
-        series = with_frequency(series, config.data.freq)
-        split = data.chronological_split(series.num_steps, config.data.split)
+        init = InitRun.of(init_run)
+        config = self._config(task, history, init)
+        series = tuple(with_frequency(one, config.data.freq) for one in history.series)
+        panel = panel_of(series, config.data, self._split)
+        for warning in panel.warnings:
+            warnings.warn(warning, UserWarning, stacklevel=2)
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
-            _keep(Path(self.run) / DATA_FILE, series, config.data)
-        panel = SeriesPanel.of_one(series, split)
-        run = fit_data(task, config, panel, self.run, init_run=given)
+            _keep(Path(self.run) / DATA_FILE, history, config.data)
+        run = fit_data(task, config, panel, self.run, init_run=init)
         self.run_ = run._replace(data=None)
-        self._history = history._replace(series=series)
-        self.n_features_in_ = len(series.channels)
-        if hasattr(history.given, "columns"):
-            self.feature_names_in_ = np.array(history.given.columns, object)
+        self._history = dataclasses.replace(history, series=series)
+        self.n_features_in_ = history.num_features
+        if history.channels is not None:
+            self.feature_names_in_ = np.array([*history.channels, *history.categories], object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
 
-    def _config(self, task: Any, split: str, init_run: InitRun | None) -> Any:
+    def _split(self, series: data.TimeSeries, is_panel: bool = True) -> data.Split:
+        """All rows but the last to train, and these to select the epoch.
+
+        Raises:
+            ValueError: there are too few.
+        """
+        held = max(self.horizon, series.num_steps // 10)
+        trained = series.num_steps - held
+        if trained < (1 if is_panel else self.input_length + self.horizon):
+            raise OptionError(
+                f"expected at least {self.input_length + self.horizon + held} rows for "
+                f"input_length={self.input_length} and horizon={self.horizon}, the last {held} of "
+                f"which select the epoch, got n_samples={series.num_steps}; give more, or lower "
+                "both.",
+                "input_length",
+                "horizon",
+            )
+        return data.chronological_split(series.num_steps, f"{trained}/{held}/0")
+
+    def _config(self, task: Any, history: History, init_run: InitRun | None) -> Any:
+        split, names = "0.9/0.1/0", history.series[0].channels
+        if history.ids is None:
+            parts = self._split(history.series[0], is_panel=False)
+            split = f"{len(parts.train)}/{len(parts.validation)}/0"
         options = options_of(
             self.options,
             horizon=self.horizon,
@@ -151,33 +187,52 @@ class Forecaster(Estimator):
             split=split,
             seed=seed_of(self.random_state),
         )
+        if history.ids is not None:
+            options["id_column"] = history.id_name
+            if TARGET in names:  # the form of Nixtla's libraries
+                options.setdefault("targets", TARGET)
         if self.run is not None:
             options |= {"csv": (Path(self.run) / DATA_FILE).resolve(), "header": "yes"}
-        return config_of(task, init_run, options)
+        config = config_of(task, init_run, options)
+        if history.ids is not None and config.data.targets and config.model.model == "patch":
+            targets = split_cells(config.data.targets)
+            covariates = [name for name in names if name not in targets]
+            options.setdefault("known_future", join_cells(covariates))
+        return config.replace(known_future=options.get("known_future", config.data.known_future))
 
-    def predict(self, X: Any = None) -> Any:
-        """The rows after the last one of a series.
+    def predict(self, X: Any = None, X_future: Any = None) -> Any:
+        """The rows after the last one of each series.
 
         Args:
             X: what is known by now, ``input_length`` rows or more, of the channels that were
-                fitted; default the series that was fitted.
+                fitted; default the series that were fitted. A panel may have other series.
+            X_future: the known future covariates of the rows to come: a frame of the form of X
+                with their columns and times, or float64 [H, F] for an array. Those that never
+                change within a series may be left out. Default: X ends with these rows, in which
+                the channels to forecast are missing.
 
         Returns:
-            float64 [H, C], or [H] where the series is [T]; of pandas its own kind, indexed by the
-            times to come, or by the numbers of rows.
+            float64 [H, C], or [H] where the series is [T]; of a frame its own kind, with the times
+            to come, or the numbers of rows, and for a panel its ids.
 
         Raises:
             NotFittedError: ``fit`` was not called.
-            ValueError: other channels or times than those of ``fit``, or too few rows.
+            ValueError: other channels or times than those of ``fit``, or too few rows; of
+                ``X_future``, other times than those to come.
         """
         run = self._fitted()
-        history, ahead = self._ahead(run, X)
-        return history.like(ahead.values[..., 0], ahead.row_index, self._names(history, run))
+        history, ahead = self._ahead(run, X, X_future)
+        return history.like(
+            [*ahead],
+            [one.row_index for one in ahead.values()],
+            [one.values[..., 0] for one in ahead.values()],
+            history.labels(run.problem.target_names),
+        )
 
     def predict_quantiles(
-        self, X: Any = None, levels: float | Sequence[float] | None = None
+        self, X: Any = None, levels: float | Sequence[float] | None = None, X_future: Any = None
     ) -> Any:
-        """Quantiles of the rows after the last one of a series.
+        """Quantiles of the rows after the last one of each series.
 
         The model has to have learned them, by ``options={"quantiles": "0.1,0.5,0.9"}``, perhaps
         with ``"conformal": True``.
@@ -185,10 +240,12 @@ class Forecaster(Estimator):
         Args:
             X: as of ``predict``.
             levels: one or Q of those that were learned; default all.
+            X_future: as of ``predict``.
 
         Returns:
             float64 [H, C, Q], or [H, Q] where the series is [T]; of pandas a data frame indexed as
-            that of ``predict``, whose columns are pairs of a channel and a level.
+            that of ``predict``, whose columns are pairs of a channel and a level; of a frame with a
+            column of times they are named such as y@0.9.
 
         Raises:
             NotFittedError: ``fit`` was not called.
@@ -210,56 +267,113 @@ class Forecaster(Estimator):
                 "options={'quantiles': '0.1,0.5,0.9'}.",
                 "quantiles",
             )
-        history, ahead = self._ahead(run, X)
-        quantiles = ahead.values[..., [1 + learned.index(level) for level in chosen]]
-        return history.quantiles_like(quantiles, ahead.row_index, self._names(history, run), chosen)
+        history, ahead = self._ahead(run, X, X_future)
+        at = [1 + learned.index(level) for level in chosen]
+        return history.like(
+            [*ahead],
+            [one.row_index for one in ahead.values()],
+            [one.values[..., at] for one in ahead.values()],
+            history.labels(run.problem.target_names),
+            chosen,
+        )
 
-    def _ahead(self, run: Run, X: Any) -> tuple[History, HorizonForecast]:
-        """What is forecast from, and the forecast."""
-        history = self._history if X is None else as_history(X, run.problem.channels)
-        series = run.problem.in_zone(with_frequency(history.series, run.config.data.freq))
-        run.problem.check_fits(series)
-        return history, forecast_after(run, series)
+    def _ahead(
+        self, run: Run, X: Any, X_future: Any
+    ) -> tuple[History, Mapping[int, HorizonForecast]]:
+        """What is forecast from, and the forecast after each series that is long enough."""
+        history, problem = self._history, run.problem
+        if X is not None:
+            columns = Columns(history.id_name, history.time_name or "", history.categories)
+            history = as_history(X, problem.channels, columns)
+        freq = run.config.data.freq
+        series = tuple(problem.in_zone(with_frequency(one, freq)) for one in history.series)
+        history = dataclasses.replace(history, series=series)
+        for one in series:
+            problem.check_fits(one)
+        if X_future is not None and not problem.known_future:
+            raise ValueError(
+                "this Forecaster was fitted without known future covariates; leave X_future out, "
+                "or fit with options={'known_future': ...}."
+            )
+        future = self._future(run, history, X_future) if problem.known_future else None
+        ahead, note = forecast_each(run, series, future)
+        if note:
+            warnings.warn(note, UserWarning, stacklevel=3)
+        return history, ahead
 
-    def stream(self) -> ForecasterStream:
-        """A stream that goes on after the series that was fitted, in constant time a row.
+    def _future(
+        self, run: Run, history: History, X_future: Any
+    ) -> list[dict[str, NDArray[np.float64]]] | None:
+        """What is known of the horizon of each series; None where the series end with it."""
+        problem = run.problem
+        known = [problem.channels[which] for which in problem.known_future]
+        static = {problem.channels[which] for which in problem.static}
+        needed = [name for name in known if name not in static]
+        horizon, series = run.config.data.horizon, history.series
+        indices = [rows_after(run, one) for one in series]
+        if X_future is not None:
+            return as_future(X_future, history, known, needed, indices)
+        if not needed:
+            return [{} for _ in series]
+        if all(np.isnan(one.values[-1, list(problem.targets)]).all() for one in series):
+            return None
+        after = series[0].index[-1]
+        raise ValueError(
+            f"expected X_future with {listed(needed)} for the {horizon} rows after {after}, got "
+            "none; give it, or fit with known_future as those that are known (options="
+            "{'known_future': ''} for none)."
+        )
+
+    def stream(self, series: Any = None) -> ForecasterStream:
+        """A stream that continues one of the series that were fitted, in constant time a row.
+
+        Args:
+            series: its id, in a panel.
 
         Raises:
             NotFittedError: ``fit`` was not called.
-            ValueError: the mechanism has no state of constant size.
+            ValueError: there is no such series; the mechanism has no state of constant size.
         """
-        return ForecasterStream(self._fitted(), self._history)
-
-    def _names(self, history: History, run: Run) -> list[Any]:
-        """Of the forecast channels, as the data frame has them."""
-        if not hasattr(history.given, "columns"):
-            return list(run.problem.target_names)
-        return [history.given.columns[target] for target in run.problem.targets]
+        run = self._fitted()
+        return ForecasterStream(run, self._history.select(series))
 
 
-def _keep(path: Path, series: data.TimeSeries, source: ForecastData) -> None:
+def _keep(path: Path, history: History, source: ForecastData) -> None:
     """Writes the series of a run, if its commands read there what it was trained on.
 
     Raises:
         ValueError: they would not; nothing stays.
     """
+    channels = history.series[0].channels
+    time = "time" if history.time_name is None else str(history.time_name)
+    while time in channels:
+        time += "_"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_history(path, series)
     try:
-        (read,) = read_series(source)
-        same = checksum_of(read, read.num_steps) == checksum_of(series, series.num_steps)
-        why = f"it has the channels {list(read.channels)}, and other rows"
-        if same and read.channels == series.channels:
+        frame = data.to_frame(
+            history.series[0] if history.ids is None else history.series,
+            time_column=time,
+            id_column=source.id_column,
+        )
+        with write_whole(path) as file:
+            frame.to_parquet(file, index=False)
+        read = read_series(source)
+        if _content(read) == _content(history.series):
             return
+        why = f"it has the channels {list(read[0].channels)}, and other rows"
     except ValueError as error:
         why = str(error)
-    path.unlink()
+    path.unlink(missing_ok=True)
     raise OptionError(
-        f"a run keeps its series as a table, and of the channels {list(series.channels)} that "
-        f"table is not read as it was written: {why}. Name no channel like a column of times "
-        "(time, date) or a comment (#), nor with blanks around it; or leave run out.",
+        f"a run keeps its series as a table, and of the channels {list(channels)} that table is "
+        f"not read as it was written: {why}. Name no channel like a column of times (time, date); "
+        "or leave run out.",
         "run",
     )
+
+
+def _content(series: Sequence[data.TimeSeries]) -> list[tuple[tuple[str, ...], str]]:
+    return [(one.channels, checksum_of(one, one.num_steps)) for one in series]
 
 
 class ForecasterStream:
@@ -267,17 +381,17 @@ class ForecasterStream:
 
     Args:
         run: the trained run.
-        history: whose last rows were seen before.
+        history: of one series, whose last rows were seen before.
 
     Attributes:
         forecast: what ``step`` returned last; at first the forecast from the history.
     """
 
     def __init__(self, run: Run, history: History) -> None:
-        self._stream = ForecastStream(run)
-        self._one = np.ndim(history.given) == 1
-        self._channels = history.series.channels
-        series, options = history.series, run.config.data
+        (series,), options = history.series, run.config.data
+        self._stream = ForecastStream(run, series="" if history.ids is None else series.name)
+        self._one = history.ndim == 1
+        self._channels = series.channels
         for at in range(max(0, series.num_steps - options.input_length), series.num_steps):
             self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
 

@@ -1,164 +1,357 @@
-"""Series as a forecaster takes them, and forecasts in the form of these: arrays or pandas."""
+"""Series as a forecaster takes them, and forecasts in their form: arrays, data frames, panels."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import shown
+from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import parse_time
-from flax_linattn.storage import write_text
+from flax_linattn.estimators.sequences import as_numbers, check_not_empty
+
+ID, TIME, TARGET = "unique_id", "ds", "y"
+"""Columns of the frames of Nixtla's libraries."""
+MAX_CATEGORIES = 50
+"""Strings that a column of a panel may have: each becomes a channel."""
 
 
-class History(NamedTuple):
-    """A series as it came.
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Names of the columns of a panel, of those that are not given those of Nixtla's libraries.
 
     Attributes:
-        series: as a run takes it.
-        given: the array, data frame or pandas series.
+        id: of the series of each row.
+        time: of the times; default that of Nixtla's libraries in a frame of these, else the index,
+            or the only column of times.
+        categories: of columns of strings, the strings that were fitted; None to take all.
     """
 
-    series: data.TimeSeries
-    given: Any
+    id: str = ID
+    time: str = ""
+    categories: Mapping[str, tuple[str, ...]] | None = None
 
-    def like(self, values: NDArray[np.float64], index: pd.Index, names: list[Any]) -> Any:
-        """Rows to come, in the form of what was given: [H, C], or [H] for one without channels.
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class History:
+    """One or several series, and the form in which they came.
+
+    Attributes:
+        series: as a run takes them.
+        ndim: 1 for [T] and a pandas series, else 2.
+        channels: labels of the channels of numbers, as the frame has them; None of an array.
+        name: of a pandas series.
+        ids: of the series, in a panel; else None.
+        time_name: of the column of times; None where they are the index.
+        categories: the strings of each column of strings, of which each is a channel.
+        library: of a frame that is none of pandas, as narwhals has it.
+    """
+
+    series: tuple[data.TimeSeries, ...]
+    ndim: int
+    channels: pd.Index | None = None
+    name: Any = None
+    ids: pd.Index | None = None
+    time_name: Any = None
+    categories: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    library: Any = None
+
+    @property
+    def id_name(self) -> str:
+        """Of the ids: the column, or the levels of the index."""
+        names = (
+            [] if self.ids is None else [str(name) for name in self.ids.names if name is not None]
+        )
+        return "/".join(names) or ID
+
+    @property
+    def num_features(self) -> int:
+        """Columns of values that were given."""
+        if self.channels is None:
+            return len(self.series[0].channels)
+        return len(self.channels) + len(self.categories)
+
+    def labels(self, names: Sequence[str]) -> pd.Index:
+        """The channels of these names, labelled as in the frame."""
+        if self.channels is None:
+            return pd.Index(names)
+        texts = [str(label) for label in self.channels]
+        return self.channels[[texts.index(name) for name in names]]
+
+    def select(self, series: Any) -> History:
+        """A history of one of the series.
 
         Args:
-            values: float64 [H, C].
-            index: of these rows [H], as ``HorizonForecast.row_index``.
-            names: of the C channels.
-        """
-        if not hasattr(self.given, "iloc"):
-            return values[:, 0] if np.ndim(self.given) == 1 else values
-        if self.given.ndim == 1:
-            return pd.Series(values[:, 0], index, name=self.given.name)
-        return pd.DataFrame(values, index, columns=pd.Index(names, name=self.given.columns.name))
+            series: its label; None where there is only one.
 
-    def quantiles_like(
+        Raises:
+            ValueError: there is no such series.
+        """
+        if self.ids is None and series is None:
+            return self
+        labels = [] if self.ids is None else self.ids.tolist()
+        if series not in labels:
+            raise ValueError(
+                f"expected series as one of {listed([*map(repr, labels)], 5) or 'none'}, got "
+                f"{shown(series)}."
+            )
+        at = labels.index(series)
+        assert self.ids is not None
+        return dataclasses.replace(self, series=(self.series[at],), ids=self.ids[[at]])
+
+    def like(
         self,
-        quantiles: NDArray[np.float64],
-        index: pd.Index,
-        names: list[Any],
-        levels: Sequence[float],
+        places: Sequence[int],
+        indices: Sequence[pd.Index | None],
+        values: Sequence[NDArray[np.float64]],
+        labels: pd.Index,
+        levels: Sequence[float] = (),
     ) -> Any:
-        """As ``like``, of quantiles: [H, C, Q], or [H, Q]; of pandas with a column for each pair.
+        """Rows to come, in the form of what was given.
 
         Args:
-            quantiles: float64 [H, C, Q].
-            index: as there.
-            names: as there.
+            places: which series they follow.
+            indices: of the rows of each, [H], as ``HorizonForecast.row_index``.
+            values: of each, float64 [H, C], or with ``levels`` [H, C, Q].
+            labels: of the C channels.
             levels: of the quantiles.
+
+        Returns:
+            An array as ``values``, without C where the history is [T]; or a frame, whose columns
+            are pairs of a channel and a level where there are levels, and of a frame with a column
+            of times their text, such as y@0.9.
         """
-        if not hasattr(self.given, "iloc"):
-            return quantiles[:, 0] if np.ndim(self.given) == 1 else quantiles
-        of_columns = None
-        if self.given.ndim == 1:
-            names = [self.given.name if self.given.name is not None else 0]
-        else:
-            of_columns = self.given.columns.name
-        columns = pd.MultiIndex.from_product([names, levels], names=[of_columns, "quantile"])
-        return pd.DataFrame(quantiles.reshape(len(quantiles), -1), index, columns=columns)
+        if self.channels is None:
+            return values[0][:, 0] if self.ndim == 1 else values[0]
+        index = _joined([pd.RangeIndex(len(v)) if i is None else i
+                         for i, v in zip(indices, values, strict=True)])  # fmt: skip
+        if self.time_name is not None:
+            index = index.rename(self.time_name)
+        if self.ids is not None:
+            ids = self.ids[np.repeat(list(places), [len(v) for v in values])]
+            of_ids = [ids.get_level_values(level) for level in range(ids.nlevels)]
+            index = pd.MultiIndex.from_arrays([*of_ids, index], names=[*ids.names, index.name])
+        whole = np.concatenate([v.reshape(len(v), -1) for v in values])
+        if self.ndim == 1 and not levels:
+            return pd.Series(whole[:, 0], index, name=self.name)
+        if levels and self.time_name is not None:
+            labels = pd.Index([f"{label}@{level:g}" for label in labels for level in levels])
+        elif levels:
+            pairs = [
+                (*(label if isinstance(label, tuple) else (label,)), level)
+                for label in labels
+                for level in levels
+            ]
+            labels = pd.MultiIndex.from_tuples(pairs, names=[*labels.names, "quantile"])
+        frame = pd.DataFrame(whole, index, columns=labels)
+        if self.time_name is not None:
+            frame = frame.reset_index()
+        if self.library is None:
+            return frame
+        table = pa.Table.from_pandas(frame, preserve_index=self.time_name is None and None)
+        return nw.from_arrow(table, backend=self.library).to_native()
 
 
-def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History:
-    """Reads a history.
+def _joined(indices: Sequence[pd.Index]) -> pd.Index:
+    return indices[0].append([*indices[1:]]) if len(indices) > 1 else indices[0]
+
+
+def as_history(
+    given: Any,
+    channels: Sequence[str] | None = None,
+    columns: Columns = Columns(),
+    name: str = "the history",
+) -> History:
+    """Reads series.
 
     Args:
-        history: numbers [T, C] or [T]; or a data frame or pandas series of them, whose index may
-            hold times.
-        channels: those that it has to have; of a data frame by name.
+        given: numbers [T, C] or [T]; or a data frame or pandas series of them. One with a column of
+            ids, or with a MultiIndex whose last level is time, is a panel.
+        channels: those that it has to have; of a frame by name.
+        columns: names of columns of a panel.
+        name: of a single series, for messages.
 
     Raises:
         ValueError: it is something else, empty, or has other channels; times that fall.
+        TypeError: it holds objects that are no numbers.
 
     Example:
-        >>> as_history([1.0, 2.0, 4.0]).series.channels
+        >>> as_history([1.0, 2.0, 4.0]).series[0].channels
         ('x0',)
+        >>> panel = pd.DataFrame({"unique_id": [7, 7, 8], "ds": [1, 2, 1], "y": [3.0, 4.0, 5.0]})
+        >>> [(one.name, one.num_steps) for one in as_history(panel).series]
+        [('7', 2), ('8', 1)]
     """
-    is_pandas = hasattr(history, "iloc")
-    index = _index_of(history.index) if is_pandas else None
-    names = [f"x{c}" for c in range(np.shape(history)[1] if np.ndim(history) == 2 else 1)]
-    if is_pandas and history.ndim == 2:
-        names = [str(name) for name in history.columns]
-        if channels is not None and set(names) >= set(channels) and names != list(channels):
-            history = history[[history.columns[names.index(name)] for name in channels]]
-            names = list(channels)
-    if hasattr(history, "columns"):
-        _check_numbers(history)
-    try:
-        values = np.asarray(history, np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"expected numbers [T, C] or [T], got {shown(history)}: {error}") from None
-    if values.ndim == 1:
-        values = values[:, None]
-    if values.ndim != 2 or not values.size:
+    if isinstance(given, pd.Series):
+        label = 0 if given.name is None else given.name
+        history = _read_frame(given.to_frame(label), channels, columns, name)
+        return dataclasses.replace(history, ndim=1, name=given.name)
+    if isinstance(given, pd.DataFrame):
+        return _read_frame(given, channels, columns, name)
+    frame = nw.from_native(given, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        pandas = frame.to_arrow().to_pandas(date_as_object=False)
+        history = _read_frame(pandas, channels, columns, name)
+        return dataclasses.replace(history, library=frame.implementation)
+    return _read_array(given, channels, name)
+
+
+def _read_array(given: Any, channels: Sequence[str] | None, name: str) -> History:
+    values = as_numbers(given)
+    if not 1 <= values.ndim <= 2:
         raise ValueError(
             f"expected numbers [T, C] or [T], one row for each time, got {list(values.shape)}."
         )
-    if (np.abs(values) > np.finfo(np.float32).max).any():  # infinity, too
-        row, column = np.argwhere(np.abs(values) > np.finfo(np.float32).max)[0].tolist()
+    check_not_empty(values)
+    ndim, values = values.ndim, values.reshape(len(values), -1)
+    count = values.shape[1]
+    if channels is not None and count != len(channels):
         raise ValueError(
-            f"expected finite numbers that float32 can hold, got {values[row, column]} in row "
-            f"{row}, column {column}; give NaN where a value is missing."
+            f"X has {count} features, but Forecaster is expecting {len(channels)} features as "
+            f"input: {listed(channels, 5)}."
+            + (" Reshape your data to [T, C] if it has them." if ndim == 1 else "")
         )
-    if (
-        channels is not None
-        and tuple(names) != channels
-        and (len(names) != len(channels) or (is_pandas and history.ndim == 2))
-    ):
-        raise ValueError(
-            f"expected the channels {list(channels)}, as in fit, got {names}; give the same ones."
-        )
-    kept = tuple(names) if channels is None else channels
-    return History(data.TimeSeries("the history", values, kept, index), history)
+    names = [f"x{c}" for c in range(count)] if channels is None else channels
+    return History((data.TimeSeries(name, values, tuple(names)),), ndim)
 
 
-def _check_numbers(frame: Any) -> None:
-    """Refuses a data frame with a column of times, or of something else than numbers.
+def _read_frame(
+    given: pd.DataFrame, channels: Sequence[str] | None, columns: Columns, name: str
+) -> History:
+    """A frame, whose ids and times are brought into one form for ``data.from_frame``."""
+    frame, ids, time_name = given, None, None
+    if given.index.nlevels > 1:
+        ids = given.index.droplevel(-1)
+        frame = given.set_axis(given.index.get_level_values(-1))
+    else:
+        if columns.id in frame.columns:
+            ids = pd.Index(frame[columns.id])
+            frame = frame.drop(columns=columns.id)
+        time_name = columns.time or (TIME if ids is not None and TIME in frame.columns else None)
+        if time_name is not None and time_name in frame.columns:
+            frame = frame.set_index(time_name)
+        elif columns.time and pd.api.types.is_integer_dtype(frame.index):
+            raise OptionError(
+                f"unknown column {time_name!r}; {name} has {listed([*map(str, frame)])}.",
+                "time_column",
+            )
+        else:
+            time_name = None
+    check_not_empty(np.empty(frame.shape, np.bool_))
+    labels = frame.columns
+    plain = frame.set_axis([str(label) for label in labels], axis=1)
+    plain = plain.set_axis(_as_times(plain.index))
+    for column in range(plain.shape[1]):
+        plain.isetitem(column, _as_numbers(plain.iloc[:, column]))
+    categories: Mapping[str, tuple[str, ...]] = {}
+    if ids is not None:
+        texts = _as_texts(ids, name)
+        plain, categories = _encode(plain, texts, columns.categories, name)
+        plain = plain.assign(**{ID: texts})
+    read: Any = data.from_frame(
+        plain, id_column=None if ids is None else ID, channels=channels, name=name
+    )
+    series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
+    if pd.api.types.is_integer_dtype(plain.index) and series[0].times is None:
+        codes = np.zeros(len(plain), np.int64) if ids is None else pd.factorize(texts)[0]
+        series = tuple(
+            dataclasses.replace(one, index=plain.index[codes == code])
+            for code, one in enumerate(series)
+        )
+    for one in series:
+        as_numbers(one.values)  # within float32
+    names = series[0].channels
+    if channels is None and ids is None and len(names) < plain.shape[1]:  # a column of times
+        time_name = next(label for label in labels if str(label) not in names)
+    of_names = {str(label): label for label in labels}
+    chosen = [labels.get_loc(of_names[channel]) for channel in names if channel in of_names]
+    found = None if ids is None else ids.unique()
+    return History(series, 2, labels[chosen], None, found, time_name, categories)
+
+
+def _as_texts(ids: pd.Index, name: str) -> NDArray:
+    """The id of each row as text, such as "north/7" of two levels."""
+    several = ids.nlevels > 1
+    texts = np.array(["/".join(map(str, of)) if several else str(of) for of in ids], object)
+    if not several and ids.hasnans:
+        row = int(np.argmax(ids.isna()))
+        raise ValueError(f"{name}, row {row}, from 0: expected the id of a series, got none.")
+    if len(set(texts)) < len(ids.unique()):
+        raise ValueError(f"{name}: expected ids of series that differ as text; rename some.")
+    return texts
+
+
+def _as_numbers(column: pd.Series) -> pd.Series:
+    """Objects as numbers, if they all are."""
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind == "c":
+        raise ValueError("Complex data not supported; give real numbers.")
+    if pd.api.types.is_numeric_dtype(column) or column.dtype.kind in "mM":
+        return column
+    try:
+        return pd.to_numeric(column.astype(object))
+    except (ValueError, TypeError):
+        return column
+
+
+def _encode(
+    frame: pd.DataFrame,
+    ids: NDArray,
+    fitted: Mapping[str, tuple[str, ...]] | None,
+    name: str,
+) -> tuple[pd.DataFrame, Mapping[str, tuple[str, ...]]]:
+    """Columns of strings as channels of 0 and 1, one for each string: static covariates.
+
+    Args:
+        frame: of a panel.
+        ids: of the series of each row.
+        fitted: the strings of each column; None to find them.
+        name: of the frame.
 
     Raises:
-        ValueError: there is one; it is named.
+        ValueError: strings differ within a series, or are too many; a fitted column is missing.
     """
-    for name in frame.columns:
-        column = np.asarray(frame[name])
-        if column.ndim > 1 or column.dtype.kind in "biuf":
-            continue
-        try:
-            if column.dtype.kind not in "mM":
-                column.astype(np.float64)
-                continue
-        except (TypeError, ValueError):
-            pass
-        first = column[0] if len(column) else None
-        if parse_time(str(first)) is None:
+    if fitted is None:
+        kinds = frame.dtypes
+        found = [
+            label
+            for label in frame.columns
+            if not pd.api.types.is_numeric_dtype(kinds[label]) and kinds[label].kind not in "mM"
+        ]
+        fitted = {label: tuple(sorted({*frame[label].dropna().map(str)})) for label in found}
+    channels: dict[str, Any] = {}
+    for label, strings in fitted.items():
+        if label not in frame.columns:
+            raise ValueError(f"{name}: expected the column {label!r}, as in fit; add it.")
+        of_series = frame[label].astype(object).groupby(ids, sort=False).nunique(dropna=False)
+        if of_series.max() > 1:
+            series = of_series.idxmax()
             raise ValueError(
-                f"expected numbers in column {name!r}, got {shown(first)}; leave it out, or make "
-                "numbers of it."
+                f"{name}: expected numbers in column {label!r}, or a string that is the same in "
+                f"all rows of a series, got {of_series.max()} in {series!r}; convert it."
             )
-        how = f"frame.set_index({name!r})"
-        if column.dtype.kind != "M":
-            how = f"frame.set_index(pandas.to_datetime(frame.pop({name!r})))"
-        raise ValueError(
-            f"expected numbers, and times as the index, got times in column {name!r}; make it the "
-            f"index of a pandas data frame: {how}."
-        )
+        if len(strings) > MAX_CATEGORIES:
+            raise ValueError(
+                f"{name}: expected at most {MAX_CATEGORIES} strings in column {label!r}, got "
+                f"{len(strings)}; leave the column out, or group them."
+            )
+        texts = frame[label].map(str, na_action="ignore")
+        channels |= {f"{label}={text}": (texts == text).astype(float) for text in strings}
+    return frame.drop(columns=[*fitted]).assign(**channels), fitted
 
 
-def _index_of(index: pd.Index) -> pd.Index:
+def _as_times(index: pd.Index) -> pd.Index:
     """An index of times, periods or integers; of texts and dates the times that they are."""
     if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex) or index.dtype.kind in "iu":
         return index
-    if not (pd.api.types.is_numeric_dtype(index) or isinstance(index, pd.MultiIndex)):
+    if not pd.api.types.is_numeric_dtype(index):
         times = [parse_time(str(label)) for label in index]
         if None not in times and len({time.tzinfo is None for time in times if time}) == 1:
             return pd.DatetimeIndex(times, name=index.name)
@@ -168,8 +361,73 @@ def _index_of(index: pd.Index) -> pd.Index:
     )
 
 
+def as_future(
+    given: Any,
+    history: History,
+    names: Sequence[str],
+    needed: Sequence[str],
+    indices: Sequence[pd.Index],
+) -> list[dict[str, NDArray[np.float64]]]:
+    """Reads known future covariates.
+
+    Args:
+        given: of the rows to come, in the form of the history: an array [H, F], or a frame, which
+            may have other columns and later rows, too.
+        history: which these rows follow.
+        names: of the channels that are known for the horizon.
+        needed: those that may not be missing, the F of an array.
+        indices: of the rows to come of each series, [H].
+
+    Returns:
+        For each series, the channels that are there, float64 [H] by name.
+
+    Raises:
+        ValueError: a channel, a series or a row is missing.
+    """
+    horizon = len(indices[0])
+    if history.channels is None and not hasattr(given, "columns"):
+        values = as_numbers(given)
+        if values.shape == (horizon,):
+            values = values[:, None]
+        if values.shape != (horizon, len(needed)):
+            raise ValueError(
+                f"expected X_future as [{horizon}, {len(needed)}], a row for each step of the "
+                f"horizon and a column for {listed(needed)}, got {list(values.shape)}."
+            )
+        return [dict(zip(needed, values.T, strict=True))]
+    if not hasattr(given, "columns"):
+        raise ValueError(
+            f"expected X_future as a frame with {listed(needed)}, like the history, got "
+            f"{type(given).__name__}."
+        )
+    columns = Columns(history.id_name, history.time_name or "", {})
+    there = {str(label) for label in getattr(given, "column_names", given.columns)}
+    if gone := [name for name in needed if name not in there]:
+        raise ValueError(f"X_future has no column {gone[0]!r}, got {listed(sorted(there), 9)}.")
+    chosen = [name for name in names if name in there]
+    future = as_history(given, chosen, columns, "X_future")
+    by_name = {one.name: one for one in future.series}
+    found = []
+    for one, index in zip(history.series, indices, strict=True):
+        rows = future.series[0] if history.ids is None else by_name.get(one.name)
+        if rows is None:
+            raise ValueError(f"X_future has no rows of series {one.name!r}; add {horizon}.")
+        where = "X_future" if history.ids is None else f"X_future of series {one.name!r}"
+        if not rows.index.is_unique:
+            row = rows.index[rows.index.duplicated()][0]
+            raise ValueError(f"{where}: expected one row of each time, got {row} again.")
+        at = rows.index.get_indexer(index)
+        if (at < 0).any():
+            raise ValueError(
+                f"{where}: expected rows from {index[0]} to {index[-1]}, got "
+                f"{rows.index[0]} to {rows.index[-1]}, without {index[int(np.argmin(at))]}."
+            )
+        found.append(dict(zip(chosen, rows.values[at].T, strict=True)))
+    return found
+
+
 def as_time(time: Any) -> datetime:
-    """A time as files have it, to the second.
+    """A time as files have it.
 
     Args:
         time: a ``datetime``, ``numpy.datetime64``, text, or a pandas time or period, which begins
@@ -195,25 +453,3 @@ def as_time(time: Any) -> datetime:
             "numpy.datetime64, or text."
         )
     return found
-
-
-def write_history(path: Path, series: data.TimeSeries) -> None:
-    """Writes a series so that ``data.load_series`` reads the same numbers, with a header.
-
-    Names that a table cannot have, such as one with blanks around it, are not read again as they
-    are.
-
-    Args:
-        path: the file.
-        series: what it is to hold.
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    timed = series.times is not None
-    writer.writerow([*(["date"] if timed else []), *series.channels])
-    for row, values in enumerate(series.values.tolist()):
-        time = []
-        if series.times is not None:
-            time = [str(series.times[row])]
-        writer.writerow([*time, *("" if value != value else repr(value) for value in values)])
-    write_text(path, text.getvalue())

@@ -59,18 +59,18 @@ def as_sequences(X: Any) -> Sequences:
         names = np.array(columns, object) if all(isinstance(c, str) for c in columns) else None
     if isinstance(X, pd.DataFrame) and isinstance(X.index, pd.MultiIndex):
         levels = list(range(X.index.nlevels - 1))
-        series = tuple(_numbers(own) for _, own in X.groupby(level=levels, sort=False))
+        series = tuple(as_numbers(own) for _, own in X.groupby(level=levels, sort=False))
         return Sequences(series, X.shape[1], names, False)
     if not isinstance(X, Sequence):
         X = np.asarray(X)
         if X.dtype == object and X.ndim == 1 and len(X) and all(_sized(own) for own in X):
             X = list(X)
     if isinstance(X, Sequence) and not isinstance(X, str) and _is_ragged(X):
-        series = tuple(_numbers(own) for own in X)
+        series = tuple(as_numbers(own) for own in X)
         series = tuple(own[:, None] if own.ndim == 1 else own for own in series)
         _check_alike(series)
         return Sequences(series, series[0].shape[1], None, False)
-    values = _numbers(X)
+    values = as_numbers(X)
     if values.ndim == 0:
         raise ValueError(f"Expected 2D array, got scalar array instead: {shown(X)}; pass [N, T].")
     if values.ndim == 1:
@@ -82,12 +82,7 @@ def as_sequences(X: Any) -> Sequences:
         raise ValueError(
             f"Found array with dim {values.ndim}, expected X as [N, T, C] or [N, T]; Reshape it."
         )
-    for axis, what in enumerate(("sample", "feature", "feature")[: values.ndim]):
-        if not values.shape[axis]:
-            raise ValueError(
-                f"Found array with 0 {what}(s) (shape={values.shape}) while a minimum of 1 is "
-                "required."
-            )
+    check_not_empty(values)
     if values.ndim == 2:
         return Sequences(tuple(values[..., None]), values.shape[1], names, True)
     return Sequences(tuple(values), values.shape[2], names, False)
@@ -103,7 +98,28 @@ def _sized(own: Any) -> bool:
     return hasattr(own, "__len__") and not isinstance(own, str)
 
 
-def _numbers(values: Any) -> NDArray[np.float64]:
+def check_not_empty(values: NDArray) -> None:
+    """Refuses an array without rows or columns, in scikit-learn's words.
+
+    Raises:
+        ValueError: it has none.
+    """
+    for size, what in zip(values.shape, ("sample", "feature", "feature"), strict=False):
+        if not size:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={values.shape}) while a minimum of 1 is "
+                "required."
+            )
+
+
+def as_numbers(values: Any) -> NDArray[np.float64]:
+    """An array of numbers that float32 can hold; NaN, None and pandas.NA are missing values.
+
+    Raises:
+        ValueError: it is something else, or has an infinite one; the words are those that
+            scikit-learn looks for.
+        TypeError: it holds objects that are no numbers.
+    """
     array = np.asarray(values)
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported; give real numbers.")
@@ -113,12 +129,14 @@ def _numbers(values: Any) -> NDArray[np.float64]:
         found = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise type(error)(f"expected X as numbers, got {shown(values)}: {error}") from None
-    if np.isinf(found).any():
-        raise ValueError(
-            "Input X contains infinity; expected finite numbers, or NaN where missing."
-        )
-    if (np.abs(found) > np.finfo(np.float32).max).any():
-        raise ValueError("Input X contains a value too large for float32; scale the data.")
+    if (beyond := np.abs(found) > np.finfo(np.float32).max).any():
+        place = np.argwhere(beyond)[0].tolist()
+        if np.isinf(found[tuple(place)]):
+            raise ValueError(
+                f"Input X contains infinity at {place}; expected finite numbers, or NaN where "
+                "missing."
+            )
+        raise ValueError(f"Input X contains a value too large for float32 at {place}; scale it.")
     return found
 
 
@@ -239,7 +257,7 @@ def _of_one_kind(labels: NDArray, *, keep_strings: bool) -> NDArray:
     if kind == "string":
         return labels if keep_strings else labels.astype(str)
     if kind.startswith("mixed"):
-        examples = {type(label).__name__: label for label in labels[::-1].tolist()}
+        examples = {type(label).__name__: label for label in labels.tolist()}
         raise ValueError(
             "expected classes of one kind in y, got "
             + " and ".join(f"{shown(label)} ({name})" for name, label in examples.items())

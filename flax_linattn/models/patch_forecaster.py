@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import split_key
-from flax_linattn.nn.linear import linear
+from flax_linattn.nn.linear import PositionLinear, linear
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep
@@ -90,6 +91,8 @@ class PatchForecaster(Head):
         fixed_map: whether training leaves the linear map as it is, such as one that was fitted by
             a ridge before. Then calibration may set ``share``, which scales what the head adds, and
             ``known_share``, which scales what is added of known channels.
+        channel_maps: whether each target has a linear map of its own, kernel [targets, context, H],
+            instead of one for all, [context, H].
         num_marks: further inputs behind the channels, such as calendar features, which every token
             is told as they are at its end.
         missing: whether the first ``num_channels`` marks tell which values are missing (1; else 0).
@@ -148,6 +151,7 @@ class PatchForecaster(Head):
         patch_length: int = 16,
         context: int = 96,
         fixed_map: bool = False,
+        channel_maps: bool = False,
         num_marks: int = 0,
         missing: bool = False,
         known_future: Sequence[int] = (),
@@ -209,8 +213,9 @@ class PatchForecaster(Head):
         )
         begin = {"kernel_init": ZEROS, "bias_init": ZEROS} if self.context else {}
         self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | of_head)
+        linear_layer = partial(PositionLinear, len(self.targets)) if channel_maps else linear
         self.linear_map = (
-            linear(
+            linear_layer(
                 self.context,
                 self.horizon,
                 use_bias=False,
@@ -347,6 +352,7 @@ class PatchForecaster(Head):
         assert isinstance(embedding, ObservationEmbedding)
         return super().options | {
             "fixed_map": self.share is not None,
+            "channel_maps": isinstance(self.linear_map, PositionLinear),
             "memory": self.moments.memory,
             "position": embedding.position,
             "channel_mechanism": None if self.mixing is None else self.mixing.mechanism,

@@ -10,7 +10,6 @@ from flax_linattn.tasks.evaluate import evaluate_run
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.tasks.predict import predict_run
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import load_run, load_runs
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.stream import stream_run
@@ -28,7 +27,6 @@ __all__ = [
     "Report",
     "Run",
     "Streaming",
-    "Table",
     "Task",
     "Yardsticks",
     "evaluate_run",

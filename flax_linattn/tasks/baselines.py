@@ -31,6 +31,7 @@ class Yardsticks:
             report may have the metric on these as ``validation_<metric>`` of the model and
             ``<name>_validation_<metric>`` of a yardstick; the verdict then says both.
         remark: what else the verdict says, from the values of a report; "" or None for nothing.
+        also: further metrics that judge a model on its own where a report has them, such as CRPS.
 
     Example:
         >>> yardsticks = Yardsticks("mse", ("naive", "ridge"), title="MSE")
@@ -54,6 +55,7 @@ class Yardsticks:
     num_train: str = "num_train"
     selected: tuple[str, ...] = ()
     remark: Callable[[Mapping[str, Any]], str] | None = None
+    also: tuple[Yardsticks, ...] = ()
 
     def beaten_by(self, values: Mapping[str, Any], *, validation: bool = False) -> list[str]:
         """The names of those that do better than the model, the best first.
@@ -73,11 +75,30 @@ class Yardsticks:
         """Whether a report says how the model does on the validation data."""
         return self._ours(True) in values
 
+    def judged(self, values: Mapping[str, Any]) -> dict[str, list[str]]:
+        """All that a report says of yardsticks that do better, by names that begin with beaten_by.
+
+        Example:
+            >>> crps = Yardsticks("crps", ("ridge",))
+            >>> both = Yardsticks("mse", ("ridge",), also=(crps,))
+            >>> numbers = {"test_mse": 1.0, "ridge_mse": 2.0, "test_crps": 0.4, "ridge_crps": 0.3}
+            >>> both.judged(numbers)
+            {'beaten_by': [], 'beaten_by_in_crps': ['ridge']}
+        """
+        judged = {"beaten_by": self.beaten_by(values)}
+        if self.on_validation(values):
+            judged["beaten_by_on_validation"] = self.beaten_by(values, validation=True)
+        for other in self.also:
+            if other._ours(False) in values and other._ranked(values, False):
+                judged[f"beaten_by_in_{other.metric}"] = other.beaten_by(values)
+        return judged
+
     def verdict(self, values: Mapping[str, Any]) -> str:
-        """A sentence on ``beaten_by``, and the remark; empty where no yardstick has a number."""
+        """A sentence on ``judged``, and the remark; empty where no yardstick has a number."""
         compared = self._compared(values)
+        others = [o._clause(values, False) for o in self.also if o._ours(False) in values]
         remark = "" if self.remark is None else self.remark(values)
-        return f"{compared}; {remark}" if compared and remark else compared
+        return "; ".join(part for part in (compared, *others, remark) if part and compared)
 
     def _compared(self, values: Mapping[str, Any]) -> str:
         on_test = self._clause(values, False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin
+from typing import Any, ClassVar, Self, get_args, get_origin
 
 import optax
 
@@ -51,6 +52,7 @@ class FitOptions(Options):
         optimizer: how parameters are updated.
         seed: of initialisation, order and dropout.
         runs: so many at once, on the same data: the first has the seed, each next one a seed more.
+        time_limit: seconds of training, after which it ends with a validation; 0 = no limit.
     """
 
     epochs: int = 100
@@ -61,6 +63,7 @@ class FitOptions(Options):
     optimizer: OptimizerOptions = OptimizerOptions()
     seed: int = 0
     runs: int = 1
+    time_limit: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,6 +73,11 @@ class FitOptions(Options):
         at_least(0, steps=self.steps, validate_every=self.validate_every)
         at_least(1, 1024, runs=self.runs)
         at_least(0, LARGEST - self.runs + 1, seed=self.seed)
+        if not 0 <= self.time_limit < math.inf:
+            raise OptionError(
+                f"time_limit must be a number of seconds, or 0 for none, got {self.time_limit}.",
+                "time_limit",
+            )
 
     @property
     def by_steps(self) -> bool:
@@ -104,11 +112,14 @@ class Config:
         data: which data, and how they are split and scaled.
         model: the model.
         fit: how it is trained.
+        left_to_data: values of options by which the data choose another one, by the options' names.
+            A run's config.json holds what was chosen.
 
     Raises:
         ValueError: options out of range, or that do not go together.
     """
 
+    left_to_data: ClassVar[Mapping[str, Any]] = {}
     data: Options
     model: ModelOptions
     fit: FitOptions
@@ -150,6 +161,17 @@ class Config:
         """
         flat_hints(type(self))
         return dict(_leaves(self))
+
+    @property
+    def open_choices(self) -> tuple[str, ...]:
+        """Names of the options that the data have yet to choose."""
+        values = self.flat()
+        return tuple(name for name, value in self.left_to_data.items() if values[name] == value)
+
+    def with_choices(self, other: Self) -> Self:
+        """With what another one has for options that the data have yet to choose."""
+        values = other.flat()
+        return self.replace(**{name: values[name] for name in self.open_choices})
 
     @property
     def layers(self) -> Layers:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.prediction_table import Table, check_out, write_table
+from flax_linattn.tasks.prediction_table import check_out, write_table
 from flax_linattn.tasks.run import Checkpoint, load_run
 from flax_linattn.tasks.spec import Run
 
@@ -17,7 +19,7 @@ def predict_run(
     *,
     seed_index: int | None = None,
     checkpoint: Checkpoint = "best",
-) -> Table:
+) -> pd.DataFrame:
     """Predicts with a run, and writes a table.
 
     What the rows are is up to the task: the steps after a series' last row, or one row for each
@@ -27,7 +29,7 @@ def predict_run(
         run_dir: the run folder.
         input: data to predict from; default the run's own: its series up to the last row, or what
             it was tested on.
-        out: a .csv, .json, .jsonl or .parquet file to write (the last takes pyarrow).
+        out: a .csv, .json, .jsonl or .parquet file to write.
         seed_index: index of the run in a folder of several seeds, from 0; default the run that
             validated best.
         checkpoint: the "best" parameters, those that were selected, or the "last" ones.
@@ -48,7 +50,7 @@ def predict_run(
     return table
 
 
-def predict(run: Run, input: Path | None = None) -> Table:
+def predict(run: Run, input: Path | None = None) -> pd.DataFrame:
     """As ``predict_run``, of a run that is loaded."""
     try:
         return run.task.predict(run, input)

@@ -1,16 +1,14 @@
-"""Predictions as a table of named columns, and the files that hold it."""
+"""Predictions as a data frame, and the files that hold it."""
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import join_cells
@@ -20,48 +18,49 @@ SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 """Of files that hold a table."""
 
 
-class Table(NamedTuple):
-    """Predictions, one row each.
+def make_table(names: Sequence[str], columns: Sequence[Any]) -> pd.DataFrame:
+    """A data frame of columns [N] each: strings, integers, floats of their dtype, or times.
 
-    Attributes:
-        names: of the columns.
-        columns: an array [N] for each: texts, whole numbers, floats; or an index of times.
+    Args:
+        names: of the columns, of which two may be equal.
+        columns: arrays or indices.
     """
+    frame = pd.DataFrame(dict(enumerate(columns)))
+    frame.columns = pd.Index(names)
+    return frame
 
-    names: tuple[str, ...]
-    columns: tuple[NDArray | pd.Index, ...]
 
-    @property
-    def num_rows(self) -> int:
-        """N."""
-        return len(self.columns[0])
+def plain_rows(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Rows as plain values: None where there is none, times and periods as strings.
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Rows as plain values, None where there is none.
+    A float has as many digits as tell it from its neighbors in the dtype of its column.
 
-        Floats have nine digits, as many as float32 tells apart; times are texts.
-
-        Example:
-            >>> times = pd.to_datetime(["2016-07-01 02:00", None])
-            >>> list(Table(("time", "load"), (times, np.array([1 / 3, np.nan]))).rows())
-            [('2016-07-01 02:00:00', 0.333333333), (None, None)]
-        """
-        return zip(*(map(_plain, column) for column in self.columns), strict=True)
+    Example:
+        >>> times = pd.to_datetime(["2016-07-01 02:00", None])
+        >>> columns = (times, np.float64([1 / 3, np.nan]), np.float32([1 / 3, 0.1]))
+        >>> list(plain_rows(make_table(("time", "load", "p"), columns)))
+        [('2016-07-01 02:00:00', 0.3333333333333333, 0.33333334), (None, None, 0.1)]
+    """
+    columns = (frame.iloc[:, place] for place in range(frame.shape[1]))
+    values = [c.array if c.dtype.kind == "M" else c.to_numpy() for c in columns]
+    return zip(*(map(_plain, column) for column in values), strict=True)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, pd.Timestamp | pd.Period) or value is pd.NaT:
-        return None if value is pd.NaT else str(value)
     if isinstance(value, np.floating):
-        return float(f"{value:.9g}") if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
+        return float(str(value)) if np.isfinite(value) else None
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or pd.isna(value):
+        return None
+    return value if isinstance(value, int) else str(value)
 
 
 def check_out(path: Path) -> None:
     """Refuses a file that no table can be written to, before anything is computed.
 
     Raises:
-        ValueError: its name ends otherwise, it is a folder, or pyarrow is missing.
+        ValueError: its name ends otherwise, or it is a folder.
 
     Example:
         >>> check_out(Path("forecast.xls"))
@@ -77,19 +76,17 @@ def check_out(path: Path) -> None:
         )
     if path.is_dir():
         raise OptionError(f"{path} is a folder, expected a file; give another one.", "out")
-    if path.suffix.lower() == ".parquet":
-        _pyarrow("pyarrow")
 
 
-def write_table(path: Path, table: Table) -> None:
-    r"""Writes a table, in the format that the name's ending says; it is whole or not there.
+def write_table(path: Path, frame: pd.DataFrame) -> None:
+    r"""Writes a data frame, in the format of the name's ending; it is whole or not there.
 
     A missing value is an empty cell of a .csv, and null in the others; a .json is a list of rows,
     a .jsonl a row a line.
 
     Args:
         path: the file; its folder is made.
-        table: what it is to hold.
+        frame: what the file is to hold, without its index.
 
     Raises:
         ValueError: as ``check_out``; or rows by name would lose one of two columns of one name.
@@ -98,37 +95,25 @@ def write_table(path: Path, table: Table) -> None:
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "load.csv")
-        >>> write_table(path, Table(("step", "load"), (np.arange(2), np.array([0.5, np.nan]))))
+        >>> write_table(path, pd.DataFrame({"step": [0, 1], "load": [0.5, np.nan]}))
         >>> path.read_text()
         'step,load\n0,0.5\n1,\n'
     """
     check_out(path)
-    kind = path.suffix.lower()
-    if kind != ".csv" and len(set(table.names)) < len(table.names):
+    kind, names = path.suffix.lower(), list(frame.columns)
+    if kind != ".csv" and len(set(names)) < len(names):
         raise OptionError(
-            f"expected different names of columns, got {listed(table.names)}; write a .csv file.",
-            "out",
+            f"expected different names of columns, got {listed(names)}; write a .csv file.", "out"
         )
     if kind == ".parquet":
-        arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
-        columns = [arrow.array(column, from_pandas=True) for column in table.columns]
+        # Other programs read periods as integers.
+        periods = [n for n in names if isinstance(frame.dtypes[n], pd.PeriodDtype)]
         with write_whole(path) as file:
-            parquet.write_table(arrow.table(columns, names=list(table.names)), file)
+            frame.astype(dict.fromkeys(periods, "str")).to_parquet(file, index=False)
         return
     if kind == ".csv":
-        # The writer leaves None empty.
-        lines = [join_cells(row) for row in (table.names, *table.rows())]
+        lines = [join_cells(row) for row in (names, *plain_rows(frame))]
     else:
-        lines = [json.dumps(dict(zip(table.names, row, strict=True))) for row in table.rows()]
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in plain_rows(frame)]
     text = "\n".join(lines) + "\n"
     write_text(path, "[\n" + ",\n".join(lines) + "\n]\n" if kind == ".json" else text)
-
-
-def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise OptionError(
-            "writing a .parquet file takes pyarrow: pip install pyarrow. Or write a .csv file.",
-            "out",
-        ) from None

@@ -78,6 +78,22 @@ class Calibrating(Protocol):
 
 
 @runtime_checkable
+class Choosing(Protocol):
+    """A task whose data choose options that ``Config.left_to_data`` leaves open."""
+
+    def choose(self, data: Any, config: Any) -> tuple[Any, Sequence[str]]:
+        """Fills in the options that are open, from training and validation data alone.
+
+        Args:
+            data: of the run.
+            config: its options.
+
+        Returns:
+            The options, none of them open, and what people should know of the choices.
+        """
+
+
+@runtime_checkable
 class InCatalog(Protocol):
     """A task that trains on data sets of ``data.catalog``.
 

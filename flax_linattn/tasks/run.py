@@ -95,7 +95,7 @@ def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> No
     write_json(run_dir / CONFIG_FILE, values)
 
 
-CHANGEABLE = ("epochs", "steps")
+CHANGEABLE = ("epochs", "steps", "time_limit")
 """Options that a resumed run may change."""
 
 
@@ -123,11 +123,11 @@ def check_run_dir(
         return
     stored = read_config(run_dir, task).to_json()
     for name, value in config.to_json().items():
-        if name not in CHANGEABLE and stored[name] != value:
+        if name not in (*CHANGEABLE, *config.open_choices) and stored[name] != value:
             raise OptionError(
                 f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed "
-                "run may change only its number of epochs or steps. Start a new run for other "
-                "options.",
+                "run may change only its number of epochs or steps, or its time limit. Start a new "
+                "run for other options.",
                 name,
             )
 

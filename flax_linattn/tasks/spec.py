@@ -100,15 +100,20 @@ class DataSpec(abc.ABC):
             is_scale = name in self.scale_fields
             before, now = (_plain(getattr(spec, name)) for spec in (previous, self))
             if (without_floats(before) != without_floats(now)) if is_scale else before != now:
-                raise OptionError(
-                    f"expected data with the {name} of the run to continue ({shown(before, 200)}), "
-                    f"got {shown(now, 200)}; give such data, or start a new run.",
-                    name,
-                )
+                raise self.not_continuing(previous, name)
             if is_scale and not refit_scales:
                 scales[name] = getattr(previous, name)
         spec: Any = self
         return cast(Self, dataclasses.replace(spec, **scales))
+
+    def not_continuing(self, previous: Self, name: str) -> OptionError:
+        """The error that a field is not that of the data of the run to continue."""
+        before, now = (shown(_plain(getattr(spec, name)), 200) for spec in (previous, self))
+        return OptionError(
+            f"expected data with the {name} of the run to continue ({before}), got {now}; give "
+            "such data, or start a new run.",
+            name,
+        )
 
     @property
     def observation(self) -> Any:

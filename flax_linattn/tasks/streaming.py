@@ -75,7 +75,8 @@ class Streaming(abc.ABC):
         """Takes in an observation, and counts it in ``num_steps`` or ``num_breaks``.
 
         Returns:
-            The cells of a line; None where there is nothing to say, as where a sequence begins.
+            The cells of a line, numbers in the dtype that they were computed in; None where there
+            is nothing to say, as where a sequence begins.
 
         Raises:
             ValueError: the observation does not fit, or the stream has no room for it.

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import pandas as pd
 from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.streaming import Streaming
 
@@ -58,17 +58,14 @@ class Report:
 
     @property
     def judged(self) -> dict[str, Any]:
-        """The values, and ``beaten_by``: the yardsticks that the model loses to, where any is.
+        """The values, and the yardsticks that the model loses to: see ``Yardsticks.judged``."""
+        judged = {} if self.yardsticks is None else self.yardsticks.judged(self.values)
+        return {**self.values, **judged}
 
-        Also ``beaten_by_on_validation``, where the values tell.
-        """
-        if self.yardsticks is None:
-            return dict(self.values)
-        judged = {**self.values, "beaten_by": self.yardsticks.beaten_by(self.values)}
-        if self.yardsticks.on_validation(self.values):
-            beaten_by = self.yardsticks.beaten_by(self.values, validation=True)
-            judged["beaten_by_on_validation"] = beaten_by
-        return judged
+    @property
+    def is_beaten(self) -> bool:
+        """Whether a yardstick does better than the model in any way that is judged."""
+        return self.yardsticks is not None and any(self.yardsticks.judged(self.values).values())
 
     @property
     def verdict(self) -> str:
@@ -176,7 +173,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         """
         return {}
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """What a run's model says of a file, or of the run's own data: see ``tasks.predict``.
 
         Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.init_run import Initializer, InitRun, check_resumed
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.protocols import Calibrating
+from flax_linattn.tasks.protocols import Calibrating, Choosing
 from flax_linattn.tasks.run import (
     TEST_FILE,
     calibrate,
@@ -27,6 +28,7 @@ from flax_linattn.tasks.run import (
     check_run_dir,
     check_same_data,
     keep_problem,
+    read_config,
     read_problem,
     write_config,
 )
@@ -115,9 +117,15 @@ def _train(
     """Trains on devices."""
     run_dir, placement = Path(session.run_dir), devices.of_run
     init = None
-    if init_run is not None and not session.resume:
+    if session.resume:
+        config = config.with_choices(read_config(run_dir, task))
+    elif init_run is not None:
+        config = config.with_choices(init_run.read_config(task))
         init = Initializer(init_run, task, config)
     data = task.load(config)
+    choices: Sequence[str] = ()
+    if not session.resume and isinstance(task, Choosing):
+        config, choices = task.choose(data, config)
     problem = task.describe(data, config)
     if init is not None:
         problem = init.spec(problem)
@@ -139,9 +147,9 @@ def _train(
         task.begin(models, splits[0], config, problem)
     if init is not None:
         init.fill(models)
+    about = task.about_data(data, config)
     if is_main():
-        about = task.about_data(data, config)
-        for note in (*about.notes, *(init.notes if init is not None else ())):
+        for note in (*about.notes, *choices, *(init.notes if init is not None else ())):
             print(f"note: {note}", file=sys.stderr)
         if session.progress:
             if init is not None:
@@ -189,6 +197,7 @@ def _train(
             **tested.judged,
             **_length(result, config),
             "train_seconds": round(seconds, 1),
+            **({"data_notes": list(about.notes)} if about.notes else {}),
         }
         report = dataclasses.replace(tested, values=values)
         on_main(partial(_write_results, run_dir, report))
@@ -239,6 +248,7 @@ def fit_config(config: Config) -> training.FitConfig:
         patience=fit.patience,
         seed=fit.seed,
         loss_scale=LOSS_SCALE if config.layers.dtype == "float16" else None,
+        time_limit=fit.time_limit or None,
     )
 
 
@@ -277,7 +287,11 @@ def fit_data(
     """
     task.check(config, training.ONE_DEVICE)
     given = InitRun.of(init_run)
+    if given is not None:
+        config = config.with_choices(given.read_config(task))
     init = None if given is None else Initializer(given, task, config)
+    if isinstance(task, Choosing):
+        config, _ = task.choose(data, config)
     problem = task.describe(data, config)
     if init is not None:
         problem = init.spec(problem)

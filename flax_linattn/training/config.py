@@ -29,6 +29,9 @@ class FitConfig:
         steps: Training steps in all, which need not be whole passes; in place of ``epochs``.
         validate_every: Training steps from one validation to the next; None validates after each
             pass. One more validation follows the last step.
+        time_limit: Seconds of training, without validations, after which it ends with a
+            validation; None = no limit. Time before a resume counts. The clock is read every 20
+            steps.
 
     Raises:
         OptionError: If a setting is out of range, or not one of ``epochs`` and ``steps`` is given.
@@ -49,6 +52,7 @@ class FitConfig:
     loss_scale: float | None = None
     steps: int | None = None
     validate_every: int | None = None
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
         optional = ("epochs", "steps", "patience", "checkpoint_every_steps", "validate_every")
@@ -76,6 +80,12 @@ class FitConfig:
                 f"FitConfig.loss_scale must be at least 1 and finite, or None, got "
                 f"{self.loss_scale!r}.",
                 "loss_scale",
+            )
+        if self.time_limit is not None and not 0 < self.time_limit < math.inf:
+            raise OptionError(
+                "FitConfig.time_limit must be a number of seconds above 0, or None, got "
+                f"{self.time_limit!r}.",
+                "time_limit",
             )
         if not 0 <= self.seed < 2**32:
             raise OptionError(f"FitConfig.seed must be in [0, 2**32), got {self.seed!r}.", "seed")

@@ -190,6 +190,11 @@ class History:
             run.failed_step is not None or run.out_of_patience(config.patience) for run in self.runs
         )
 
+    @property
+    def training_seconds(self) -> float:
+        """Training time spent so far."""
+        return self.seconds + sum(line["seconds"] for line in self.lines)
+
     def select(
         self,
         step: int,

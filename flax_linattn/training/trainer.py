@@ -96,9 +96,23 @@ class Trainer:
             ends.callback(self.profile.stop)
             for tracker in self.trackers:
                 ends.callback(tracker.close)
-            while not self.history.is_over(self.config):
+            while not self._is_over():
                 self._train_period()
                 self._end_period()
+        total = self.config.total_steps(len(self.loader))
+        if is_main() and not self.history.is_over(self.config):
+            limit = self.config.time_limit
+            note = f"note: the time limit of {limit:g} s ended training after step {self.step:,}"
+            print(f"{note} of {total:,}", file=sys.stderr)
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left to do, or no time."""
+        return self.history.is_over(self.config) or self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        """Whether the time limit is reached by the clock of any process."""
+        limit = self.config.time_limit
+        return limit is not None and bool(largest(self.history.training_seconds >= limit))
 
     def _train_period(self) -> None:
         """Does the steps up to the next validation."""
@@ -120,6 +134,8 @@ class Trainer:
                 shown = {name.removeprefix("train_"): mean for name, mean in means.items()}
                 self.display.metrics(shown, history.examples / history.seconds)
                 self._track(means)
+                if self._out_of_time():
+                    return
             # At the end of the period the checkpoint waits for the validation.
             if self.step < last_step and self._saves_at_step():
                 self._save()
@@ -152,7 +168,7 @@ class Trainer:
         # The best of several runs is in their state, whichever steps are saved.
         improved = bool(selection.improved[0]) and not history.is_stacked
         at_validations = self.config.checkpoint_every_steps is None
-        if at_validations or self._saves_at_step() or improved or history.is_over(self.config):
+        if at_validations or self._saves_at_step() or improved or self._is_over():
             self._save()
         if signum := self._asked_to_stop(now=True):
             self._interrupt(signum)

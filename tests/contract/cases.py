@@ -361,6 +361,12 @@ def main(mechanism: ops.Mechanism, *rest: Any) -> bool:
     return spec_of(mechanism) in MAIN and central(mechanism, *rest)
 
 
+def of_each_family(mechanism: ops.Mechanism, is_causal: bool) -> bool:
+    """One of each family, and what mixes whole sequences."""
+    stateless = representative(mechanism) and not mechanism.capabilities.recurrent
+    return stateless or main(mechanism, is_causal)
+
+
 def slow_unless(fast: Callable[..., bool], cases: list[Any]) -> Any:
     """The same cases, all but the fast ones marked as slow.
 

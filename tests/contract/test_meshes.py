@@ -43,13 +43,9 @@ def axes_of(x: Any) -> tuple[Any, ...]:
     return tuple(jax.typeof(x).sharding.spec)
 
 
-def fast(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    """One of each family, and what mixes whole sequences."""
-    stateless = cases.representative(mechanism) and not mechanism.capabilities.recurrent
-    return stateless or cases.main(mechanism, is_causal)
-
-
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
+@pytest.mark.parametrize(
+    ("mechanism", "is_causal"), cases.slow_unless(cases.of_each_family, cases.DIRECTIONS)
+)
 def test_attend_and_its_gradients(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """With padding, packed segments and a state; results are split as what they are made of."""
     run = programs.Central(mechanism, is_causal, cases.central_form(mechanism))

@@ -27,13 +27,9 @@ def attend(mechanism: ops.Mechanism, is_causal: bool, tokens: Any, mask: Any) ->
     return cases.attend(mechanism, tokens, state, is_causal=is_causal, mask=mask)
 
 
-def fast(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    """One of each family, and what mixes whole sequences."""
-    stateless = cases.representative(mechanism) and not mechanism.capabilities.recurrent
-    return stateless or cases.main(mechanism, is_causal)
-
-
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
+@pytest.mark.parametrize(
+    ("mechanism", "is_causal"), cases.slow_unless(cases.of_each_family, cases.DIRECTIONS)
+)
 def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """The mechanism is hashable, hence a static argument."""
     several = [cases.make_tokens(mechanism, 2, np.float32, seed=s) for s in range(3)]
@@ -49,7 +45,9 @@ def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) 
     assert_close(jax.jit(over)(stacked, np.stack(masks)), want, np.float32, "vmap")
 
 
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
+@pytest.mark.parametrize(
+    ("mechanism", "is_causal"), cases.slow_unless(cases.of_each_family, cases.DIRECTIONS)
+)
 def test_a_batch_of_no_rows(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """Shapes alone, without and with gradients."""
     tokens = cases.make_tokens(mechanism, 5, np.float32, batch=0)
@@ -94,7 +92,9 @@ def test_steps_compile_once(mechanism: ops.Mechanism) -> None:
 
 def fast_devices(mechanism: ops.Mechanism, is_causal: bool, how: str) -> bool:
     """As above; ``pmap`` of a cache and a monoid."""
-    return fast(mechanism, is_causal) and (how == "jit" or cases.spec_of(mechanism) in CONTRACT)
+    return cases.of_each_family(mechanism, is_causal) and (
+        how == "jit" or cases.spec_of(mechanism) in CONTRACT
+    )
 
 
 @pytest.mark.parametrize(

@@ -127,45 +127,33 @@ def test_progress_counts_steps_and_whole_episodes():
     assert told == sorted(told) and told[0] == (3, 0)
 
 
-def test_no_seeds():
-    with (
-        closing(make_environments(toys.COUNTDOWN, 1)) as environments,
-        pytest.raises(ValueError, match="a seed for each episode, got none"),
-    ):
-        play(Follow(1), environments, [])
+class Answers:
+    """The same whatever it sees."""
 
+    def __init__(self, actions):
+        self.actions = actions
 
-def test_seeds_below_zero():
-    with (
-        closing(make_environments(toys.COUNTDOWN, 1)) as environments,
-        pytest.raises(OptionError, match="seed must be at least 0, got -1"),
-    ):
-        play(Follow(1), environments, [3, -1])
-
-
-def test_observations_that_are_no_numbers():
-    with (
-        toys.registered("Lost-v0", toys.Lost),
-        closing(make_environments("Lost-v0", 1)) as environments,
-        pytest.raises(ValueError, match="Lost-v0 shows numbers that are not finite in row 0"),
-    ):
-        play(Follow(1), environments, [0])
+    def act(self, observations, rewards, begins):
+        return self.actions
 
 
 @pytest.mark.parametrize(
-    ("answers", "message"),
+    ("agent", "kind", "seeds", "error", "message"),
     [
-        (np.zeros((2, 3)), r"take actions \[2, 2\], got \[2, 3\]"),
-        (np.full((2, 2), np.nan), r"actions must be finite, got \[nan nan\] in row 0"),
+        (Follow(1), toys.Countdown, [], ValueError, "a seed for each episode, got none"),
+        (Follow(1), toys.Countdown, [3, -1], OptionError, "seed must be at least 0, got -1"),
+        (Follow(1), toys.Lost, [0], ValueError,
+         "Lost-v0 shows numbers that are not finite in row 0"),
+        (Answers(np.zeros((1, 3))), toys.Countdown, [0], ValueError,
+         r"take actions \[1, 2\], got \[1, 3\]"),
+        (Answers(np.full((1, 2), np.nan)), toys.Countdown, [0], ValueError,
+         r"actions must be finite, got \[nan nan\] in row 0"),
     ],
-)
-def test_answers_that_do_not_fit(answers, message):
-    class Wrong:
-        def act(self, observations, rewards, begins):
-            return answers
-
+)  # fmt: skip
+def test_what_cannot_be_played(agent, kind, seeds, error, message):
     with (
-        closing(make_environments(toys.COUNTDOWN, 2)) as environments,
-        pytest.raises(ValueError, match=message),
+        toys.registered("Lost-v0", kind),
+        closing(make_environments("Lost-v0", 1)) as environments,
+        pytest.raises(error, match=message),
     ):
-        play(Wrong(), environments, [0])
+        play(agent, environments, seeds)

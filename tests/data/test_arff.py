@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flax_linattn.data import DataFormatError, load_arff, load_dataset
+from tests.data.refusals import cases, refuse
 
 RELATIONAL = r"""% A comment
 @relation 'Toy set'
@@ -51,21 +52,6 @@ def test_reads_the_univariate_layout(tmp_path):
     assert [values.tolist() for values in dataset.series] == [[[1], [2]], [[3]]]
 
 
-def cases(table):
-    return [pytest.param(*row, id=name) for name, row in table.items()]
-
-
-def refuse(path, text, line, *parts):
-    """Checks that ``text`` is refused at ``line`` with each of ``parts`` in the message."""
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataFormatError) as caught:
-        load_arff(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}:{line}: expected ")
-    for part in parts:
-        assert part in message
-
-
 @pytest.mark.parametrize(
     ("data", "line", "parts"),
     cases(
@@ -95,7 +81,7 @@ def refuse(path, text, line, *parts):
     ),
 )
 def test_refuses_bad_relational_data(tmp_path, data, line, parts):
-    refuse(tmp_path / "toy.arff", RELATIONAL + data, line, *parts)
+    refuse(load_arff, tmp_path / "toy.arff", RELATIONAL + data, line, *parts)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +96,7 @@ def test_refuses_bad_relational_data(tmp_path, data, line, parts):
     ),
 )
 def test_refuses_bad_univariate_data(tmp_path, data, parts):
-    refuse(tmp_path / "toy.arff", UNIVARIATE + data, 6, *parts)
+    refuse(load_arff, tmp_path / "toy.arff", UNIVARIATE + data, 6, *parts)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +132,7 @@ def test_refuses_bad_univariate_data(tmp_path, data, parts):
     ),
 )
 def test_refuses_bad_headers(tmp_path, text, line, parts):
-    refuse(tmp_path / "toy.arff", text, line, *parts)
+    refuse(load_arff, tmp_path / "toy.arff", text, line, *parts)
 
 
 @pytest.mark.parametrize("header", [RELATIONAL, UNIVARIATE], ids=["relational", "univariate"])

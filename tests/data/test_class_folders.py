@@ -22,7 +22,10 @@ def test_files_are_sorted_by_class_then_name(tmp_path):
     assert folders.classes == ("a", "b")
     assert folders.train.names == ("train/a/2.txt", "train/a/deep/1.txt", "train/b/1.txt")
     assert folders.train.labels == (0, 0, 1) and folders.test.labels == (0, 1)
-    assert folders.notes == ()
+    assert folders.notes == (
+        "texts outside of the folders of classes, left out: 1",
+        "files that are no texts, left out: 1",
+    )
 
 
 def test_classes_that_are_numbers_are_in_their_order(tmp_path):
@@ -41,7 +44,10 @@ def test_what_is_tested_on(tmp_path):
     names = [f"{part}/{label}/1.txt" for part in ("train", "val", "validation") for label in "ab"]
     folders = found(tmp_path, [*names, "test/all/1.txt"])  # which has no classes
     assert folders.test.names == ("val/a/1.txt", "val/b/1.txt")
-    assert folders.notes == ("tested on the texts of val", "the texts of validation are left out")
+    assert folders.notes == (
+        "tested on the texts of val",
+        *("the texts of test are left out", "the texts of validation are left out"),
+    )
     folders = found(tmp_path, ["test/a/1.txt"], no_class={"all": "all is left out"})
     assert folders.test.names == ("test/a/1.txt",)
     assert folders.notes[:3] == (

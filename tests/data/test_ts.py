@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError, TimeSeriesDataset, load_dataset, load_ts
 from flax_linattn.data.labels import in_order
+from tests.data.refusals import cases, refuse
 
 HEADER = """#A comment
 @problemName Toy
@@ -83,7 +84,7 @@ def test_series_length_bounds_unequal_lengths(tmp_path):
     header = HEADER.replace("@equalLength true", "@equalLength false")
     path = write(tmp_path, header + "1:4:1\n")
     assert load_ts(path).lengths.tolist() == [1]
-    refuse(path, header + "1,2,3,4:1,2,3,4:1\n", 11, "at most 3 time steps", "got 4")
+    refuse(load_ts, path, header + "1,2,3,4:1,2,3,4:1\n", 11, "at most 3 time steps", "got 4")
 
 
 def test_load_dataset_chooses_by_suffix(tmp_path):
@@ -94,22 +95,6 @@ def test_load_dataset_chooses_by_suffix(tmp_path):
         load_dataset(tmp_path / "toy.csv")
     with pytest.raises(FileNotFoundError, match="check the path, or download"):
         load_dataset(tmp_path / "none.ts")
-
-
-def cases(table):
-    return [pytest.param(*row, id=name) for name, row in table.items()]
-
-
-def refuse(path, text, line, *parts):
-    """Checks that ``text`` is refused at ``line`` with each of ``parts`` in the message."""
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataFormatError) as caught:
-        load_ts(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}:{line}: expected ")
-    for part in parts:
-        assert part in message
-    assert "; " in message.split(", got ", 1)[1]  # the advice
 
 
 @pytest.mark.parametrize(
@@ -198,12 +183,13 @@ def refuse(path, text, line, *parts):
 )
 def test_refuses_bad_data(tmp_path, data, line, parts):
     text = data if data.startswith("#") else HEADER + data
-    refuse(tmp_path / "toy.ts", text, line, *parts)
+    refuse(load_ts, tmp_path / "toy.ts", text, line, *parts)
 
 
 def test_refuses_dimensions_that_differ_between_lines(tmp_path):
     text = without("@dimensions") + "1,2,3:4,5,6:1\n1,2,3:1\n"
     refuse(
+        load_ts,
         tmp_path / "toy.ts",
         text,
         11,
@@ -215,19 +201,24 @@ def test_refuses_dimensions_that_differ_between_lines(tmp_path):
 def test_refuses_lengths_that_differ_under_equal_length(tmp_path):
     text = without("@seriesLength") + "1,2,3:4,5,6:1\n1,2:3,4:1\n"
     refuse(
-        tmp_path / "toy.ts", text, 11, "3 time steps (as in the first example, line 10)", "got 2"
+        load_ts,
+        tmp_path / "toy.ts",
+        text,
+        11,
+        "3 time steps (as in the first example, line 10)",
+        "got 2",
     )
 
 
 def test_refuses_two_dimensions_under_univariate(tmp_path):
     text = "@univariate true\n@classLabel true a\n@data\n1:2:a\n"
-    refuse(tmp_path / "toy.ts", text, 4, "1 dimensions", "got 2 and a label")
+    refuse(load_ts, tmp_path / "toy.ts", text, 4, "1 dimensions", "got 2 and a label")
 
 
 def test_refuses_an_only_example_that_may_be_cut(tmp_path):
     # Whole, it could be "1,2,3:2.5,4,5:1".
     text = without("@dimensions") + "1,2,3:2"
-    refuse(tmp_path / "toy.ts", text, 10, "a newline after an only example", "got neither")
+    refuse(load_ts, tmp_path / "toy.ts", text, 10, "a newline after an only example", "got neither")
     path = write(tmp_path, text + "\n")
     assert load_ts(path).num_channels == 1
 
@@ -296,7 +287,7 @@ def test_refuses_an_only_example_that_may_be_cut(tmp_path):
     ),
 )
 def test_refuses_bad_headers(tmp_path, text, line, parts):
-    refuse(tmp_path / "toy.ts", text, line, *parts)
+    refuse(load_ts, tmp_path / "toy.ts", text, line, *parts)
 
 
 def test_truncated_gzip(tmp_path):

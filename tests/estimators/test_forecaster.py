@@ -4,6 +4,7 @@ import datetime
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from flax import nnx
 
@@ -44,8 +45,8 @@ def test_forecasts_are_those_of_the_run(fitted, values, folder, tmp_path):
     ahead = fitted.predict()
     assert ahead.shape == (4, 3) and ahead.dtype == np.float64
     table = tasks.predict_run(folder)
-    assert table.names == ("step", "x0", "x1", "x2")
-    np.testing.assert_array_equal(np.stack(table.columns[1:], axis=1), ahead)
+    assert list(table) == ["step", "x0", "x1", "x2"]
+    np.testing.assert_array_equal(table.to_numpy()[:, 1:], ahead)
     # So says one that reads other rows from a file.
     later = values[: ROWS + 7]
     lines = [",".join(map(repr, row)) for row in later.tolist()]
@@ -99,7 +100,6 @@ def test_pickles_forecast_alike(fitted, values):
 
 
 def test_quantiles_are_in_the_form_of_the_series(values):
-    pd = pytest.importorskip("pandas")
     index = pd.date_range("2016-07-01", periods=ROWS, freq="h", name="when")
     series = pd.Series(values[:ROWS, 0], index, name="load")
     options = {**SMALL, "quantiles": "0.1,0.5,0.9"}
@@ -126,13 +126,14 @@ def test_quantiles_of_arrays(values, tmp_path):
         found = forecaster.fit(values[:ROWS, :2]).predict_quantiles()
     assert found.shape == (4, 2, 2)
     table = tasks.predict_run(tmp_path / "run")
-    assert table.names[2:4] == ("x0@0.25", "x0@0.75")
-    np.testing.assert_array_equal(np.stack(table.columns[2:4], axis=1), found[:, 0])
+    np.testing.assert_array_equal(table[["x0@0.25", "x0@0.75"]].to_numpy(), found[:, 0])
 
 
 def test_what_does_not_fit(fitted, values):
-    with pytest.raises(ValueError, match="got \\['x0', 'x1'\\]; give the same"):
+    with pytest.raises(ValueError, match="X has 2 features, but Forecaster is expecting 3"):
         fitted.predict(values[:, :2])
+    with pytest.raises(ValueError, match="was fitted without known future covariates"):
+        fitted.predict(X_future=values)
     with pytest.raises(ValueError, match="has learned no quantiles; fit it with some"):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
@@ -145,21 +146,123 @@ def test_what_does_not_fit(fitted, values):
         make(options={"nothing": 3}).fit(values)
 
 
-@pytest.mark.parametrize("name", ["time", "#x", " a"])
-def test_a_run_is_kept_only_if_its_series_can_be_read_again(name, values, tmp_path):
-    """Which is found before training; a run of before keeps its data."""
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame(values[:ROWS], columns=[name, "b", "c"])
-    with pytest.raises(ValueError, match="is not read as it was written"):
-        make(options=SMALL, run=tmp_path / "run").fit(frame)
+def test_a_run_is_kept_only_if_its_series_can_be_read_again(values, tmp_path):
+    """Which is found before training; any names of channels can be read."""
+    frame = pd.DataFrame(values[:ROWS], columns=["time", "#x", " a"])
+    with no_training():
+        make(options=SMALL, run=tmp_path / "names").fit(frame)
+    assert tasks.predict_run(tmp_path / "names").names == ("step", "time", "#x", " a")
+    counted = frame.assign(day=range(ROWS))
+    options = {**SMALL, "time_column": "day"}
+    with pytest.raises(ValueError, match="is not read as it was written: unknown column 'day'"):
+        make(options=options, run=tmp_path / "run").fit(counted)
     assert not [*(tmp_path / "run").iterdir()]
 
 
 def test_a_kept_run_keeps_its_series(fitted, values, folder):
-    before = (folder / "data.csv").read_bytes()
+    before = (folder / "data.parquet").read_bytes()
     with pytest.raises(ValueError, match="already holds a run"):
         make(options=SMALL, run=folder).fit(values[: ROWS - 5])
-    assert (folder / "data.csv").read_bytes() == before
+    assert (folder / "data.parquet").read_bytes() == before
+
+
+def shops(rows=60, names=(7, 3)):
+    """Sales of shops in Nixtla's form, which follow a price that is known ahead."""
+    rng = np.random.default_rng(0)
+    days = pd.date_range("2024-01-01", periods=rows, name="ds")
+    frames = []
+    for name in names:
+        price = rng.normal(size=rows)
+        sales = 10 * name + price + 0.1 * rng.normal(size=rows)
+        columns = {"unique_id": name, "ds": days, "y": sales, "price": price}
+        frames.append(pd.DataFrame(columns).assign(region="north" if name > 5 else "south"))
+    return pd.concat(frames, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def of_shops(tmp_path_factory):
+    """On all days but the last 4, and its folder."""
+    folder = tmp_path_factory.mktemp("runs") / "shops"
+    known = shops().groupby("unique_id", sort=False).head(56)
+    options = {**SMALL, "quantiles": "0.1,0.9", "steps": 40, "validate_every": 40}
+    return make(learning_rate=0.01, options=options, run=folder).fit(known), folder
+
+
+def test_a_panel_of_nixtla(of_shops, tmp_path):
+    """One model of all series, whose covariates of the horizon come as a frame."""
+    forecaster, folder = of_shops
+    problem = forecaster.run_.problem
+    assert problem.channels == ("y", "price", "region=north", "region=south")
+    assert problem.target_names == ("y",) and len(problem.known_future) == 3
+    assert [problem.channels[which] for which in problem.static] == ["region=north", "region=south"]
+    assert forecaster.feature_names_in_.tolist() == ["y", "price", "region"]
+    later = shops().groupby("unique_id", sort=False).tail(4)
+    found = forecaster.predict(X_future=later)
+    assert found.columns.tolist() == ["unique_id", "ds", "y"]
+    assert found[["unique_id", "ds"]].equals(later[["unique_id", "ds"]].reset_index(drop=True))
+    level = found.groupby("unique_id")["y"].mean()
+    assert abs(level[7] - 70) < 5 and abs(level[3] - 30) < 5  # each by its own scale
+    quantiles = forecaster.predict_quantiles(levels=[0.9], X_future=later)
+    assert quantiles.columns.tolist() == ["unique_id", "ds", "y@0.9"]
+    # What is known changes the forecast, and its order does not; later rows are left out.
+    other = later.assign(price=later["price"] + 3)
+    assert (forecaster.predict(X_future=other)["y"] > found["y"]).all()
+    more = pd.concat([later.iloc[::-1][:4].iloc[::-1], later[:4]])
+    assert forecaster.predict(X_future=more).equals(found)
+    with pytest.raises(ValueError, match="expected X_future with price for the 4 rows after 2024-"):
+        forecaster.predict()
+    # As the command says of a table with the rows of the horizon, whose targets are missing.
+    table = shops().assign(**{f"region={name}": 0.0 for name in ("north", "south")})
+    for name in ("north", "south"):
+        table[f"region={name}"] = (table["region"] == name).astype(float)
+    table.loc[later.index, "y"] = np.nan
+    table.drop(columns="region").to_csv(tmp_path / "shops.csv", index=False)
+    out = tmp_path / "out.csv"
+    args = ["predict", str(folder), "--input", str(tmp_path / "shops.csv"), "--out", str(out)]
+    assert cli.main(args) == 0
+    np.testing.assert_allclose(pd.read_csv(out)["y"], found["y"], rtol=1e-8)
+
+
+def test_series_that_a_panel_did_not_know(of_shops):
+    forecaster, _ = of_shops
+    frame = shops(names=(9, 4, 7))
+    known = frame.groupby("unique_id", sort=False).head(56)
+    short = known.drop(known[known["unique_id"] == 4].index[:50])
+    with pytest.warns(UserWarning, match="fewer than 16 rows, which a forecast sees: 4; they are"):
+        found = forecaster.predict(short, X_future=frame)
+    assert found["unique_id"].tolist() == [9] * 4 + [7] * 4
+    assert abs(found["y"][:4].mean() - 90) < 5
+    stream = forecaster.stream(3)
+    assert stream.forecast.shape == (4, 1, 3)
+
+
+def test_a_panel_with_a_multiindex_is_that_of_columns(of_shops):
+    frame = shops().set_index(["unique_id", "ds"])[["y"]]
+    with no_training():
+        forecaster = make(options=SMALL).fit(frame)
+    found = forecaster.predict()
+    assert found.index.names == ["unique_id", "ds"] and found.columns.tolist() == ["y"]
+    assert found.index[-1] == (3, pd.Timestamp("2024-03-04"))
+    assert forecaster.predict(frame.loc[[3]]).equals(found.loc[[3]])
+    assert forecaster.predict(frame.loc[7]).shape == (4, 1)  # one series without its id
+
+
+def test_known_future_covariates_of_one_series():
+    """Of a frame by time, and of an array by place."""
+    frame = shops(names=(7,)).set_index("ds")[["y", "price"]]
+    options = {**SMALL, "known_future": "price"}
+    with no_training():
+        forecaster = make(options=options).fit(frame[:56])
+        array = make(options={**SMALL, "known_future": "x1"}).fit(frame[:56].to_numpy())
+    found = forecaster.predict(X_future=frame[["price"]])
+    assert found.columns.tolist() == ["y"] and found.index.equals(frame.index[56:])
+    np.testing.assert_allclose(array.predict(X_future=frame["price"][56:]), found, rtol=1e-6)
+    # Or as the last rows of the series.
+    assert forecaster.predict(frame.assign(y=frame["y"].where(frame.index < "2024-02-26"))).equals(
+        found
+    )
+    with pytest.raises(ValueError, match=r"X_future: expected rows from 2024-02-26 .* without"):
+        forecaster.predict(X_future=frame[["price"]][:58])
 
 
 @pytest.mark.slow
@@ -178,9 +281,98 @@ def test_a_fit_continues_a_run(fitted, values, folder):
         make().fit(values[:, :2], init_run=fitted.run_)
 
 
+@pytest.fixture(scope="module")
+def untimed():
+    """Fitted on integers, so that it takes times of every frequency."""
+    with no_training():
+        return make(options=SMALL).fit(
+            pd.DataFrame({"a": np.sin(np.arange(140.0))}, pd.RangeIndex(860, 1000))
+        )
+
+
+MONTHS = pd.date_range("2014-01-01", periods=44, freq="MS")
+AHEAD = {
+    "integers": (pd.RangeIndex(860, 1000), [1000, 1001, 1002, 1003]),
+    "local midnights in spring": (
+        pd.date_range("2024-01-20", "2024-03-29", freq="D", tz="Europe/Berlin"),
+        ["2024-03-30 00:00:00+01:00", "2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00",
+         "2024-04-02 00:00:00+02:00"],
+    ),
+    "local midnights in autumn": (
+        pd.date_range("2024-08-20", "2024-10-26", freq="D", tz="Europe/Berlin"),
+        ["2024-10-27 00:00:00+02:00", "2024-10-28 00:00:00+01:00", "2024-10-29 00:00:00+01:00",
+         "2024-10-30 00:00:00+01:00"],
+    ),
+    "the 30th of each month": (
+        pd.DatetimeIndex([t.replace(day=min(30, t.days_in_month)) for t in MONTHS]),
+        ["2017-09-30", "2017-10-30", "2017-11-30", "2017-12-30"],
+    ),
+    "business days": (
+        pd.date_range("2023-11-01", periods=48, freq="B"),
+        ["2024-01-08", "2024-01-09", "2024-01-10", "2024-01-11"],
+    ),
+    "texts": (
+        pd.Index([str(t) for t in pd.date_range("2024-01-01", periods=40, freq="h")]),
+        ["2024-01-02 16:00:00", "2024-01-02 17:00:00", "2024-01-02 18:00:00",
+         "2024-01-02 19:00:00"],
+    ),
+    "dates": (
+        pd.Index([t.date() for t in pd.date_range("2024-01-01", periods=40)]),
+        ["2024-02-10", "2024-02-11", "2024-02-12", "2024-02-13"],
+    ),
+    "periods": (
+        pd.period_range("2014Q1", periods=40, freq="Q"), ["2024Q1", "2024Q2", "2024Q3", "2024Q4"],
+    ),
+    "fifty hertz": (
+        pd.date_range("2024-01-01", periods=49, freq="20ms"),
+        ["2024-01-01 00:00:00.980000", "2024-01-01 00:00:01", "2024-01-01 00:00:01.020000",
+         "2024-01-01 00:00:01.040000"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_predictions_continue_the_index(untimed, name):
+    index, expected = AHEAD[name]
+    frame = pd.DataFrame({"a": np.cos(np.arange(len(index)))}, index.rename("when"))
+    ahead = untimed.predict(frame).index
+    assert ahead.name == "when" and not ahead.hasnans
+    if not isinstance(expected[0], int):
+        expected = [str(type(ahead[0])(text)) for text in expected]
+    assert [x if isinstance(x, int) else str(x) for x in ahead] == expected
+
+
+def test_an_index_that_is_no_time_is_refused(untimed):
+    for labels in (list("abc") * 10, [float(i) for i in range(30)], [*range(29), "x"]):
+        frame = pd.DataFrame({"a": np.zeros(30)}, pd.Index(labels))
+        with pytest.raises(
+            ValueError, match=r"expected times, .*by pandas\.to_datetime.*reset_ind"
+        ):
+            untimed.predict(frame)
+
+
+def test_a_frequency_that_is_given_decides():
+    index = pd.date_range("2023-01-02", periods=60, freq="B")
+    series = pd.Series(np.sin(np.arange(59.0)), index.delete(20))
+    with no_training():
+        fitted = make(options={**SMALL, "freq": "D"}).fit(series)
+        ahead = fitted.predict().index
+        assert ahead.equals(pd.date_range(index[-1], periods=5, freq="D")[1:])
+        assert fitted.run_.problem.freq == "D" and fitted.run_.problem.season == 7
+        with pytest.raises(ValueError, match="by the frequency h, got none; the times suggest B"):
+            make(options={**SMALL, "freq": "h"}).fit(series)
+        with pytest.raises(ValueError, match="freq is of rows with times, got none"):
+            make(options={**SMALL, "freq": "h"}).fit(series.to_numpy())
+    trading = pd.offsets.CustomBusinessHour(start="10:00", end="14:00", holidays=["2024-01-01"])
+    hours = pd.date_range("2023-12-21 10:00", periods=40, freq=trading)
+    with no_training():
+        found = make(options=SMALL).fit(pd.Series(np.sin(np.arange(28.0)), hours[:28])).predict()
+    assert found.index.equals(hours[28:32]) and hours[31].year == 2024
+
+
+@pytest.mark.slow
 def test_a_data_frame_gives_a_data_frame(fitted, values):
     """The same numbers as of the array, by the names and the times to come."""
-    pd = pytest.importorskip("pandas")
     index = pd.date_range("2016-07-01", periods=ROWS, freq="h", tz="Europe/Berlin")
     frame = pd.DataFrame(values[:ROWS], index, columns=["a", "b", "c"])
     forecaster = make(options=SMALL).fit(frame)
@@ -190,11 +382,13 @@ def test_a_data_frame_gives_a_data_frame(fitted, values):
     np.testing.assert_allclose(ahead.to_numpy(), fitted.predict(), rtol=1e-6)
     moved = forecaster.predict(frame[["c", "a", "b"]])
     np.testing.assert_array_equal(moved.to_numpy(), ahead.to_numpy())
-    with pytest.raises(ValueError, match="expected rows 3600"):
+    with pytest.raises(ValueError, match="expected rows of the frequency h"):
         forecaster.predict(frame.set_axis(pd.date_range("2016", periods=ROWS, freq="D")))
     stream = forecaster.stream()
     other, next_time = forecaster.stream(), index[-1] + pd.Timedelta("1h")
-    later = stream.step(values[ROWS], next_time.tz_convert("UTC").tz_localize(None))
+    with pytest.raises(ValueError, match="expected a time with its offset from UTC"):
+        stream.step(values[ROWS], next_time.tz_localize(None))
+    later = stream.step(values[ROWS], next_time.tz_convert("UTC"))
     with pytest.raises(ValueError, match="got a, b, c, c; name these"):
         stream.step(pd.Series(range(4), ["a", "b", "c", "c"]))
     row = pd.Series(values[ROWS], ["a", "b", "c"])[["b", "c", "a"]]

@@ -1,34 +1,234 @@
-"""Histories: kinds of index, time zones, and what a kept file says of them."""
+"""Histories: forms of series, kinds of index, panels, and what is known of their horizon."""
 
 import datetime
 
 import numpy as np
+import pandas as pd
+import polars
 import pytest
 
-from flax_linattn import data
 from flax_linattn.data.time_index import continue_index
-from flax_linattn.estimators.histories import as_history, as_time, write_history
+from flax_linattn.estimators.histories import Columns, as_future, as_history, as_time
 
-pd = pytest.importorskip("pandas")
-
-
-def test_periods_come_back_as_periods():
-    given = pd.Series(np.arange(5.0), pd.period_range("2024-01", periods=5, freq="M"))
-    history = as_history(given)
-    index = continue_index(history.series.index, history.series.freq, 2)
-    ahead = history.like(np.ones((2, 1)), index, ["x0"])
-    assert list(ahead.index) == list(pd.period_range("2024-06", periods=2, freq="M"))
+WHEN = pd.date_range("2024-01-31", periods=4, freq="ME", name="when")
 
 
-def test_times_of_a_zone_are_kept(tmp_path):
-    index = pd.date_range("2024-03-30 22:00", periods=6, freq="h", tz="Europe/Berlin")
-    series = as_history(pd.DataFrame({"load": np.arange(6.0)}, index)).series
-    assert str(series.times[0]) == "2024-03-30 22:00:00+01:00"
-    write_history(tmp_path / "data.csv", series)
-    read = data.load_series(tmp_path / "data.csv", header=True)
-    assert read.time_zone is not None and (read.times == series.times).all()
-    naive = as_history(pd.DataFrame({"load": np.arange(6.0)}, index.tz_localize(None)[:6]))
-    assert naive.series.time_zone is None
+def ahead(history, steps=2, levels=()):
+    """A forecast of ones in the form of a history."""
+    channels = history.series[0].channels
+    shape = (steps, len(channels), *([len(levels)] if levels else []))
+    indices = [continue_index(one.index, one.freq, steps) for one in history.series]
+    places = range(len(indices))
+    values = [np.full(shape, 1.0 + place) for place in places]
+    return history.like(places, indices, values, history.labels(channels), levels)
+
+
+def test_arrays_stay_arrays():
+    for given, shape in ((np.ones(5), (2,)), (np.ones((5, 3)).tolist(), (2, 3))):
+        assert ahead(as_history(given)).shape == shape
+        assert ahead(as_history(given), levels=(0.1, 0.9)).shape == (*shape, 2)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (
+            pd.period_range("2024-01", periods=5, freq="M"),
+            pd.period_range("2024-06", periods=2, freq="M"),
+        ),
+        (pd.RangeIndex(860, 865), pd.RangeIndex(865, 867)),
+        (pd.RangeIndex(5), pd.RangeIndex(5, 7)),
+        (
+            pd.date_range("2024-03-27", periods=5, tz="Europe/Berlin"),
+            pd.date_range("2024-04-01", periods=2, tz="Europe/Berlin"),
+        ),
+        (pd.bdate_range("2024-03-06", periods=5), pd.bdate_range("2024-03-13", periods=2)),
+        (["2024-03-01", "2024-03-02", "2024-03-03", "2024-03-04", "2024-03-05"],
+         pd.date_range("2024-03-06", periods=2)),
+        ([datetime.date(2024, 3, day) for day in range(1, 6)],
+         pd.date_range("2024-03-06", periods=2)),
+    ],
+)  # fmt: skip
+def test_indices_are_continued(index, expected):
+    index = pd.Index(index, name="when")
+    found = ahead(as_history(pd.Series(np.arange(5.0), index, name="load")))
+    assert found.index.equals(expected) and type(found.index) is type(expected)
+    assert found.index.name == "when" and found.name == "load"
+    frame = ahead(as_history(pd.DataFrame({"a": np.arange(5.0)}, index)))
+    assert frame.index.equals(expected) and frame.index.name == "when"
+
+
+def test_names_of_columns_and_their_levels_survive():
+    columns = pd.MultiIndex.from_tuples([("Close", "X"), ("Open", "X")], names=["Price", "Ticker"])
+    history = as_history(pd.DataFrame(np.ones((4, 2)), WHEN, columns))
+    found = ahead(history)
+    assert found.columns.equals(columns) and found.columns.names == ["Price", "Ticker"]
+    quantiles = ahead(history, levels=(0.1, 0.9))
+    assert quantiles.columns.names == ["Price", "Ticker", "quantile"]
+    assert quantiles.columns[1] == ("Close", "X", 0.9)
+    shop = as_history(pd.DataFrame(np.ones((4, 2)), WHEN, pd.Index([7, 8], name="shop")))
+    assert ahead(shop).columns.equals(pd.Index([7, 8])) and ahead(shop).columns.name == "shop"
+    assert ahead(shop, levels=(0.5,)).columns.names == ["shop", "quantile"]
+
+
+def test_channels_by_name_whatever_their_order():
+    frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "b": [5, np.nan, 7, 8]}, WHEN)
+    other = as_history(frame[["b", "a"]].assign(c=0), ("a", "b"))
+    np.testing.assert_array_equal(other.series[0].values, frame.to_numpy())
+    assert other.labels(["b"]).tolist() == ["b"]
+    with pytest.raises(ValueError, match="'c'; the history has a, b"):
+        as_history(frame, ("a", "c"))
+    with pytest.raises(ValueError, match="X has 3 features, but Forecaster is expecting 2 feat"):
+        as_history(np.zeros((4, 3)), ("a", "b"))
+    with pytest.raises(ValueError, match=r"expecting 2 features as input: a, b\. Reshape your"):
+        as_history(np.zeros(4), ("a", "b"))
+
+
+def test_values_of_nullable_columns_and_objects():
+    frame = pd.DataFrame(
+        {
+            "a": pd.Series([True, pd.NA, False, True], dtype="boolean"),
+            "b": pd.Series([1, 2, pd.NA, 4], dtype="Int64"),
+            "c": np.array([1, 2.5, "3", None], object),
+            "d": [True, False, True, True],
+        }
+    )
+    (series,) = as_history(frame).series
+    assert np.isnan(series.values).sum() == 3
+    np.testing.assert_array_equal(series.values[:, 2], [1, 2.5, 3, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("history", "error", "message"),
+    [
+        (np.zeros((0, 2)), ValueError, "0 sample"),
+        (np.zeros((2, 0)), ValueError, "0 feature"),
+        (np.zeros((2, 2, 2)), ValueError, "one row for each time"),
+        ([["a"], ["b"]], ValueError, "expected X as numbers"),
+        ([0.0, np.inf], ValueError, r"infinity at \[1\]"),
+        ([[0.0], [1e39]], ValueError, r"too large for float32 at \[1, 0\]"),
+        ([1j, 2], ValueError, "Complex data not supported"),
+        (np.array([{}, 1], object), TypeError, "argument must be a string or a real number"),
+        (pd.DataFrame({"a": [0.0, np.inf]}), ValueError, "finite number in column 'a', got inf"),
+        (pd.DataFrame({"a": [0.0, 1e39]}), ValueError, "too large for float32"),
+        (pd.DataFrame({"a": [1, 2], "shop": ["Bern", "Bonn"]}), ValueError, "numbers in .*'shop'"),
+        (pd.DataFrame({"a": [1.0]}, [2.5]), ValueError, "times, periods or integers in the index"),
+        (pd.DataFrame({"a": [1.0]}, ["x"]), ValueError, "in the index, got 'x'; convert it by pan"),
+        (pd.Series(range(4), WHEN[::-1]), ValueError, "never fall"),
+        (pd.Series(range(2), [pd.NaT, WHEN[0]]), ValueError, "expected a time, got none|got NaT"),
+    ],
+)
+def test_what_is_no_history(history, error, message):
+    with pytest.raises(error, match=message):
+        as_history(history)
+
+
+def test_a_column_of_times():
+    """It is found and comes back, in pandas and polars."""
+    days = pd.date_range("2024-01-01", periods=3)
+    frame = pd.DataFrame({"load": [1.0, 2.0, 3.0], "when": days})
+    history = as_history(frame)
+    assert history.series[0].channels == ("load",) and history.time_name == "when"
+    found = ahead(history)
+    assert found.columns.tolist() == ["when", "load"] and found["when"][0] == days[-1] + days.freq
+    assert ahead(history, levels=(0.5, 0.9)).columns.tolist() == ["when", "load@0.5", "load@0.9"]
+    other = ahead(as_history(polars.from_pandas(frame)))
+    assert isinstance(other, polars.DataFrame) and other.columns == ["when", "load"]
+    assert other["when"].to_list() == found["when"].tolist()
+    again = as_history(frame.assign(more=days), ("load",), Columns(time="when"))
+    assert again.series[0].index.equals(days)
+    with pytest.raises(ValueError, match="unknown column 'day'; the history has load, when"):
+        as_history(frame, columns=Columns(time="day"))
+
+
+def panel(**columns):
+    """Two series of Nixtla's form, of 3 and 4 rows."""
+    return pd.DataFrame(
+        {
+            "unique_id": [7, 7, 7, 3, 3, 3, 3],
+            "ds": [*pd.date_range("2024-01-31", periods=3, freq="ME"), *WHEN],
+            "y": np.arange(7.0),
+            **columns,
+        }
+    )
+
+
+def test_panels_in_long_form():
+    history = as_history(panel())
+    assert [(one.name, one.num_steps) for one in history.series] == [("7", 3), ("3", 4)]
+    found = ahead(history)
+    assert found.columns.tolist() == ["unique_id", "ds", "y"]
+    assert found["unique_id"].tolist() == [7, 7, 3, 3] and found["y"].tolist() == [1, 1, 2, 2]
+    assert found["ds"].astype(str).tolist() == [
+        "2024-04-30", "2024-05-31", "2024-05-31", "2024-06-30",
+    ]  # fmt: skip
+    named = panel().rename(columns={"unique_id": "shop", "ds": "day"})
+    other = as_history(named, columns=Columns("shop", "day"))
+    assert ahead(other).columns.tolist() == ["shop", "day", "y"]
+    in_polars = ahead(as_history(polars.from_pandas(panel())))
+    assert in_polars.columns == ["unique_id", "ds", "y"] and in_polars["unique_id"].to_list() == [
+        7, 7, 3, 3,
+    ]  # fmt: skip
+    counted = ahead(as_history(panel(ds=[1, 2, 3, 11, 12, 13, 14])))
+    assert counted["ds"].tolist() == [4, 5, 15, 16]
+    assert history.select(3).series[0].num_steps == 4
+    with pytest.raises(ValueError, match="expected series as one of 7, 3, got 8"):
+        history.select(8)
+    with pytest.raises(ValueError, match="row 1, from 0: expected the id of a series, got none"):
+        as_history(panel(unique_id=["a", None, *"abbbb"]))
+    with pytest.raises(ValueError, match="differ as text"):
+        as_history(panel(unique_id=np.array([1, 1, 1, *"1111"], object)))
+
+
+def test_panels_with_a_multiindex():
+    long = panel().set_index(["unique_id", "ds"])
+    found = ahead(as_history(long))
+    assert found.index.names == ["unique_id", "ds"] and found.columns.tolist() == ["y"]
+    assert found.index[2] == (3, pd.Timestamp("2024-05-31"))
+    series = ahead(as_history(long["y"]))
+    assert isinstance(series, pd.Series) and series.name == "y"
+    levels = pd.MultiIndex.from_product([["CH", "DE"], ["a", "b"], range(3)])
+    deep = as_history(pd.DataFrame({"y": np.arange(12.0)}, levels))
+    assert [one.name for one in deep.series] == ["CH/a", "CH/b", "DE/a", "DE/b"]
+    assert ahead(deep).index[-1] == ("DE", "b", 4)
+
+
+def test_strings_that_never_change_within_a_series_are_channels():
+    history = as_history(panel(region=["south"] * 3 + ["north"] * 4, size=[1] * 3 + [2] * 4))
+    channels = ("y", "size", "region=north", "region=south")
+    assert history.series[0].channels == channels
+    assert history.series[0].values[0].tolist() == [0, 1, 0, 1]
+    assert history.num_features == 3 and history.channels.tolist() == ["y", "size"]
+    columns = Columns(categories=history.categories)
+    other = as_history(panel(region="west", size=0), channels, columns)  # of no fitted region
+    assert other.series[0].values[0].tolist() == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="expected the column 'region', as in fit"):
+        as_history(panel(size=0), channels, columns)
+    with pytest.raises(ValueError, match="same in all rows of a series, got 2 in '7'"):
+        as_history(panel(region=[*"abb", *"cccc"]))
+
+
+def test_what_is_known_of_the_horizon():
+    history = as_history(panel(price=range(7)))
+    indices = [continue_index(one.index, one.freq, 2) for one in history.series]
+    later = ahead(history, 3).drop(columns="y").assign(price=range(6))
+    found = as_future(later, history, ["price"], ["price"], indices)
+    assert [one["price"].tolist() for one in found] == [[0, 1], [3, 4]]
+    for frame, message in (
+        (later.drop(columns="price"), "X_future has no column 'price', got ds, unique_id"),
+        (later[later["unique_id"] == 7], "X_future has no rows of series '3'; add 2"),
+        (later[later.index.values[:, None] == [0, 1, 2, 4, 5]].iloc[:0], "0 sample"),
+        (later.drop(index=4), "of series '3': expected rows from 2024-05-31 .* to 2024-06-30"),
+        (pd.concat([later[:1], later]), "of series '7': expected one row of each time, got 2024-0"),
+        ([[1.0], [2.0]], "expected X_future as a frame with price, like the history, got list"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            as_future(frame, history, ["price"], ["price"], indices)
+    array = as_history(np.ones((4, 2)))
+    known = [as_future(given, array, ["x1"], ["x1"], indices)[0] for given in ([1, 2], [[1], [2]])]
+    assert [one["x1"].tolist() for one in known] == [[1, 2], [1, 2]]
+    with pytest.raises(ValueError, match=r"X_future as \[2, 1\], a row for each step .*\[3, 1\]"):
+        as_future(np.ones((3, 1)), array, ["x1"], ["x1"], indices)
 
 
 @pytest.mark.parametrize(
@@ -58,30 +258,3 @@ def test_times_with_a_zone_are_in_utc():
 def test_what_is_no_time(time):
     with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):
         as_time(time)
-
-
-def test_a_column_of_times_or_texts_is_named():
-    """With what to do, which then works."""
-    days = pd.date_range("2024-01-01", periods=3)
-    frame = pd.DataFrame({"load": [1.0, 2.0, 3.0], "when": days})
-    with pytest.raises(ValueError, match=r"times in column 'when'.*: frame.set_index\('when'\)\."):
-        as_history(frame)
-    assert as_history(frame.set_index("when")).series.channels == ("load",)
-    texts = frame.assign(when=frame["when"].astype(str))
-    with pytest.raises(ValueError, match=r"'when'.*set_index\(pandas\.to_datetime\(frame"):
-        as_history(texts)
-    assert as_history(texts.set_index(pd.to_datetime(texts.pop("when")))).series.freq is not None
-    with pytest.raises(ValueError, match="expected numbers in column 'shop', got 'Bern'; leave"):
-        as_history(frame[["load"]].assign(shop="Bern"))
-    numbers = pd.DataFrame({"load": np.array([1, 2.5, "3"], object)})
-    assert as_history(numbers).series.values.tolist() == [[1.0], [2.5], [3.0]]
-    assert as_history(frame, ("load",)).series.channels == ("load",)  # others are left out
-
-
-def test_quantiles_of_a_frame_keep_the_name_of_its_columns():
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame(np.ones((5, 2)), columns=pd.Index(["a", "b"], name="shop"))
-    found = as_history(frame).quantiles_like(
-        np.ones((3, 2, 1)), pd.RangeIndex(5, 8), ["a", "b"], (0.5,)
-    )
-    assert found.columns.names == ["shop", "quantile"]

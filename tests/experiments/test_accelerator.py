@@ -24,8 +24,6 @@ from experiments.accelerator.supervise import MORE_TO_DO, last_words, status, su
 from experiments.measured import Measured
 from flax_linattn.bench import compile_program, observing, provenance
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(autouse=True)
 def promotion() -> Iterator[None]:

@@ -13,97 +13,55 @@ from flax import nnx
 
 from flax_linattn import inference, models
 from tests.contract.tolerances import assert_same_bits
-from tests.inference.cases import CHANNELS, TOKENS
+from tests.models.contract.heads import FIRST, HEADS, LAYERS, ROWS, model_of, observations
 from tests.nn.cases import normal
 
-SMALL = {"features": 4, "num_layers": 1, "num_heads": 1, "hidden_features": 4}
+FAST = ("classifier", "convolved tokens", "decisions", "events", "forecaster", "language", "window")
+"""Whose parts are those of the others."""
+GROWING = ("classifier", "decisions")
+"""They carry caches."""
+DECODER = "encoder-decoder"
+CASES = [
+    pytest.param(mark.id, id=mark.id, marks=() if mark.id in FAST else pytest.mark.slow)
+    for mark in FIRST.args[1]
+    if HEADS[mark.id].streams
+] + [DECODER]
 
 
-def _steps_of(model: Any, x: Any, **options: Any) -> tuple[Any, Any, Any]:
-    return model, x, model.init_state(x.shape[0], **options)
-
-
-def classifier() -> Any:
-    model = models.SequenceClassifier(CHANNELS, 4, **SMALL, mechanism=["softmax"], rngs=nnx.Rngs(0))
-    return _steps_of(model, normal(0, 2, CHANNELS), max_length=3)
-
-
-def token_classifier() -> Any:
-    """Whose window is that of three convolutions."""
-    embedding = models.ConvTokenEmbedding(TOKENS, 4, padding="causal", rngs=nnx.Rngs(0))
-    layers = models.Layers(**SMALL, layer_scale=0.1)
-    backbone = models.Backbone(embedding, layers, rngs=nnx.Rngs(1))
-    model = models.SequenceClassifier(backbone, 4, head_activation="none", rngs=nnx.Rngs(2))
-    return _steps_of(model, jnp.array([3, 5]))
-
-
-def forecaster() -> Any:
-    model = models.Forecaster(CHANNELS, 4, **SMALL, rngs=nnx.Rngs(0))
-    return _steps_of(model, normal(0, 2, CHANNELS))
-
-
-def encoder_decoder() -> Any:
+def decoder() -> Any:
+    """A model, an observation and a state of two rows."""
     model = models.EncoderDecoder(
-        CHANNELS,
-        4,
-        **SMALL,
-        label_length=2,
-        mechanism="taylorshift",
-        embedding_padding="causal",
-        num_marks=1,
-        rngs=nnx.Rngs(0),
-    )
-    state = jax.jit(model.init_state)(normal(1, 2, 5, CHANNELS), normal(2, 2, 5, 1))
+        3, 4, **LAYERS, label_length=2, mechanism="taylorshift", embedding_padding="causal",
+        num_marks=1, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    state = jax.jit(model.init_state)(normal(1, 2, 5, 3), normal(2, 2, 5, 1))
     return model, normal(0, 2, 1), state
 
 
-def language_model() -> Any:
-    model = models.LanguageModel(TOKENS, **SMALL, mechanism="elementwise_series", rngs=nnx.Rngs(0))
-    return _steps_of(model, jnp.array([3, 5]))
-
-
-def window_model() -> Any:
-    return _steps_of(models.WindowModel(TOKENS, 3, rngs=nnx.Rngs(0)), jnp.array([3, 5]))
-
-
-def decision_transformer() -> Any:
-    model = models.DecisionTransformer(
-        CHANNELS, 2, **SMALL, mechanism=["softmax"], max_length=3, rngs=nnx.Rngs(0)
-    )
-    x = np.array(normal(0, 2, 3 + CHANNELS + 2))
-    x[:, 0], x[:, 1] = [0, 2], [0, 1]
-    return _steps_of(model, jnp.asarray(x))
-
-
-CASES = [
-    classifier,
-    decision_transformer,
-    forecaster,
-    encoder_decoder,
-    language_model,
-    token_classifier,
-    window_model,
-]
+def head(name: str) -> Any:
+    first = {mark.id: mark.values[1] for mark in FIRST.args[1]}
+    model = model_of(name, "softmax" if name in GROWING else first[name])
+    return model, jnp.asarray(observations(name)[:, 1]), model.init_state(ROWS, 3)
 
 
 @functools.cache
-def exported(case: Any) -> tuple[bytes, Any, Any]:
+def exported(name: str) -> tuple[bytes, Any, Any]:
     """The step in bytes, what it is called with, and what it returns."""
-    model, x, state = case()
+    model, x, state = decoder() if name == DECODER else head(name)
     step = jax.jit(lambda x, state: model.step(x, state))
     return bytes(jax.export.export(step)(x, state).serialize()), (x, state), step(x, state)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_step_is_exported_with_its_state(case: Any) -> None:
-    saved, (x, state), (y, after) = exported(case)
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_is_exported_with_its_state(name: str) -> None:
+    saved, (x, state), (y, after) = exported(name)
     again = jax.export.deserialize(bytearray(saved)).call(x, state)
     assert_same_bits(again, (y, after))
     assert type(again[1]) is type(state)
 
 
 def test_what_generates_is_exported() -> None:
-    model, *_ = language_model()
+    model = model_of("language", "elementwise")
     prompt = jnp.array([[1, 2]])
     generate = jax.jit(lambda prompt: inference.generate(model, prompt, 2))
     loaded = jax.export.deserialize(jax.export.export(generate)(prompt).serialize())
@@ -124,18 +82,16 @@ for folder in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_another_process_runs_exported_steps(tmp_path: Any) -> None:
-    folders = []
-    for case in CASES:
-        saved, given, _ = exported(case)
-        folder = tmp_path / case.__name__
-        folder.mkdir()
-        (folder / "step.bin").write_bytes(saved)
-        np.savez(folder / "given.npz", *map(np.asarray, jax.tree.leaves(given)))
-        folders.append(str(folder))
+    for name in (*FAST, DECODER):
+        saved, given, _ = exported(name)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "step.bin").write_bytes(saved)
+        np.savez(tmp_path / name / "given.npz", *map(np.asarray, jax.tree.leaves(given)))
+    folders = map(str, tmp_path.iterdir())
     command = [sys.executable, "-c", ELSEWHERE, *folders]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for case in CASES:
-        _, _, want = exported(case)
-        with np.load(tmp_path / case.__name__ / "out.npz") as file:
+    for name in (*FAST, DECODER):
+        _, _, want = exported(name)
+        with np.load(tmp_path / name / "out.npz") as file:
             assert_same_bits(list(file.values()), jax.tree.leaves(want))

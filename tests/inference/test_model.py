@@ -137,10 +137,6 @@ def test_x_of_another_rank_is_named(kind, shape):
     refused(lambda: model.step(jnp.ones((2, 3, 1)), model.init_state(2)))
 
 
-def back(y, x):
-    return x + y[:, :CHANNELS]
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_float64_observations_of_float32_parameters(mechanism):
     """Parallel against stepwise decoding, as Flax tests it: every way in which states are made."""

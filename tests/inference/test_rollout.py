@@ -1,5 +1,7 @@
 """Loops of steps in one program: over observations, over outputs fed back, over prompts."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,14 +114,13 @@ def test_prefill_in_pieces_is_the_whole(mechanism):
 PIECES = (2, 3)
 
 
-def prefilled(model):
+@functools.cache
+def prefilled():
+    model = classifier("aaren")
     return {
         size: jax.jit(lambda x, mask, size=size: inference.prefill(model, x, mask, chunk_size=size))
         for size in (None, *PIECES)
     }
-
-
-PROGRAMS = {}
 
 
 @given(
@@ -127,10 +128,8 @@ PROGRAMS = {}
     st.sampled_from(PIECES),
 )
 def test_prefill_with_any_padding_in_any_pieces(mask, chunk_size):
-    if not PROGRAMS:
-        PROGRAMS.update(prefilled(classifier("aaren")))
-    x, mask = normal(4, 2, 7, CHANNELS), jnp.array(mask)
-    assert_close(PROGRAMS[chunk_size](x, mask), PROGRAMS[None](x, mask), "float32")
+    x, mask, programs = normal(4, 2, 7, CHANNELS), jnp.array(mask), prefilled()
+    assert_close(programs[chunk_size](x, mask), programs[None](x, mask), "float32")
 
 
 def test_prefill_in_pieces_needs_the_memory_of_one():

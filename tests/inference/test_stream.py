@@ -1,5 +1,7 @@
 """The stream: one compiled step, constant state, rows that begin, fork and end independently."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -178,18 +180,12 @@ def test_every_call_reuses_the_memory_of_the_state(mechanism):
     assert program.memory_analysis().alias_size_in_bytes == inference.state_bytes(stream.state)
 
 
-CASES = {}
-
-
+@functools.cache
 def programs():
     """A stream of three rows and its expectations, made once: Hypothesis calls many times."""
-    if not CASES:
-        model = classifier("taylorshift")
-        CASES.update(
-            stream=inference.Stream(model, batch_size=3),
-            unroll=lambda x, mask: inference.unroll(model, x, mask)[:, -1],
-        )
-    return CASES["stream"], CASES["unroll"]
+    model = classifier("taylorshift")
+    stream = inference.Stream(model, batch_size=3)
+    return stream, lambda x, mask: inference.unroll(model, x, mask)[:, -1]
 
 
 MOST = 6

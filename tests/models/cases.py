@@ -3,14 +3,12 @@
 import functools
 import itertools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from flax_linattn import models
-from tests.nn.cases import CAUSAL, call
+from tests.nn.cases import CAUSAL, call, moved
 
 CHANNELS, CLASSES, MAX_LENGTH = 3, 4, 8
 slow = pytest.mark.slow
@@ -92,22 +90,6 @@ def episodes(seed, rows, length, observation_dim=3, action_dim=2):
     return x.astype(np.float32)
 
 
-def moved(model):
-    """Biases and norms start at 0 and 1, which would hide that one is left out."""
-
-    def noise(seed, shape):
-        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-    graph, params, others = nnx.split(model, nnx.Param, ...)
-    leaves, tree = jax.tree.flatten(params)
-    leaves = [
-        (np.asarray(leaf) + 0.1 * noise(i, leaf.shape)).astype(leaf.dtype)
-        for i, leaf in enumerate(leaves)
-    ]
-    params = jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, leaves))
-    return nnx.merge(graph, params, others)
-
-
 def rows_of_segments():
     """Two rows that each pack sequences of 1, 2 and 3 real tokens, with padding in between.
 
@@ -122,7 +104,8 @@ def rows_of_segments():
     return ids, mask, sequences
 
 
-def run_whole(model, x, mask, state=None):
+def run_whole(model, x, mask=None, state=None):
     """Outputs and the state after: one program, whatever is real and came before."""
+    mask = np.ones(x.shape[:2], bool) if mask is None else mask
     state = model.init_state(len(x)) if state is None else state
     return call(model, x, mask=mask, state=state, return_state=True)

@@ -14,27 +14,6 @@ from tests.models.cases import CHANNELS, MAX_LENGTH, backbone, rows_of_segments
 from tests.nn.cases import STACKED, call, normal, run_steps
 
 
-@pytest.mark.parametrize(
-    ("norm", "position"),
-    [
-        ("pre", "sinusoidal"),
-        ("post", "learned"),
-        pytest.param("pre", "learned", marks=pytest.mark.slow),
-        pytest.param("post", "sinusoidal", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("mechanism", STACKED)
-def test_parallel_is_the_loop_of_steps(mechanism, norm, position):
-    options = {"norm": norm, "position": position, "kernel_size": 2}
-    model = backbone(mechanism, num_layers=1, **options)
-    x, start = normal(1, 2, 5, CHANNELS), model.init_state(2)
-    h, state = call(model, x, state=start, return_state=True)
-    h_steps, state_steps = run_steps(model, x, start)
-    assert_close(h_steps, h, "float32")
-    assert_close(state_steps, state, "float32")
-    assert state.position.tolist() == [5, 5]
-
-
 @pytest.mark.parametrize("mechanism", STACKED)
 def test_packed_state_continues_its_own_segment_only(mechanism):
     """A step after a packed call goes on in the last segment."""
@@ -69,11 +48,6 @@ def test_learned_positions_end():
     h, _ = run_steps(model, x, model.init_state(1))
     assert np.isfinite(h[:, :3]).all()
     assert np.isnan(h[:, 3:]).all()
-
-
-def test_a_mechanism_with_fewer_positions_than_the_model_is_refused():
-    with pytest.raises(ValueError, match="'aft' is to have 2 positions and the model 3; leave out"):
-        backbone(mechanism="aft:max_length=2", max_length=3)
 
 
 def test_the_final_norm_may_be_left_out():
@@ -123,11 +97,6 @@ def test_the_length_goes_to_mechanisms_that_learn_positions():
         model.init_state(2)
 
 
-def test_directions_that_a_mechanism_lacks_are_refused_at_once():
-    with pytest.raises(ValueError, match="'nystrom' is not offered with is_causal=True; make the"):
-        backbone("nystrom")
-
-
 def test_hyperparameters_in_the_name():
     model = backbone("elementwise_series:order=2,chunk_size=4")
     assert model.mechanisms[0] == ops.get_mechanism("elementwise_series", order=2, chunk_size=4)
@@ -171,6 +140,17 @@ def recomputed(remat):
     return lowered.as_text().count("dot_general"), lowered.compile()(params)
 
 
-def test_an_unknown_recomputation_is_refused():
-    with pytest.raises(ValueError, match="remat must be one of none, dots, blocks, got 'all'"):
-        backbone("aaren", remat="all")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"mechanism": "aft:max_length=2", "max_length": 3},
+            "'aft' is to have 2 positions and the model 3; leave out",
+        ),
+        ({"mechanism": "nystrom"}, "'nystrom' is not offered with is_causal=True; make the"),
+        ({"remat": "all"}, "remat must be one of none, dots, blocks, got 'all'"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        backbone(**options)

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flax_linattn import models
 from tests.contract.tolerances import assert_close
 from tests.models.cases import (
     CHANNELS,
     CLASSES,
-    MAX_LENGTH,
     STREAMING,
     classifier,
     rows_of_segments,
@@ -50,16 +50,6 @@ def test_packed_sequences_have_their_logits_everywhere(pooling):
         assert_close(last[row, places], whole, "float32")
 
 
-def test_flatten_is_the_flattened_dense_head():
-    """Time-Series-Library: act, flatten (T * C), one dense layer; the tail beyond T is 0."""
-    model = classifier(pooling="flatten")
-    x = normal(8, ROWS, LENGTH, CHANNELS)
-    h = jax.nn.gelu(call(model.backbone, x), approximate=False)
-    flat = jnp.pad(h, ((0, 0), (0, MAX_LENGTH - LENGTH), (0, 0))).reshape(ROWS, -1)
-    want = flat @ model.kernel[...].reshape(-1, CLASSES) + model.bias[...]
-    assert_close(call(model, x), want, "float32")
-
-
 def test_flatten_is_trained_alike_on_rows_longer_than_its_weights():
     """Padding, wherever it stands, has no weights; logits and gradients are those without it."""
     model = classifier(pooling="flatten", max_length=4)
@@ -70,18 +60,32 @@ def test_flatten_is_trained_alike_on_rows_longer_than_its_weights():
         assert_close(a, b, "float32")
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_pooled_heads_are_their_formula(pooling):
-    model = classifier(pooling=pooling)
+@pytest.mark.parametrize("activation", ["gelu", "none"])
+@pytest.mark.parametrize("pooling", models.POOLINGS)
+def test_heads_are_their_formula(pooling, activation):
+    """In parallel and by steps; flatten as Time-Series-Library, whose tail beyond T is 0."""
+    model = classifier(pooling=pooling, head_activation=activation)
     x = normal(9, ROWS, LENGTH, CHANNELS)
-    h = jax.nn.gelu(call(model.backbone, x), approximate=False)
-    pooled = h[:, -1] if pooling == "last" else jnp.mean(h, axis=1)
-    assert_close(call(model, x), pooled @ model.kernel[0] + model.bias[...], "float32")
+    h = call(model.backbone, x)
+    if activation == "gelu":
+        h = np.asarray(jax.nn.gelu(h, approximate=False))
+    kernel = np.asarray(model.kernel[...])
+    pooled = {
+        "last": lambda: h[:, -1] @ kernel[0],
+        "mean": lambda: h.mean(axis=1) @ kernel[0],
+        "flatten": lambda: h.reshape(ROWS, -1) @ kernel[:LENGTH].reshape(-1, CLASSES),
+    }
+    want = pooled[pooling]() + np.asarray(model.bias[...])
+    assert_close(call(model, x), want, "float32")
+    streamed, _ = run_steps(model, x, model.init_state(ROWS))
+    assert_close(streamed[:, -1], want, "float32")
 
 
 def test_flatten_beyond_its_weights_is_nan():
-    """By steps; a wrong logit would pass unseen."""
+    """By steps; a wrong logit would pass unseen. In parallel it is refused."""
     model = classifier(pooling="flatten", max_length=3)
+    with pytest.raises(ValueError, match="positions for 3 observations, got 4"):
+        model(normal(10, 1, 4, CHANNELS))
     logits, _ = run_steps(model, normal(10, 1, 4, CHANNELS), model.init_state(1))
     assert np.isfinite(logits[:, :3]).all()
     assert np.isnan(logits[:, 3:]).all()
@@ -113,23 +117,10 @@ def test_long_stream_is_the_parallel_result(pooling):
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ((2, 9, CHANNELS), "positions for 8 observations, got 9"),
-        ((2, 0, CHANNELS), r"\[B, T >= 1, 3\], got \(2, 0, 3\)"),
-        ((2, 4, CHANNELS + 1), r"\[B, T >= 1, 3\], got \(2, 4, 4\)"),
-        ((4, CHANNELS), r"\[B, T >= 1, 3\], got \(4, 3\)"),
-    ],
-)
-def test_wrong_observations(shape, message):
-    with pytest.raises(ValueError, match=message):
-        classifier(pooling="flatten")(jnp.ones(shape))
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"pooling": "max"}, "pooling must be one of last, mean, flatten, class, got 'max'"),
+        ({"head_activation": "relu"}, "head_activation must be one of gelu, none, got 'relu'"),
         ({"pooling": "flatten", "max_length": None}, "flatten .* needs max_length"),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"position": "rotary"}, "position must be one of sinusoidal, learned, none, got 'rotary'"),

@@ -1,21 +1,20 @@
 """The decision transformer: the published equations, parallel equals streamed, nothing ahead."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from scipy import special
 
 from flax_linattn import inference, models
 from flax_linattn.models.decision_transformer import DECISION_LENGTH
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models import cases
-from tests.models.cases import moved, run_whole
-from tests.nn.cases import call, run_steps
+from tests.models.cases import run_whole as run
+from tests.nn.cases import call, moved, run_steps
+from tests.nn.equations import affine, array, normed, transformed
 
 SEEN, DONE, LENGTH = 3, 2, 8
 """Numbers of an observation and of an action, steps of an episode."""
@@ -39,47 +38,10 @@ def episodes(rows=2, length=LENGTH, seed=0):
     return cases.episodes(seed, rows, length, SEEN, DONE)
 
 
-def run(model, x, mask=EVERYWHERE, state=None):
-    """Actions and the state after: one program, whatever is real and came before."""
-    return run_whole(model, x, mask, state)
-
-
 # What it computes, against NumPy in float64.
 
 
-def layer(linear, h):
-    kernel, bias = (np.asarray(p[...], np.float64) for p in (linear.kernel, linear.bias))
-    return h @ kernel + bias
-
-
-def normed(norm, h):
-    scale, bias = (np.asarray(p[...], np.float64) for p in (norm.scale, norm.bias))
-    h = h - h.mean(axis=-1, keepdims=True)
-    return h / np.sqrt((h**2).mean(axis=-1, keepdims=True) + 1e-5) * scale + bias
-
-
-def attended(attention, h, num_heads):
-    """Causal softmax attention, a row and a head at a time."""
-    y = np.zeros_like(h)
-    size = h.shape[-1] // num_heads
-    q, k, v = (
-        layer(getattr(attention, f"{name}_projection"), h) for name in ("query", "key", "value")
-    )
-    for head in range(num_heads):
-        own = slice(head * size, (head + 1) * size)
-        scores = q[:, own] @ k[:, own].T / math.sqrt(size)
-        scores[np.triu_indices(len(h), 1)] = -np.inf
-        y[:, own] = special.softmax(scores, axis=-1) @ v[:, own]
-    return layer(attention.out_projection, y)
-
-
-def perceived(block, h):
-    """GELU by the distribution function of a normal variable."""
-    wide = layer(block.feed_forward.expand, h)
-    return layer(block.feed_forward.contract, wide * special.ndtr(wide))
-
-
-def published(model, returns, seen, done, times, num_heads=2, leave_out=()):
+def published(model, returns, seen, done, times, leave_out=()):
     """Actions of an episode as the published code has them: tokens R1, s1, a1, R2, s2, a2, ...
 
     Args:
@@ -88,23 +50,22 @@ def published(model, returns, seen, done, times, num_heads=2, leave_out=()):
         seen: observations [T, S].
         done: actions [T, A], each in its own step.
         times: [T].
-        num_heads: of the attention.
         leave_out: steps whose actions are no tokens.
     """
     embedding = model.embedding
-    table = np.asarray(embedding.times.table[...], np.float64)[times]
+    table = array(embedding.times.table)[times]
     parts = (
         (embedding.return_to_go, returns), (embedding.observation, seen), (embedding.action, done),
     )  # fmt: skip
-    h = np.stack([layer(linear, values) + table for linear, values in parts], axis=1)
+    h = np.stack([affine(linear, values) + table for linear, values in parts], axis=1)
     h = h.reshape(3 * len(seen), -1)
     kept = [n for n in range(len(h)) if not (n % 3 == 2 and n // 3 in leave_out)]
     h = normed(embedding.norm, h)[kept]
     for block in model.backbone.blocks:
-        h = normed(block.attention_norm, h + attended(block.attention, h, num_heads))
-        h = normed(block.feed_forward_norm, h + perceived(block, h))
+        assert block.norm == "post" and block.feed_forward.activation == "gelu"
+        h = transformed(block, h)
     of_states = [place for place, n in enumerate(kept) if n % 3 == 1]
-    return np.tanh(layer(model.head, h[of_states]))
+    return np.tanh(affine(model.head, h[of_states]))
 
 
 def parts_of(x):
@@ -144,11 +105,8 @@ def test_it_is_the_published_equation_in_float64(heads):
         mask = jnp.ones((2, 3 * LENGTH), bool).at[:, 0].set(False)
         h = jax.jit(lambda tokens: model.backbone(tokens, mask=mask))(tokens)[:, 2::3]
         assert h.dtype == jnp.float64
-        kernel, bias = (
-            np.asarray(p[...], np.float64) for p in (model.head.kernel, model.head.bias)
-        )
-        got = np.tanh(np.asarray(h) @ kernel + bias)
-        want = np.stack([published(model, *parts_of(np.asarray(row)), heads) for row in x])
+        got = np.tanh(affine(model.head, h))
+        want = np.stack([published(model, *parts_of(np.asarray(row))) for row in x])
         assert_close(got, want, "float64")
         actions = jax.jit(lambda x: model(x))(x)
         streamed, _ = run_steps(model, x, model.init_state(2, dtype=jnp.float64))
@@ -182,7 +140,7 @@ def test_the_embedding_is_a_linear_layer_a_kind():
     x[:, 0, ACTION] = 0  # there is none
     want = np.stack(
         [
-            normed(embedding.norm, layer(linear, values.astype(np.float64)))
+            normed(embedding.norm, affine(linear, values))
             for linear, values in (
                 (embedding.action, x[..., ACTION]),
                 (embedding.return_to_go, x[..., RETURN, None]),
@@ -193,9 +151,6 @@ def test_the_embedding_is_a_linear_layer_a_kind():
     )
     assert_close(call(embedding, x), want, "float32")
     assert_close(call(embedding, x[:, 3]), want[:, 3], "float32")
-
-
-# One model: in parallel, by steps, in parts.
 
 
 # Times, and how many steps there is room for.

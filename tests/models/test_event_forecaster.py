@@ -15,8 +15,9 @@ from flax_linattn.models.event_embedding import FREQUENCIES
 from flax_linattn.models.event_forecaster import LEAST_DEVIATION, next_event
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models import cases
-from tests.models.cases import moved, run_whole
-from tests.nn.cases import CAUSAL, call, run_steps
+from tests.models.cases import run_whole as run
+from tests.nn.cases import CAUSAL, call, moved, run_steps
+from tests.nn.equations import affine, array
 
 MARKS, PERIODS, COMPONENTS, LENGTH = 3, (24.0, 168.0), 4, 8
 WIDTH = 3 + 2 * len(PERIODS)
@@ -38,11 +39,6 @@ def events(rows=2, length=LENGTH, seed=0, periods=PERIODS):
     return cases.events(seed, rows, length, MARKS, len(periods))
 
 
-def run(model, x, mask=EVERYWHERE, state=None):
-    """Outputs and the state after: one program, whatever is real and came before."""
-    return run_whole(model, x, mask, state)
-
-
 # What it computes, against NumPy in float64.
 
 
@@ -56,8 +52,7 @@ def gap_inputs(x, spread):
 
 def embedded(embedding, x):
     """h [B, T, C] of an embedding without positions."""
-    table = np.asarray(embedding.table[...], np.float64)
-    kernel = np.asarray(embedding.window.projection.kernel[...], np.float64)
+    table, kernel = array(embedding.table), array(embedding.window.projection.kernel)
     size = embedding.window.kernel_size
     marks = table[x[..., 2].astype(int)]
     told = np.concatenate([gap_inputs(x, embedding.spread), marks], axis=-1)
@@ -119,15 +114,8 @@ def test_the_heads_are_their_equation():
     model, x = forecaster(), events()
     state = model.init_state(2)
     h, _ = call(model.backbone, x, mask=EVERYWHERE, state=state, return_state=True)
-    h = h.astype(np.float64)
-
-    def layer(linear, h):
-        kernel, bias = (np.asarray(p[...], np.float64) for p in (linear.kernel, linear.bias))
-        return h @ kernel + bias
-
-    want = np.concatenate(
-        [layer(model.times, np.tanh(layer(model.hidden, h))), layer(model.marks, h)], axis=-1
-    )
+    of_times = affine(model.times, np.tanh(affine(model.hidden, h)))
+    want = np.concatenate([of_times, affine(model.marks, h)], axis=-1)
     got = run(model, x)[0]
     assert got.shape == (2, LENGTH, 3 * COMPONENTS + MARKS) and got.dtype == np.float32
     assert_close(got, want, "float32")
@@ -154,9 +142,6 @@ def test_the_begin_of_an_observation():
     other = x.copy()
     other[:, 0, 2] = 0
     assert np.abs(run(model, other)[0] - want)[:, 0].max() > 1e-3
-
-
-# One forecaster: in parallel, by steps, in parts.
 
 
 UNKNOWN = [-1.0, 0.5, MARKS + 1.0, 1e10, 1e30, np.nan, np.inf, -np.inf]
@@ -229,9 +214,6 @@ def test_gaps_far_from_all_others_have_finite_gradients():
             assert np.isfinite(gradient).all(), name
             # A softmax that every key shares does not see their bias.
             assert np.any(gradient) or ("key_projection" in name and "bias" in name), name
-
-
-# Dtypes.
 
 
 # What follows an event.

@@ -10,8 +10,7 @@ from flax import nnx
 
 from flax_linattn import models
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved
-from tests.nn.cases import call, normal
+from tests.nn.cases import call, moved, normal
 
 TINY = models.Layers(8, 2, 2, 12, norm="pre", mechanism="taylorshift", layer_scale=0.1)
 SIZE, CLASSES = (8, 12), 5

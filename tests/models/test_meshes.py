@@ -204,17 +204,19 @@ def test_models_may_be_closed_over(how: str) -> None:
                                 rngs=nnx.Rngs(params=0, dropout=1))  # fmt: skip
     block.eval()
     state = block.init_state(BATCH)
-    calls = {
-        "jit": jax.jit(lambda x: block(x)),
-        "grad": jax.grad(lambda x: block(x).sum()),
-        "scan": lambda x: jax.lax.scan(lambda x, _: (block(x), None), x, length=2)[0],
-        "checkpoint": jax.grad(lambda x: jax.checkpoint(lambda x: block(x))(x).sum()),
-        "step": lambda x: jax.jit(lambda x, s: block.step(x, s))(x[:, 0], state),
-    }
+    run = jax.jit(
+        {
+            "jit": lambda x: block(x),
+            "grad": jax.grad(lambda x: block(x).sum()),
+            "scan": lambda x: jax.lax.scan(lambda x, _: (block(x), None), x, length=2)[0],
+            "checkpoint": jax.grad(lambda x: jax.checkpoint(lambda x: block(x))(x).sum()),
+            "step": lambda x: block.step(x[:, 0], state),
+        }[how]
+    )
     x, mesh = observations("block"), make_mesh(AxisType.Explicit, data=2)
-    want = calls[how](jnp.asarray(x))
+    want = run(x)
     with jax.set_mesh(mesh):
-        got = calls[how](split(mesh, x))
+        got = run(split(mesh, x))
     assert_close(jax.tree.map(np.asarray, got), jax.tree.map(np.asarray, want), np.float32)
 
 

@@ -9,8 +9,8 @@ from flax import nnx
 
 from flax_linattn import models
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved
-from tests.nn.cases import call, normal, run_steps
+from tests.nn.cases import call, moved, normal, run_steps
+from tests.nn.equations import affine, array, normed, transformed
 
 CHANNELS, MARKS, HORIZON, PATCH, CONTEXT, LENGTH = 3, 2, 4, 3, 5, 11
 MEMORY = 5.0
@@ -57,31 +57,6 @@ def moments(x, missing):
     return mean, np.sqrt(np.average(np.square(x - mean), weights=weight) + 1e-5)
 
 
-def normed(norm, x):
-    x = x - x.mean(-1, keepdims=True)
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * norm["scale"] + norm["bias"]
-
-
-def layer(weights, x):
-    return x @ weights["kernel"] + weights.get("bias", 0.0)
-
-
-def block(weights, h):
-    """Aaren's post-norm block with ReLU, two heads of width four."""
-    attention = weights["attention"]
-    q = layer(attention["query_projection"], attention["query"]).reshape(2, 4)
-    k = layer(attention["key_projection"], h).reshape(-1, 2, 4)
-    v = layer(attention["value_projection"], h).reshape(-1, 2, 4)
-    weight = np.exp(np.einsum("hk,shk->sh", q, k) / 2)
-    read = np.cumsum(weight[..., None] * v, 0) / np.cumsum(weight, 0)[..., None]
-    h = h + layer(attention["out_projection"], read.reshape(-1, 8))
-    h = normed(weights["attention_norm"], h)
-    hidden = np.maximum(layer(weights["feed_forward"]["expand"], h), 0)
-    return normed(
-        weights["feed_forward_norm"], h + layer(weights["feed_forward"]["contract"], hidden)
-    )
-
-
 def sinusoidal(positions):
     angles = positions[:, None] / 10000 ** (np.arange(4) / 4)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(positions), 8)
@@ -91,113 +66,66 @@ def padded(x):
     return np.concatenate([np.full(99, x[0]), x])
 
 
-def features(weights, x, marks, missing=None):
+def features(model, x, marks, missing):
     """Of the last patch of x [t], whose first value stands for all before it."""
     lacking = np.zeros(len(x)) if missing is None else missing
-    tokens = []
+    embedding, tokens = model.backbone.input_embedding, []
     for end in range((len(x) - 1) % PATCH, len(x), PATCH):
         mean, std = moments(x[: end + 1], lacking[: end + 1])
         gone = padded(lacking)[: 100 + end][-PATCH:]
         patch = np.where(gone > 0, 0, (padded(x)[: 100 + end][-PATCH:] - mean) / std)
-        embedding = weights["backbone"]["input_embedding"]
         beside = marks[end] if missing is None else np.concatenate([gone, marks[end]])
-        told = beside @ embedding["marks"]["kernel"]
-        tokens.append(patch @ embedding["values"]["projection"]["kernel"] + told)
+        told = affine(embedding.marks, beside)
+        tokens.append(affine(embedding.values.projection, patch) + told)
     h = np.stack(tokens) + sinusoidal(np.arange(len(tokens)))
-    for one in weights["backbone"]["blocks"].values():
-        h = block(one, h)
-    return normed(weights["backbone"]["final_norm"], h)[-1]
+    for block in model.backbone.blocks:
+        h = transformed(block, h)
+    return normed(model.backbone.final_norm, h)[-1]
 
 
-def read_out(weights, h, x, context, missing=None):
+def read_out(model, h, x, missing):
     """The forecast after x [t] from the features of its last patch."""
     mean, std = moments(x, np.zeros(len(x)) if missing is None else missing)
-    y = layer(weights["head"], h) * std
-    if not context:
+    y = affine(model.head, h) * std
+    if model.context == 0:
         return y + mean
-    return y + x[-1] + layer(weights["linear_map"], padded(x)[-context:] - x[-1])
+    return y + x[-1] + affine(model.linear_map, padded(x)[-model.context :] - x[-1])
 
 
-def forecast(weights, x, marks, context, missing=None):
-    h = features(weights, x, marks, missing)
-    return read_out(weights, h, x, context, missing)
-
-
-def mixed(weights, h):
-    """A post-norm block of softmax attention among channels [C, F], with ReLU, two heads."""
-    weights, h = weights["block"], h + weights["channels"]
-    attention = weights["attention"]
-    q, k, v = (
-        layer(attention[f"{name}_projection"], h).reshape(-1, 2, 4)
-        for name in ("query", "key", "value")
-    )
-    scores = np.exp(np.einsum("chk,dhk->hcd", q, k) / 2)
-    read = np.einsum("hcd,dhk->chk", scores / scores.sum(-1, keepdims=True), v)
-    h = normed(
-        weights["attention_norm"], h + layer(attention["out_projection"], read.reshape(-1, 8))
-    )
-    hidden = np.maximum(layer(weights["feed_forward"]["expand"], h), 0)
-    return normed(
-        weights["feed_forward_norm"], h + layer(weights["feed_forward"]["contract"], hidden)
-    )
-
-
-@pytest.mark.parametrize("context", [CONTEXT, 0])
-def test_every_forecast_is_the_equations(context):
-    model = forecaster(activation="relu", num_layers=2, context=context)
-    weights = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
-    x = observations(2, LENGTH)
-    wide = x.astype(np.float64)
-    want = [
-        [
-            np.stack(
-                [forecast(weights, row[: t + 1, c], row[: t + 1, CHANNELS:], context)
-                 for c in model.targets],
-                axis=-1,
-            )
-            for t in range(LENGTH)
-        ]
-        for row in wide
-    ]  # fmt: skip
-    close(call(model, x, every_step=True), np.asarray(want))
-
-
-def test_forecasts_of_mixed_channels_are_the_equations():
-    model = forecaster(activation="relu", channel_mechanism="softmax")
-    weights = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
-    x = observations(2, LENGTH)
-    want = np.zeros((2, LENGTH, HORIZON, 2))
-    for row, t in np.ndindex(2, LENGTH):
-        seen = x[row, : t + 1].astype(np.float64)
+def every_forecast(model, x):
+    """After each observation [B, T, ...], in float64."""
+    x = x.astype(np.float64)
+    want = np.zeros((*x.shape[:2], HORIZON, len(model.targets)))
+    for row, t in np.ndindex(*x.shape[:2]):
+        seen, marks = x[row, : t + 1], x[row, : t + 1, -MARKS:]
         channels = [seen[:, c] for c in model.targets]
-        h = np.stack([features(weights, one, seen[:, CHANNELS:]) for one in channels])
-        h = mixed(weights["mixing"], h)
-        found = [read_out(weights, *both, CONTEXT) for both in zip(h, channels, strict=True)]
+        gone = [seen[:, CHANNELS + c] if model.missing else None for c in model.targets]
+        h = [features(model, one, marks, off) for one, off in zip(channels, gone, strict=True)]
+        if model.mixing is not None:
+            told = np.stack(h) + array(model.mixing.channels)
+            h = transformed(model.mixing.block, told, causal=False)
+        found = [read_out(model, *each) for each in zip(h, channels, gone, strict=True)]
         want[row, t] = np.stack(found, axis=-1)
-    close(call(model, x, every_step=True), want)
+    return want
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_layers": 2}, {"num_layers": 2, "context": 0}, {"channel_mechanism": "softmax"}],
+    ids=str,
+)
+def test_every_forecast_is_the_equations(options):
+    """The last one's channels are mixed."""
+    model, x = forecaster(activation="relu", **options), observations(2, LENGTH)
+    close(call(model, x, every_step=True), every_forecast(model, x))
 
 
 @pytest.mark.parametrize("context", [CONTEXT, pytest.param(0, marks=pytest.mark.slow)])
 def test_forecasts_from_missing_values_are_the_equations(context):
     model = forecaster(activation="relu", context=context, missing=True)
-    weights = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
     x = with_missing(2, LENGTH)
-    want = [
-        [
-            np.stack(
-                [forecast(weights, row[: t + 1, c], row[: t + 1, 2 * CHANNELS :], context,
-                          row[: t + 1, CHANNELS + c]) for c in model.targets],
-                axis=-1,
-            )
-            for t in range(LENGTH)
-        ]
-        for row in x.astype(np.float64)
-    ]  # fmt: skip
     every = call(model, x, every_step=True)
-    close(every, np.asarray(want))
+    close(every, every_forecast(model, x))
     streamed, state = run_steps(model, x, model.init_state(2))
     close(streamed, every)
     _, after = call(model, x, return_state=True)
@@ -248,15 +176,6 @@ def test_neither_the_future_nor_other_channels_change_a_forecast():
     x[:, 6:] = 1e4
     x[..., 1] = np.nan
     assert_same_bits(call(model, x, every_step=True)[:, :6], before[:, :6])
-
-
-def test_a_level_is_carried_through():
-    """Shifting and scaling the channels shifts and scales the forecasts."""
-    model, x = forecaster(), observations(2, LENGTH)
-    y = call(model, x)
-    scale, shift = np.array([2.0, 3.0, 4.0]), np.array([-100.0, 7.0, 50.0])
-    x[..., :CHANNELS] = x[..., :CHANNELS] * scale + shift
-    np.testing.assert_allclose(call(model, x), y * scale[[2, 0]] + shift[[2, 0]], rtol=2e-3)
 
 
 def test_export_for_any_batch():

@@ -11,8 +11,7 @@ from flax import nnx
 
 from flax_linattn import models, training
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved
-from tests.nn.cases import call, normal, run_steps
+from tests.nn.cases import call, moved, normal, run_steps
 
 LEVELS, CHANNELS, HORIZON, LENGTH, TARGETS = (0.05, 0.5, 0.6, 0.95), 3, 4, 9, (2, 0)
 KINDS = {

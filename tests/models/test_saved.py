@@ -20,7 +20,7 @@ from flax_linattn import checkpoint, models, nn, ops, storage
 from flax_linattn.models import saved
 from flax_linattn.models.description import KINDS, describe, make, make_abstract
 from tests.contract.tolerances import assert_same_bits
-from tests.nn.cases import call, normal, run_steps
+from tests.nn.cases import moved, normal
 
 TINY = models.Layers(8, 2, 2, 12)
 LATENT_LAYERS = models.Layers(8, 1, 2, 12, "softmax")
@@ -34,13 +34,6 @@ def tokens(**options):
 
 def backbone(embedding=3, layers=TINY, **options):
     return models.Backbone(embedding, layers, **options, rngs=nnx.Rngs(0))
-
-
-def moved(model):
-    """All its parameters away from their initial values, which loading would make anew."""
-    params = nnx.state(model, nnx.Param)
-    nnx.update(model, jax.tree.map(lambda p: p + p.dtype.type(0.125), params))
-    return model
 
 
 def keyed(kind, *args, **options):
@@ -179,23 +172,15 @@ def test_what_is_loaded_is_what_was_saved(name, tmp_path):
     assert len(list(path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("name", ["classifier with keys", "forecaster", "language model"])
-def test_a_loaded_model_computes_the_same(name, tmp_path):
-    model = moved(MODELS[name]())
+def test_a_loaded_model_draws_the_same_keys(tmp_path):
+    """What it computes without keys, the contract compares for all heads."""
+    model = moved(MODELS["classifier with keys"]())
     models.save_model(tmp_path, model)
     loaded = models.load_model(tmp_path)
-    assert nnx.graphdef(loaded) == nnx.graphdef(model)
-    assert hash(nnx.graphdef(loaded)) == hash(nnx.graphdef(model))  # nothing is compiled anew
-    size = model.backbone.observation_shape
-    x = normal(0, 2, 5, *size) if size else jnp.array([[1, 2, 3], [4, 5, 6]])
-    assert_same_bits(call(loaded, x), call(model, x))
-    state = model.init_state(2)
-    assert_same_bits(run_steps(loaded, x[:, :1], state), run_steps(model, x[:, :1], state))
-    if name == "classifier with keys":  # and drops the same, with its own keys
-        model.train()
-        loaded.train()
-        run = nnx.jit(lambda model, x: model(x))
-        assert_same_bits(run(loaded, x), run(model, x))
+    run, x = nnx.jit(lambda model, x: model(x)), normal(0, 2, 5, 3)
+    model.train()
+    loaded.train()
+    assert_same_bits(run(loaded, x), run(model, x))
 
 
 @settings(max_examples=8)  # each traces its models, which takes a second
@@ -409,10 +394,6 @@ def test_files_of_later_versions(small, tmp_path):
     rewritten(path, format=2)
     with pytest.raises(ValueError, match=r"later version \(format 2, this one reads 1\)"):
         models.load_model(path)
-
-
-def test_a_file_of_something_else(small, tmp_path):
-    path = shutil.copytree(small, tmp_path / "model")
     checkpoint.write_json(path / saved.FILE, {"hello": 1})
     with pytest.raises(ValueError, match=r"model.json is no file of save_model\. Restore it"):
         models.load_model(path)

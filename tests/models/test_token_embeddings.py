@@ -9,8 +9,8 @@ from flax import nnx
 
 from flax_linattn import models, nn
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved
-from tests.nn.cases import call
+from tests.models.cases import symbols
+from tests.nn.cases import call, moved
 
 TOKENS, FEATURES, LENGTH = 7, 8, 8
 KINDS = {
@@ -33,10 +33,6 @@ def backbone(kind, **options):
     return moved(models.Backbone(make(kind), layers, **options, rngs=nnx.Rngs(1)))
 
 
-def tokens(seed, *shape):
-    return np.random.default_rng(seed).integers(0, TOKENS, shape).astype(np.int32)
-
-
 def positions(*shape):
     return np.broadcast_to(np.arange(shape[-1]), shape)
 
@@ -50,7 +46,7 @@ def waves(length):
 def test_linear_is_a_linear_layer_on_one_hot_vectors():
     """With a bias, without a factor of sqrt(C), and with sinusoids; in float64."""
     embedding = make("linear")
-    x = tokens(1, 2, 5)
+    x = symbols(1, 2, 5)
     table, bias = (np.asarray(v[...], np.float64) for v in (embedding.table, embedding.bias))
     want = np.eye(TOKENS)[x] @ table + bias + waves(5)
     h, state = call(embedding, x, positions=positions(2, 5))
@@ -67,7 +63,7 @@ def test_linear_starts_as_pytorch_does():
 
 @pytest.mark.parametrize("kind", ["same", "causal"])
 def test_convolutions_have_positions_added(kind):
-    embedding, x = make(kind), tokens(2, 2, 5)
+    embedding, x = make(kind), symbols(2, 2, 5)
     h, _ = call(embedding, x, positions=positions(2, 5))
     assert_close(h, call(embedding.convolutions, x) + waves(5).astype(np.float32), "float32")
     assert isinstance(embedding.convolutions, nn.ConvEmbedding)
@@ -75,7 +71,7 @@ def test_convolutions_have_positions_added(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_positions_may_be_learned_or_left_out(kind):
-    x = tokens(3, 1, 5)
+    x = symbols(3, 1, 5)
     bare, learned = make(kind, position="none"), make(kind, position="learned", max_length=4)
     h, _ = call(learned, x, positions=positions(1, 5))
     assert np.isnan(h[:, 4:]).all()
@@ -105,7 +101,7 @@ def test_bytes_of_a_table_of_256(kind):
 
 
 def test_same_neither_streams_nor_packs():
-    model, x = backbone("same"), tokens(6, 2, 5)
+    model, x = backbone("same"), symbols(6, 2, 5)
     assert not model.streams
     with pytest.raises(ValueError, match='has no packed segments; make it with padding="causal"'):
         model(x, segment_ids=x)
@@ -127,7 +123,7 @@ def test_half_precision(kind):
     exact = backbone(kind, mechanism="aaren", is_causal=False)
     graph, _ = nnx.split(half)
     half = nnx.merge(graph, nnx.state(exact))
-    x = tokens(7, 2, 5)
+    x = symbols(7, 2, 5)
     y = call(half, x)
     assert y.dtype == jnp.bfloat16
     assert_close(y, call(exact, x), "bfloat16")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_linattn import inference, models, ops
+from flax_linattn import inference, models, nn, ops
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved
-from tests.nn.cases import LAYOUTS, call, run_steps
+from tests.nn.cases import LAYOUTS, call, moved, run_steps
+from tests.nn.equations import affine, array, normed
 
 SYMBOLS, CONTEXT, ROWS = 6, 4, 3
 PAPER = ("softmax:scale=1", "expressive")
@@ -45,32 +45,28 @@ def equations(model, tokens):
 
     A bilayer with layer norms on entry and skip connections; rows of attention sum to 1.
     """
-    tree = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    params = jax.tree.map(lambda p: np.asarray(p, np.float64), tree)
-    block, readout = params["backbone"]["blocks"][0], params["head"]["kernel"]
+    block, readout = model.backbone.blocks[0], array(model.head.kernel)
 
-    def norm(x, p):
-        x = x - x.mean(axis=-1, keepdims=True)
-        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
-
-    def linear(x, p):
-        if p["kernel"].ndim == 3:  # of each position; those before the first token are unused
-            return np.einsum("ti,tio->to", x, p["kernel"][-len(x) :])
-        return x @ p["kernel"] + p["bias"]
+    def linear(layer, x):
+        if isinstance(layer, nn.PositionLinear):  # whose first ones are of tokens that lack
+            return np.einsum("ti,tio->to", x, array(layer.kernel)[-len(x) :])
+        return affine(layer, x)
 
     x = np.eye(SYMBOLS)[tokens]  # token dimension d = N, no positions
-    layer, entry = block["attention"], norm(x, block["attention_norm"])
-    q, k, v = (linear(entry, layer[f"{name}_projection"]) for name in ("query", "key", "value"))
+    layer, entry = block.attention, normed(block.attention_norm, x)
+    q, k, v = (
+        linear(getattr(layer, f"{name}_projection"), entry) for name in ("query", "key", "value")
+    )
     z = q @ k.T
     softmax = model.backbone.mechanisms[0].name == "softmax"
     weights = np.tril(np.exp(z) if softmax else z**2 / (1 + z**2))
     attended = weights / weights.sum(axis=1, keepdims=True) @ v
     shared = model.projections == "shared"
-    assert ("out_projection" in layer) == shared
-    x = x + (linear(attended, layer["out_projection"]) if shared else attended)
-    layer, entry = block["feed_forward"], norm(x, block["feed_forward_norm"])
-    assert layer["expand"]["kernel"].shape == (SYMBOLS, 4 * SYMBOLS)
-    x = x + linear(np.tanh(linear(entry, layer["expand"])), layer["contract"])
+    assert (layer.out_projection is not None) == shared
+    x = x + (affine(layer.out_projection, attended) if shared else attended)
+    layer, entry = block.feed_forward, normed(block.feed_forward_norm, x)
+    assert layer.expand.kernel.shape == (SYMBOLS, 4 * SYMBOLS)
+    x = x + affine(layer.contract, np.tanh(affine(layer.expand, entry)))
     if model.readout == "last":
         return x[-1] @ readout
     return x.ravel() @ readout[-x.size :]

@@ -60,7 +60,6 @@ PACKED = _cases(lambda can: can.causal and can.packed)
 PACKED_AHEAD = _cases(lambda can: can.causal and can.noncausal and can.packed)
 CROSS = _cases(lambda can: can.cross)
 NOT_CROSS = _cases(lambda can: not can.cross)
-CONSTANT_MEMORY = _cases(lambda can: can.constant_memory)
 WHOLE = _cases(lambda can: not can.recurrent)
 
 
@@ -79,6 +78,31 @@ def make_attention(mechanism: Any, **options: Any) -> nn.Attention:
 
 attention = functools.cache(make_attention)
 """The same, one of a kind, not to be changed."""
+
+
+def moved(module: Any, by: float = 0.1) -> Any:
+    """With all parameters away from their initial values, which would hide that one is left out."""
+
+    def noise(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+    graph, params, others = nnx.split(module, nnx.Param, ...)
+    leaves, tree = jax.tree.flatten(params)
+    leaves = [
+        (np.asarray(leaf) + by * noise(i, leaf.shape)).astype(leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
+    params = jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, leaves))
+    return nnx.merge(graph, params, others)
+
+
+@functools.cache
+def make_block(mechanism: str = "aaren", **options: Any) -> nn.TransformerBlock:
+    """A block whose parameters are away from their initial values, not to be changed."""
+    rngs = nnx.Rngs(params=0, dropout=1)
+    return moved(
+        nn.TransformerBlock(WIDTH, 2, hidden_features=12, mechanism=mechanism, rngs=rngs, **options)
+    )
 
 
 # Four real tokens of six: padding right, left, in the middle, and at several places.

@@ -28,35 +28,13 @@ from tests.nn.cases import (
     pulled,
     run_steps,
 )
-
-
-def affine(linear, x):
-    return np.asarray(x, np.float64) @ np.asarray(linear.kernel[...]) + np.asarray(linear.bias[...])
-
-
-def softmax_rows(q, k, v):
-    """Plain multi-head softmax attention [B, T, H, K] in float64."""
-    score = np.einsum("bthk,bshk->bhts", q, k) / np.sqrt(q.shape[-1])
-    weight = np.exp(score - score.max(-1, keepdims=True))
-    return np.einsum("bhts,bshv->bthv", weight / weight.sum(-1, keepdims=True), v)
-
-
-@pytest.mark.parametrize("mechanism", CAUSAL)
-def test_parallel_is_the_loop_of_steps(mechanism):
-    layer = attention(mechanism, qkv_features=8, out_features=5)
-    x, start = normal(1, 2, 5, WIDTH), layer.init_state(2, 5)
-    y, state = call(layer, x, is_causal=True, state=start, return_state=True)
-    y_steps, state_steps = run_steps(layer, x, start)
-    assert y.shape == (2, 5, 5)
-    assert_close(y, y_steps, "float32")
-    assert_close(state, state_steps, "float32")
-    assert_close(y, call(layer, x, is_causal=True), "float32")
+from tests.nn.equations import attended
 
 
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_split_anywhere(mechanism):
-    """A part may hold nothing; ``test_mechanisms.py`` has the other splits, of a mask."""
-    layer = attention(mechanism)
+    """A part may hold nothing; ``test_mechanisms.py`` has steps, and the splits of a mask."""
+    layer = attention(mechanism, qkv_features=8, out_features=5)
     graph, params = nnx.split(layer)
     x = normal(2, 2, 5, WIDTH)
 
@@ -72,6 +50,7 @@ def test_split_anywhere(mechanism):
         return whole, splits
 
     whole, splits = whole_and_splits(params, x)
+    assert whole.shape == (2, 5, 5)
     for split in splits:
         assert_close(split, whole, "float32")
 
@@ -159,23 +138,8 @@ def test_learned_query_where_the_mechanism_has_one(mechanism):
 
 def test_aaren_projects_its_query_token():
     """q = W_q query + b_q, one for all positions, in the layer's plain equations in float64."""
-    layer = attention("aaren")
-    x = normal(8, 2, 5, WIDTH)
-
-    def heads(a):
-        return a.reshape(*a.shape[:-1], HEADS, WIDTH // HEADS)
-
-    q = heads(affine(layer.query_projection, layer.query[...]))
-    k, v = (heads(affine(p, x)) for p in (layer.key_projection, layer.value_projection))
-    y = np.stack(
-        [
-            softmax_rows(np.broadcast_to(q, (2, 1, *q.shape)), k[:, : t + 1], v[:, : t + 1])[:, 0]
-            for t in range(5)
-        ],
-        axis=1,
-    )
-    want = affine(layer.out_projection, y.reshape(2, 5, WIDTH))
-    assert_close(call(layer, x, is_causal=True), want, "float32")
+    layer, x = attention("aaren"), normal(8, 2, 5, WIDTH)
+    assert_close(call(layer, x, is_causal=True), attended(layer, x, causal=True), "float32")
 
 
 def test_initial_values():
@@ -198,17 +162,7 @@ def test_initial_values():
 def test_softmax_cross_attention_is_the_formula(length):
     layer = attention("softmax")
     x, context = normal(10, 2, length, WIDTH), normal(11, 2, 5, WIDTH)
-
-    def heads(a):
-        return a.reshape(*a.shape[:-1], HEADS, WIDTH // HEADS)
-
-    y = softmax_rows(
-        heads(affine(layer.query_projection, x)),
-        heads(affine(layer.key_projection, context)),
-        heads(affine(layer.value_projection, context)),
-    )
-    want = affine(layer.out_projection, y.reshape(2, length, WIDTH))
-    assert_close(call(layer, x, context), want, "float32")
+    assert_close(call(layer, x, context), attended(layer, x, context), "float32")
 
 
 @pytest.mark.parametrize("length", [3, 6])

@@ -1,7 +1,6 @@
 """The convolutions over tokens against dense one-hot convolutions in float64."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,8 @@ from hypothesis import strategies as st
 from flax_linattn import nn
 from flax_linattn.ops.contract.masks import segment_runs
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import LAYOUTS, at_real, call, normal, run_steps
+from tests.nn.cases import LAYOUTS, at_real, call, moved, normal, run_steps
+from tests.nn.equations import ACTIVATIONS, array
 
 TOKENS, FEATURES = 7, 8
 PADDINGS = ["same", "causal"]
@@ -28,11 +28,7 @@ def make(padding="same", kernel_size=3, features=FEATURES, **options):
     embed = nn.ConvEmbedding(
         TOKENS, features, padding=padding, kernel_size=kernel_size, rngs=nnx.Rngs(0), **options
     )
-    params = nnx.state(embed, nnx.Param)
-    leaves, tree = jax.tree.flatten(params)
-    leaves = [a + 0.2 * normal(i, *a.shape).astype(a.dtype) for i, a in enumerate(leaves)]
-    nnx.update(embed, jax.tree.unflatten(tree, leaves))
-    return embed
+    return moved(embed)
 
 
 def tokens(seed, *shape):
@@ -45,7 +41,7 @@ def plain(embed, sequence):
     size = embed.kernel_size
     behind = size - 1 if embed.padding == "causal" else size // 2
     for kernel, norm in zip([embed.table, *embed.kernels], embed.norms, strict=True):
-        kernel = np.asarray(kernel[...], np.float64)
+        kernel = array(kernel)
         y = np.zeros((len(x), kernel.shape[-1]))
         for t in range(len(x)):
             for tap in range(size):
@@ -53,9 +49,8 @@ def plain(embed, sequence):
                     y[t] += x[t - behind + tap] @ kernel[tap]
         axis = -1 if embed.padding == "causal" else None
         mean, variance = y.mean(axis, keepdims=True), y.var(axis, keepdims=True)
-        scale, bias = (np.asarray(v[...], np.float64) for v in (norm.scale, norm.bias))
-        y = (y - mean) / np.sqrt(variance + 1e-5) * scale + bias
-        x = y * 0.5 * (1 + np.vectorize(math.erf)(y / math.sqrt(2)))
+        y = (y - mean) / np.sqrt(variance + 1e-5) * array(norm.scale) + array(norm.bias)
+        x = ACTIVATIONS["gelu"](y)
     return x
 
 

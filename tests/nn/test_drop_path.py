@@ -1,6 +1,5 @@
 """Drop path and layer scale, by themselves and in the block."""
 
-import functools
 import math
 
 import jax
@@ -13,10 +12,9 @@ from hypothesis import strategies as st
 
 from flax_linattn import nn
 from flax_linattn.nn.dropout import apply_dropout, split_key
-from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import WIDTH, call, normal, run_steps
+from tests.contract.tolerances import assert_same_bits
+from tests.nn.cases import WIDTH, call, make_block, normal
 
-HIDDEN = 12
 drop = jax.jit(nn.apply_drop_path, static_argnums=1)
 
 
@@ -77,82 +75,10 @@ def test_layer_scale_multiplies_in_the_accumulation_dtype():
         nn.LayerScale(3, 0.0)
 
 
-@functools.cache
-def make(seed=3, **options):
-    """A block whose parameters are away from their initial values, scales too."""
-    block = nn.TransformerBlock(
-        WIDTH, 2, hidden_features=HIDDEN, rngs=nnx.Rngs(params=0, dropout=1), **options
-    )
-    params = nnx.state(block, nnx.Param)
-    leaves, tree = jax.tree.flatten(params)
-    leaves = [a + 0.2 * normal(seed + i, *a.shape).astype(a.dtype) for i, a in enumerate(leaves)]
-    nnx.update(block, jax.tree.unflatten(tree, leaves))
-    return block
-
-
-def plain(block, x):
-    """The block of causal softmax attention with layer scale, for one sequence, in float64."""
-
-    def array(variable):
-        return np.asarray(variable[...], np.float64)
-
-    def layer(linear, x):
-        return x @ array(linear.kernel) + array(linear.bias)
-
-    def normed(norm, x):
-        mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-        return (x - mean) / np.sqrt(variance + 1e-5) * array(norm.scale) + array(norm.bias)
-
-    def attended(x):
-        a, size = block.attention, WIDTH // 2
-        q, k, v = (layer(p, x) for p in (a.query_projection, a.key_projection, a.value_projection))
-        heads = []
-        for h in range(2):
-            part = slice(h * size, (h + 1) * size)
-            y = np.zeros((len(x), size))
-            for t in range(len(x)):
-                weights = np.exp(k[: t + 1, part] @ q[t, part] / np.sqrt(size))
-                y[t] = weights @ v[: t + 1, part] / weights.sum()
-            heads.append(y)
-        return layer(a.out_projection, np.concatenate(heads, axis=-1))
-
-    def fed(x):
-        h = layer(block.feed_forward.expand, x)
-        h = h * 0.5 * (1 + np.vectorize(math.erf)(h / math.sqrt(2)))
-        return layer(block.feed_forward.contract, h)
-
-    first, second = array(block.attention_scale.scale), array(block.feed_forward_scale.scale)
-    if block.norm == "pre":
-        x = x + first * attended(normed(block.attention_norm, x))
-        return x + second * fed(normed(block.feed_forward_norm, x))
-    x = normed(block.attention_norm, x + first * attended(x))
-    return normed(block.feed_forward_norm, x + second * fed(x))
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_block_with_layer_scale_is_its_equations(norm):
-    """In parallel and by steps, where drop path has no part."""
-    block = make(norm=norm, layer_scale=0.3, drop_path_rate=0.5)
-    x = normal(1, 2, 5, WIDTH)
-    want = np.stack([plain(block, np.asarray(row, np.float64)) for row in x])
-    assert_close(call(block, x, is_causal=True), want, "float32")
-    assert_close(run_steps(block, x, block.init_state(2, 5))[0], want, "float32")
-
-
-def test_half_precision_keeps_the_residual():
-    block, half = make(layer_scale=0.3), make(layer_scale=0.3, dtype=jnp.bfloat16)
-    x = normal(2, 2, 5, WIDTH)
-    want = call(block, x, is_causal=True)
-    for dtype in (jnp.float32, jnp.bfloat16):
-        y = call(half, x.astype(dtype), is_causal=True)
-        assert y.dtype == dtype
-        assert_close(y, want, "bfloat16")
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_each_row_drops_each_branch_by_itself(norm):
     """A row is one of four: both branches, either, or none; without noise each is exact."""
-    block = make(norm=norm, layer_scale=0.3, drop_path_rate=0.5)
+    block = make_block(norm=norm, layer_scale=0.3, drop_path_rate=0.5)
     rows = 64
     x = jnp.tile(normal(3, 1, 3, WIDTH), (rows, 1, 1))
     y = call(block, x, is_causal=True, dropout_key=jax.random.key(0))
@@ -170,7 +96,7 @@ def test_each_row_drops_each_branch_by_itself(norm):
 
 
 def test_drop_path_acts_in_training_mode_where_dropout_has_rate_0():
-    block = nnx.clone(make(drop_path_rate=0.5))
+    block = nnx.clone(make_block(drop_path_rate=0.5))
     x = normal(4, 8, 3, WIDTH)
     sure = call(block, x, is_causal=True)
     block.train()
@@ -186,7 +112,7 @@ def test_drop_path_acts_in_training_mode_where_dropout_has_rate_0():
 
 def test_dropout_without_drop_path_draws_as_before():
     """From the two halves of the block's key, as stored runs did."""
-    block = make(dropout_rate=0.5, norm="pre")
+    block = make_block(dropout_rate=0.5, norm="pre")
     x, key = normal(5, 2, 4, WIDTH), jax.random.key(7)
     keys = split_key(key, 2)
 
@@ -201,6 +127,6 @@ def test_dropout_without_drop_path_draws_as_before():
 
 def test_a_block_without_the_two_has_the_variables_it_had():
     names = {"attention", "attention_norm", "feed_forward", "feed_forward_norm"}
-    assert set(nnx.state(make(), nnx.Param)) == names
-    scaled = set(nnx.state(make(layer_scale=0.1, drop_path_rate=0.1), nnx.Param))
+    assert set(nnx.state(make_block(), nnx.Param)) == names
+    scaled = set(nnx.state(make_block(layer_scale=0.1, drop_path_rate=0.1), nnx.Param))
     assert scaled - names == {"attention_scale", "feed_forward_scale"}

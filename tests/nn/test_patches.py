@@ -1,7 +1,6 @@
 """Patches of images against explicit loops in float64."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,8 @@ from flax import nnx
 
 from flax_linattn import nn
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import call, normal
+from tests.nn.cases import call, moved, normal
+from tests.nn.equations import ACTIVATIONS, array
 
 SIZE, CHANNELS, FEATURES = (8, 12), 3, 8
 
@@ -21,15 +21,7 @@ def make(kind="linear", patch_size=4, **options):
     embed = nn.PatchEmbedding(
         SIZE, patch_size, CHANNELS, FEATURES, kind=kind, rngs=nnx.Rngs(0), **options
     )
-    params = nnx.state(embed, nnx.Param)
-    leaves, tree = jax.tree.flatten(params)
-    leaves = [a + 0.2 * normal(i, *a.shape).astype(a.dtype) for i, a in enumerate(leaves)]
-    nnx.update(embed, jax.tree.unflatten(tree, leaves))
-    return embed
-
-
-def array(variable):
-    return np.asarray(variable[...], np.float64)
+    return moved(embed)
 
 
 def plain_linear(embed, image):
@@ -46,7 +38,7 @@ def plain_convolutions(embed, image):
     x = image
     for i, (convolution, norm) in enumerate(zip(embed.convolutions, embed.norms, strict=True)):
         if i:
-            x = x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+            x = ACTIVATIONS["gelu"](x)
         kernel, around = array(convolution.kernel), np.pad(x, ((1, 1), (1, 1), (0, 0)))
         height, width = x.shape[0] // 2, x.shape[1] // 2
         y = np.zeros((height, width, kernel.shape[-1]))

@@ -202,4 +202,4 @@ class BinsStream(Streaming):
         self.num_steps += 1
         if self._most_likely:
             return [self.num_steps, int(shares.argmax())]
-        return [self.num_steps, *(f"{share:.4f}" for share in shares)]
+        return [self.num_steps, *shares]

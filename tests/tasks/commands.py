@@ -6,7 +6,8 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,22 @@ import pytest
 from flax_linattn import cli
 from flax_linattn.tasks.lines import Rows
 
-SMALL = [
-    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--epochs", "2", "--parallel", "none"),
-]
+SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
+"""Of a model that trains in seconds."""
+
+
+def flags(options: Mapping[str, object]) -> list[str]:
+    """Options as flags."""
+    names = ((f"--{name.replace('_', '-')}", str(value)) for name, value in options.items())
+    return [word for pair in names for word in pair]
+
+
+def fast(names: Iterable[str], *kept: str) -> list[Any]:
+    """Of these the ones that are kept are fast tests, the others slow."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+SMALL = [*flags(SIZES | {"epochs": 2}), "--parallel", "none"]
 SMALL_CLASSIFIER = [*SMALL, "--batch-size", "90"]
 """A run on Japanese Vowels in seconds."""
 

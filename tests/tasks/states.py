@@ -11,13 +11,8 @@ import numpy as np
 
 from flax_linattn import data, tasks
 from flax_linattn.tasks import Run, Streaming
+from tests.tasks.commands import SIZES
 
-SMALL = {
-    "features": 8,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_features": 8,
-}
 OPTIONS: dict[str, dict[str, Any]] = {
     "classify": {},
     "decide": {"num_episodes": 5},
@@ -32,7 +27,7 @@ DEEP = "[" * 100_000
 def untrained_run(name: str, **options: Any) -> Run:
     """A run as ``load_run`` gives it, with parameters as they were initialised."""
     task = tasks.get_task(name)
-    config = task.Config.of(**SMALL, **OPTIONS[name], **options)
+    config = task.Config.of(**SIZES, **OPTIONS[name], **options)
     problem = task.describe(task.load(config), config)
     return Run(task, config, problem, task.model(config, problem))
 
@@ -48,7 +43,7 @@ def lines_of(name: str, count: int) -> list[str]:
         return [",".join(map(str, row)) for row in data.japanese_vowels()[1].series[0][:count]]
     if name == "decide":
         one = data.pendulum().take([0])
-        rows = zip(one.rewards[:count], one.observations, strict=False)
+        rows = zip(["", *one.rewards[: count - 1]], one.observations, strict=False)
         return [",".join(map(str, [reward, *seen])) for reward, seen in rows]
     series = data.etth1()
     rows = zip(series.times[:count], series.values, strict=False)
@@ -126,4 +121,4 @@ def patch_zip(content: bytes, at: int, value: bytes, *, local: int | None = None
 
 def make_line(name: str, stream: Streaming) -> str:
     """One more row, later than all."""
-    return lines_of(name, 300)[-1] if name == "forecast" else lines_of(name, 1)[0]
+    return lines_of(name, 300 if name == "forecast" else 2)[-1]

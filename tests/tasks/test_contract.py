@@ -22,6 +22,7 @@ from flax_linattn.tasks.decide.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SMALL, command_line, fail, no_drawing, succeed
+from tests.tasks.states import lines_of
 
 
 class Case(NamedTuple):
@@ -42,33 +43,15 @@ class Case(NamedTuple):
     yardstick: str
 
 
-def _vowels() -> list[str]:
-    return [",".join(map(str, row)) for row in data.japanese_vowels()[1].series[0][:12]]
-
-
-def _hours() -> list[str]:
-    series = data.etth1()
-    rows = zip(series.times[:12], series.values, strict=False)
-    return [",".join([str(t).replace("T", " "), *map(str, row)]) for t, row in rows]
-
-
-def _swings() -> list[str]:
-    one = data.pendulum().take([0])
-    rewards = ["", *map(str, one.rewards[:11])]
-    return [
-        ",".join([r, *map(str, row)]) for r, row in zip(rewards, one.observations, strict=False)
-    ]
-
-
 CASES = {
     "classify": Case(
-        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 cells"), ["--max-length", "29"],
-        "ridge_accuracy",
+        ["--batch-size", "90"], lines_of("classify", 12), ("1,2", "expected 12 cells"),
+        ["--max-length", "29"], "ridge_accuracy",
     ),
     "forecast": Case(
         [*("--input-length", "12", "--horizon", "4", "--split", "300/60/100"),
          *("--positions", "3", "--stride", "4", "--model", "decoder")],
-        _hours(),
+        lines_of("forecast", 12),
         ("noon,1,2,3,4,5,6,7", "expected a time such as"),
         ["--context", "12"],
         "ridge_mse",
@@ -93,7 +76,7 @@ CASES = {
     "decide": Case(
         [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
          *("--clone-steps", "10")],
-        _swings(),
+        lines_of("decide", 12),
         ("-1,0.5,0.5", "expected 4 cells (reward, observation1, observation2, observation3), got"),
         ["--target-return", "-100"],
         "clone_return",
@@ -192,6 +175,10 @@ def test_a_run_folder_is_complete(task, run_dir):
     assert "steps.jsonl" in names
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    run = tasks.load_run(run_dir)
+    notes = run.task.about_data(run.task.load(run.config), run.config).notes
+    stored = json.loads((run_dir / "test.json").read_text())
+    assert stored.get("data_notes", []) == list(notes)
 
 
 @fast("symbols", "sequence")
@@ -315,7 +302,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     assert [row["seed"] for row in stored["runs"]] == [0, 1]
     assert CASES[task].yardstick in stored
     report = tasks.evaluate_run(folder)
-    assert stored.keys() - report.keys() == {"epochs", "train_seconds"}
+    assert stored.keys() - report.keys() - {"data_notes"} == {"epochs", "train_seconds"}
     assert all(report[name] == stored[name] for name in stored.keys() & report.keys())
     assert report["stream_max_error"] < 1e-4
     stream = ["stream", str(folder), "--input", str(lines), "--seed-index"]
@@ -365,6 +352,7 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
 
 
+@fast("symbols")
 def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
     saved, save = [], tasks.Streaming.save
 
@@ -379,6 +367,7 @@ def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, m
     assert "(--save-every)" in fail(capsys, *args, "--save-every", "0")
 
 
+@fast("symbols")
 def test_a_figure_that_cannot_be_drawn_is_refused_at_once(run_dir, lines, tmp_path, capsys):
     args = ["stream", str(run_dir), "--input", str(lines), "--figure", str(tmp_path / "a.png")]
     assert cli.main(args) == 2
@@ -434,6 +423,7 @@ def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_p
     assert succeed(capsys, *stream, str(lines), "--accept-partial-line") == whole
 
 
+@fast("symbols")
 def test_no_line_at_all(run_dir, lines, tmp_path, capsys):
     empty = tmp_path / "empty.csv"
     empty.write_text("")
@@ -453,6 +443,7 @@ def test_help_is_made_of_the_options(task, run_dir, capsys):
     assert f"train {task}" in capsys.readouterr().out
 
 
+@fast("symbols")
 def test_a_taken_folder_is_left_as_it_is(task, run_dir, capsys):
     before = {p: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
     message = fail(capsys, "train", task, "--run", str(run_dir), *CASES[task].args)
@@ -469,6 +460,7 @@ def test_one_process_a_folder(task, tmp_path, capsys):
     assert not (folder / "config.json").exists()
 
 
+@fast("symbols")
 def test_one_process_a_state(task, run_dir, lines, tmp_path, capsys):
     state = tmp_path / "state.npz"
     args = ["stream", str(run_dir), "--input", str(lines), "--state", str(state)]
@@ -610,6 +602,7 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
     assert one[0]["prediction"] == rows[1]["prediction"] and one[0]["file"] == "b.png"
 
 
+@fast("symbols", "forecast")
 @pytest.mark.parametrize("name", ["problem.json", "config.json"])
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"borders": {}}', "\xff"])
 def test_damaged_files_are_named(copied, capsys, name, text):
@@ -617,6 +610,7 @@ def test_damaged_files_are_named(copied, capsys, name, text):
     assert str(copied) in fail(capsys, "evaluate", str(copied))
 
 
+@fast("symbols")
 def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     path = copied / "config.json"
     config = json.loads(path.read_text())
@@ -633,6 +627,7 @@ def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     assert tasks.load_run(copied).config == tasks.load_run(run_dir).config
 
 
+@fast("symbols")
 def test_damaged_checkpoints_are_named(copied, capsys):
     for path in (copied / "checkpoints").rglob("*"):
         if path.is_file() and path.parent.name == "d":

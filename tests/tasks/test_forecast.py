@@ -488,10 +488,13 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
     shape = {"input_length": INPUT, "horizon": HORIZON, "epochs": 2}
     kind = type(usual)
-    assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape)
+    chosen = {name: usual.flat()[name] for name in kind.left_to_data}
+    assert not usual.open_choices and chosen["input_length"] == INPUT
+    assert (chosen["season"], chosen["stride"], chosen["patch_length"]) == (24, 1, 16)
+    assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar
     decoder = options("decoder", "--model=decoder")
-    assert decoder == kind.of(**given, **sizes, **shape)
+    assert decoder == kind.of(**given, **sizes, **shape, season=24)
     assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
     assert options("same", "--model=patch") == usual
     assert "Without another --model it is patch." in one_line(
@@ -522,7 +525,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert message.endswith(
         "is an option of the model 'patch'; leave it out. (--linear-path, --model)\n"
     )
-    assert "patch_length must be at least 1" in fail(capsys, *args, "--patch-length", "0")
+    assert "patch_length must be at least 0" in fail(capsys, *args, "--patch-length", "-1")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
         message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
         assert "'linformer' has no causal form, which this model needs" in message

@@ -157,7 +157,7 @@ def run_dir(csv, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "quantiles"
     args = ["train", "forecast", "--preset", "patch", "--csv", str(csv), "--run", str(folder)]
     with no_drawing():
-        assert cli.main([*args, *SMALL, "--conformal"]) == 0
+        assert cli.main([*args, *SMALL]) == 0
     return folder
 
 
@@ -262,7 +262,6 @@ def test_without_its_calibration_a_run_says_so(run_dir, tmp_path, capsys):
     [
         (["--quantiles", "0.1,x"], "expected quantiles as levels such as 0.1,0.5,0.9, got '0.1,x'"),
         (["--quantiles", "0.9,0.1"], "expected quantiles as rising levels between 0 and 1"),
-        (["--conformal"], "no quantiles to correct"),
         (["--quantiles", "0.5", "--model", "encoder-decoder"], "'decoder' and 'patch'"),
     ],
 )
@@ -273,7 +272,7 @@ def test_bad_options_are_refused(options, message, tmp_path, capsys):
 
 def test_no_quantiles_leave_all_as_it_was(csv):
     config = ForecastConfig.of(csv=csv, model="patch")
-    assert config.model.levels == () and not config.model.conformal
+    assert config.model.levels == () and config.model.conformal and not config.model.is_conformal
     task = tasks.get_task("forecast")
     rows = task.load(config.resolve())
     model = task.model(config, task.describe(rows, config.resolve()))

@@ -84,7 +84,7 @@ def test_all_ways_to_forecast_are_the_one_by_hand(run_dir, csv, tmp_path, capsys
     """Streams in Python and of lines, predictions; none is told the calendar."""
     run, values = tasks.load_run(run_dir), sales()
     want = by_hand(run, values, DAYS)
-    np.testing.assert_allclose(tasks.predict_run(run_dir).columns[1], want, rtol=1e-4)
+    np.testing.assert_allclose(tasks.predict_run(run_dir)["sales"], want, rtol=1e-4)
     stream = ForecastStream(run, context=0)
     lines = ["sales,time"]
     for day, value in zip(DAYS[:INPUT], values[:INPUT].tolist(), strict=True):
@@ -174,7 +174,7 @@ def test_several_series_have_it(csv, tmp_path):
     run = tasks.load_run(folder)
     own = run._replace(problem=run.problem.of_series("a"))
     table = tasks.predict_run(folder)
-    np.testing.assert_allclose(table.columns[2][:HORIZON], by_hand(own, sales(), DAYS), rtol=1e-4)
+    np.testing.assert_allclose(table["sales"][:HORIZON], by_hand(own, sales(), DAYS), rtol=1e-4)
     stream = ForecastStream(run, context=0, series="a")
     for day, value in zip(DAYS[:INPUT], sales()[:INPUT], strict=True):
         found = stream.step(Row(day, np.array([value])))
@@ -205,6 +205,38 @@ def test_a_stream_of_months_counts_months(csv, monkeypatch):
     np.testing.assert_allclose(later, first, atol=1e-6)
     _, after_a_gap = stream._circles(months[36])
     np.testing.assert_allclose(after_a_gap, first, atol=1e-6)
+
+
+def test_a_stream_keeps_the_clock_of_its_zone():
+    """Local midnights are days, also where clocks change; lines may have another offset."""
+    days = pd.date_range("2024-03-20", periods=20, freq="D", tz="Europe/Berlin")
+    values = np.sin(np.arange(20.0))[:, None]
+    series = data.TimeSeries("toy", values, ("load",), days)
+    sizes = {**SIZES, "known_calendar": "weekday", "patch_length": 4}
+    config = ForecastConfig.of(model="patch", calendar=True, input_length=8, horizon=2, **sizes)
+    problem = describe(SeriesPanel.of_one(series, data.chronological_split(20)), config)
+    assert (problem.freq, problem.time_zone, problem.season) == ("D", "Europe/Berlin", 7)
+    task = tasks.get_task("forecast")
+    run = tasks.Run(task, config, problem, task.model(config, problem))
+    stream, other = ForecastStream(run, context=0), ForecastStream(run, context=0)
+    weekdays = (days.day_of_week.to_numpy()[:, None] + [0, 1, 2]) % 7
+    for at, (time, row) in enumerate(zip(days, values, strict=True)):
+        now, ahead = stream._circles(time)
+        turns = 2 * np.pi * weekdays[at] / 7
+        expected = np.stack([np.sin(turns), np.cos(turns)], 1)
+        np.testing.assert_allclose(np.concatenate([now[None], ahead]), expected, atol=1e-6)
+        forecast = stream.step(Row(time, row))
+        np.testing.assert_array_equal(other.step(Row(time.tz_convert("UTC"), row)), forecast)
+    assert stream.num_gaps == 0 and other.last_time == days[-1]
+    assert str(other.last_time) == "2024-04-08 00:00:00+02:00"
+    again = ForecastStream(run, context=0)
+    again.restore(json.loads(json.dumps({"num_steps": 20, **other.facts()})))
+    assert str(again.last_time) == "2024-04-08 00:00:00+02:00"
+    assert again.has_seen(1, Row(days[3].tz_convert("UTC"), values[3]))
+    with pytest.raises(ValueError, match="expected a time with its offset from UTC"):
+        stream.step(Row(pd.Timestamp("2024-04-09"), values[0]))
+    with pytest.raises(ValueError, match=r"time as a time such as 2016-07-01T00:00:00\+00:00"):
+        again.restore({"num_steps": 1, **other.facts(), "time": "2024-04-08"})
 
 
 @pytest.mark.slow

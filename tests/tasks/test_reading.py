@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flax_linattn import cli, data, tasks
@@ -61,6 +62,21 @@ def test_times_in_utc_are_told(tmp_path, load):
     assert note == (
         "times and the calendar are in the time zone UTC, the first 2023-12-31 22:00:00+00:00"
     )
+
+
+def test_business_days_have_no_gap_at_weekends_but_at_holidays(tmp_path, load):
+    days = pd.date_range("2023-11-20", periods=60, freq="B")
+    path = written(tmp_path, load[:58], days.delete([25, 30]).astype(str))
+    (note,) = notes(path)
+    assert note == (
+        "rows that do not follow by the frequency B: 2 (line 27, 2023-12-26 00:00:00 after "
+        "2023-12-22 00:00:00; line 31, 2024-01-02 00:00:00 after 2023-12-29 00:00:00); they are "
+        "taken in order"
+    )
+    (note,) = notes(path, freq="D")
+    assert note.startswith("rows that do not follow by the frequency D: 11 (")
+    with pytest.raises(ValueError, match="rows that follow each other by the frequency MS, got"):
+        notes(path, freq="MS")
 
 
 def test_options_of_the_file_are_those_of_the_run(tmp_path, load):

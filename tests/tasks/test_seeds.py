@@ -17,17 +17,13 @@ from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.symbols import SymbolsConfig
 from tests.contract.tolerances import assert_same_bits
-from tests.tasks.commands import fail, succeed
+from tests.tasks.commands import SIZES, fail, flags, succeed
 from tests.training.problem import poison_at, signal_at
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 RUNS = 3
-OPTIONS = {
-    "features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8, "batch_size": 90,
-    "epochs": 2, "learning_rate": 0.01, "seed": 5, "runs": RUNS,
-}  # fmt: skip
-CLASSIFY = tasks.get_task("classify")
+OPTIONS = SIZES | {"batch_size": 90, "epochs": 2, "learning_rate": 0.01, "seed": 5, "runs": RUNS}
 ALONE = training.Parallel("none")
 
 
@@ -52,8 +48,8 @@ def parameters(run_dir):
 def run_dir(tmp_path_factory):
     """A finished folder of three runs, made by the command line."""
     folder = tmp_path_factory.mktemp("runs") / "many"
-    args = [w for k, v in OPTIONS.items() for w in ("--" + k.replace("_", "-"), str(v))]
-    assert cli.main(["train", "classify", "--run", str(folder), *args, "--parallel", "none"]) == 0
+    args = ["train", "classify", "--run", str(folder), *flags(OPTIONS), "--parallel", "none"]
+    assert cli.main(args) == 0
     return folder
 
 
@@ -193,7 +189,9 @@ def test_resume_goes_on_to_the_same_bits(run_dir, tmp_path, capsys):
 
 
 def test_a_run_that_fails_is_told_and_not_tested(tmp_path, capsys):
-    poisoned = partial(poison_at, step=1, name="values")
+    def poisoned(batches):
+        return poison_at(batches, 1, name="values")
+
     with training_batches(poisoned, of_runs=[1]):
         report = train(tmp_path, epochs=1)
     row = report["runs"][1]

@@ -72,6 +72,17 @@ def run_dir(shops, tmp_path_factory) -> Path:
     return folder
 
 
+def test_predictions_have_the_columns_of_nixtla_where_the_data_have(run_dir, shops, tmp_path):
+    run, file = tasks.load_run(run_dir), tmp_path / "nixtla.csv"
+    file.write_text(shops.read_text().replace("shop,date,load", "unique_id,ds,load", 1))
+    own = run.task.predict(run, shops)
+    config = run.config.replace(id_column="unique_id", time_column="ds")
+    found = run.task.predict(run._replace(config=config), file)
+    assert list(own) == ["series", "time", "load"] and list(found) == ["unique_id", "ds", "load"]
+    np.testing.assert_array_equal(found.to_numpy(), own.to_numpy())
+    assert len(found) == 99 * HORIZON and found["ds"].dtype.kind == "M"
+
+
 def test_errors_are_those_of_the_definition(run_dir, shops):
     """Worked out from the file in float64, series by series and window by window."""
     report = json.loads((run_dir / "test.json").read_text())

@@ -19,7 +19,7 @@ from flax_linattn.tasks.symbols.options import RECALL
 from flax_linattn.tasks.symbols.stream import Questions
 from flax_linattn.tasks.symbols.task import SymbolsTask
 from tests.nn.cases import call
-from tests.tasks.commands import fail, no_drawing, one_line, succeed
+from tests.tasks.commands import fail, fast, no_drawing, one_line, succeed
 from tests.training.problem import signal_at
 
 TINY = [
@@ -48,18 +48,23 @@ def tiny(**options):
     return SymbolsConfig.of(**sizes | options)
 
 
+def made(config, step=0):
+    """A new model and a batch to train it on."""
+    task = tasks.get_task("symbols")
+    drawn = task.load(config)
+    model = task.model(config, task.describe(drawn, config))
+    return model, make_batches(drawn, config).train.batch(step)
+
+
 def test_the_default_model_is_that_of_the_paper():
     config = SymbolsConfig.of()
-    task = tasks.get_task("symbols")
-    problem = task.describe(task.load(config), config)
-    model = task.model(config, problem)
+    model, batch = made(config)
     assert isinstance(model, models.WindowModel)
     layers = config.layers
     assert (layers.features, layers.num_layers, layers.num_heads) == (16, 1, 1)
     assert (layers.norm, layers.activation, layers.dropout_rate) == ("pre", "tanh", 0)
     assert (config.fit.optimizer.optimizer, config.fit.loss) == ("sgd", "squared")
     assert config.fit.optimizer.momentum > 0
-    batch = make_batches(task.load(config), config).train.batch(0)
     assert batch["tokens"].shape == (40, 32)
     # Shifted windows of one series.
     np.testing.assert_array_equal(batch["tokens"][1:, :-1], batch["tokens"][:-1, 1:])
@@ -68,11 +73,7 @@ def test_the_default_model_is_that_of_the_paper():
 
 @pytest.mark.parametrize("kind", ["squared", "cross_entropy"])
 def test_the_loss_is_what_it_says(kind):
-    config = tiny(loss=kind)
-    task = tasks.get_task("symbols")
-    drawn = task.load(config)
-    model = task.model(config, task.describe(drawn, config))
-    batch = make_batches(drawn, config).train.batch(3)
+    model, batch = made(tiny(loss=kind), step=3)
     loss, metrics = nnx.jit(make_loss(kind))(model, batch, None)
     scores = np.asarray(call(model, batch["tokens"]), np.float64)
     right = np.eye(4)[batch["target"]]
@@ -90,11 +91,8 @@ def test_the_loss_of_sequences_counts_what_is_asked():
     config = recall(SymbolsConfig.of()).replace(
         base=16, context=24, num_pairs=3, features=8, batch_size=5
     )
-    task = tasks.get_task("symbols")
-    drawn = task.load(config)
-    model = task.model(config, task.describe(drawn, config))
+    model, batch = made(config)
     assert isinstance(model, models.LanguageModel)
-    batch = make_batches(drawn, config).train.batch(0)
     loss, metrics = nnx.jit(make_loss("cross_entropy"))(model, batch, None)
     scores = np.asarray(call(model, batch["tokens"]), np.float64)
     nats = np.log(np.exp(scores).sum(-1)) - np.take_along_axis(
@@ -189,21 +187,12 @@ def test_the_learning_rate_is_lowered():
     np.testing.assert_allclose(steps, [0.005] * 3 + [0.0005] * 2, rtol=1e-6)
 
 
-def fast(names, *kept):
-    """Of these the ones that are kept are fast tests, the others slow."""
-    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 MECHANISMS = mechanisms_by_direction(is_causal=True)
 
 
 @pytest.mark.parametrize("name", fast(MECHANISMS, "softmax", "aaren", "expressive"))
 def test_every_causal_mechanism_can_be_trained(name):
-    config = tiny(mechanism=name)
-    task = tasks.get_task("symbols")
-    drawn = task.load(config)
-    model = task.model(config, task.describe(drawn, config))
-    batch = make_batches(drawn, config).train.batch(0)
+    model, batch = made(tiny(mechanism=name))
     loss = make_loss("squared")
     grads = nnx.jit(nnx.grad(lambda model: loss(model, batch, None)[0]))(model)
     leaves = [np.asarray(x) for x in jax.tree.leaves(grads)]
@@ -381,7 +370,6 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         (["--runs", "2", "--runs-at-once", "0"], "runs_at_once must be at least 1, got 0"),
         (["--rules", "nt", "--init-scale", "0"], "init_scale must be positive"),
         (["--momentum", "1.5"], "momentum"),
-        (["--lower-at", "-1"], "lower_at"),
     ],
 )
 def test_what_is_refused(capsys, tmp_path, args, message):

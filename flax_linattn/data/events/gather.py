@@ -41,7 +41,7 @@ class Found:
         marks: Of the same events, int32 [n], as indices into ``mark_names``.
         mark_names: All marks that there may be.
         place: Where an event of a sequence is in the file, for a message, such as ``path:line``.
-        keys: How the file names the sequences, for messages. Default: they have numbers, from 0.
+        keys: How the file names the sequences. Default: they have numbers, from 0.
         lines: Of the events, int64 [n] each; None where the file has none.
         begin: Of each sequence, as the file has it, float64 [N], NaN where it has none.
         end: Likewise.
@@ -96,6 +96,7 @@ class Found:
             end=ends,
             dates=self.dates,
             lines=None if self.lines is None else tuple(self.lines),
+            names=None if self.keys is None else tuple(self.keys),
         )
 
     def _bounds(

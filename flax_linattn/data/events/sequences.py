@@ -56,6 +56,7 @@ class EventSequences:
             the begin is not known, 0 elsewhere.
         lines: Of the same events, their lines in the file that they are from, int64 [n], from 1;
             None where there is none.
+        names: Of the sequences, as the file has them; None where it has none.
 
     Raises:
         ValueError: A sequence is empty, or something does not fit.
@@ -76,6 +77,7 @@ class EventSequences:
     dates: bool = False
     given: NDArray[np.int64] | None = None
     lines: tuple[NDArray[np.int64], ...] | None = None
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         same_number(times=self.times, marks=self.marks)
@@ -91,8 +93,9 @@ class EventSequences:
                     f"{self.name}: expected {what} of each of {len(self.times)} sequences, got "
                     f"shape {np.shape(values)}."
                 )
-        if self.lines is not None:
-            same_number(times=self.times, lines=self.lines)
+        for what, own in (("lines", self.lines), ("names", self.names)):
+            if own is not None:
+                same_number(times=self.times, **{what: own})
         for index, (times, marks) in enumerate(zip(self.times, self.marks, strict=True)):
             self._check_events(index, times, marks)
         self._check_bounds()
@@ -262,6 +265,7 @@ class EventSequences:
             end=None if self.end is None else self.end[index],
             given=None if self.given is None else self.given[index],
             lines=None if self.lines is None else tuple(self.lines[i] for i in index),
+            names=None if self.names is None else tuple(self.names[i] for i in index),
         )
 
     def cut(self, length: int, history: int = 0) -> EventSequences:
@@ -323,4 +327,5 @@ class EventSequences:
             end=None if self.end is None else np.array(ends),
             given=np.array([piece.forecast - piece.start for piece in pieces], np.int64),
             lines=None if self.lines is None else tuple(lines),
+            names=None if self.names is None else tuple(self.names[p.sequence] for p in pieces),
         )

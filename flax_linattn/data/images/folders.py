@@ -7,7 +7,7 @@ from collections.abc import Collection
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.class_folders import (
     ClassFolders,
-    about_links,
+    about_others,
     files_by_class,
     find_class_folders,
     split_of,
@@ -39,7 +39,8 @@ def _ends(name: str, end: str) -> bool:
 
 def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
     """The images of ``val`` with the classes that the annotations give them."""
-    train = files_by_class([name for name in tree.sizes if is_image(name)], f"{top}train/")
+    images = [name for name in tree.sizes if is_image(name)]
+    train = files_by_class(images, f"{top}train/")
     if not train:
         raise DataFormatError(
             f"{tree.place(top + 'train')}: expected a folder for each class with images in it, got "
@@ -60,7 +61,7 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
         classes,
         split_of(train, classes),
         split_of(by_class, classes),
-        (*notes, *about_links(tree)),
+        (*notes, *about_others(tree, len(images), "images")),
     )
 
 

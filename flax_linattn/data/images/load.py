@@ -33,7 +33,8 @@ def load_images(
 
     All of these in a folder, at its top or below, or in a ``.tar``, ``.tar.gz``, ``.tar.xz`` or
     ``.zip``, which is read without unpacking it to disk. Image files become red, green and blue,
-    and are sorted by class and name. Hidden files and those that are no images are left out.
+    are turned upright by their EXIF metadata, and are sorted by class and name. Hidden files are
+    left out, and so are those that are no images, which ``notes`` count.
 
     Args:
         path: The folder or the archive.

@@ -122,7 +122,7 @@ class ClassStream(Streaming, Generic[Observation]):
             return None
         self._drawn.append(prediction)
         best = self._run.problem.classes[int(np.argmax(prediction.probabilities))]
-        return [prediction.step, best, *(f"{p:.4f}" for p in prediction.probabilities)]
+        return [prediction.step, best, *prediction.probabilities]
 
     def facts(self) -> dict[str, Any]:
         """The step within the sequence."""

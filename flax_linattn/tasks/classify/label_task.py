@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
@@ -24,7 +25,6 @@ from flax_linattn.tasks.classify.metrics import (
 )
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, Source
 from flax_linattn.tasks.options import Config, has_direction, mechanisms_by_direction
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 from flax_linattn.typing import Array
@@ -126,7 +126,7 @@ class LabelTask(Task[C, Source[C, P], P]):
             lambda train: predict_vectors(self.vectors(train), test),
         )
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The class of each example, and the probability of each class."""
         batches, names = self.predict_batches(run, file)
         probabilities = probabilities_of(run.model, batches, self.logits_of)

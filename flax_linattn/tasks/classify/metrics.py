@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.data.batching import ExampleBatches
-from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.typing import Array
 
 LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]
@@ -222,7 +223,7 @@ def _softmax(logits: Array, batch: dict[str, Array]) -> tuple[Array, ...]:
 
 def class_table(
     probabilities: NDArray[np.float32], classes: Sequence[str], files: Sequence[str] | None = None
-) -> Table:
+) -> pd.DataFrame:
     """A row an example: its number or its file, the likeliest class, the probability of each.
 
     Args:
@@ -232,10 +233,11 @@ def class_table(
 
     Example:
         >>> table = class_table(np.array([[0.25, 0.75]], np.float32), ("cat", "dog"))
-        >>> table.names, next(table.rows())
-        (('example', 'prediction', 'p(cat)', 'p(dog)'), (0, 'dog', 0.25, 0.75))
+        >>> table.to_dict("records")
+        [{'example': 0, 'prediction': 'dog', 'p(cat)': 0.25, 'p(dog)': 0.75}]
     """
     best = np.array(classes, object)[np.argmax(probabilities, axis=1)]
     number = np.arange(len(best)) if files is None else np.array(files, object)
-    names = ("example" if files is None else "file", "prediction")
-    return Table((*names, *(f"p({name})" for name in classes)), (number, best, *probabilities.T))
+    of_classes = [f"p({name})" for name in classes]
+    names = ("example" if files is None else "file", "prediction", *of_classes)
+    return make_table(names, (number, best, *probabilities.T))

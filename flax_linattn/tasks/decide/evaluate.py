@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from flax import nnx
 
 from flax_linattn import control, models
@@ -31,7 +32,7 @@ from flax_linattn.tasks.decide.data import (
 )
 from flax_linattn.tasks.decide.options import DecideConfig
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import stream_difference
@@ -308,7 +309,7 @@ def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
     return stream_difference(run.model, steps_of(longest, run.problem).x[None, :most])
 
 
-def predict(run: Run, file: Path | None) -> Table:
+def predict(run: Run, file: Path | None) -> pd.DataFrame:
     """A row an episode: its last step, the return that is still asked for there, and the action.
 
     The model sees the last steps of the episode, as many as it was trained on, with the actions
@@ -349,4 +350,4 @@ def predict(run: Run, file: Path | None) -> Table:
         raise ValueError("the model's actions are NaN: its numbers overflow.")
     names = ["episode", "step", "return_to_go"]
     names += [f"action{number}" for number in range(1, action_dim + 1)]
-    return Table(tuple(names), (np.arange(len(actions)), episodes.lengths, asked, *actions.T))
+    return make_table(names, (np.arange(len(actions)), episodes.lengths, asked, *actions.T))

@@ -104,7 +104,7 @@ class DecideStream(Streaming):
             return None
         action = self.step(observation)
         asked = float(self.agent.returns_to_go[0])
-        return [self._length, f"{asked:.6g}", *(f"{x:.6g}" for x in action)]
+        return [self._length, asked, *action]
 
     @property
     def _length(self) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pandas as pd
 from flax import nnx
 
 from flax_linattn import control, models, training
@@ -29,7 +30,6 @@ from flax_linattn.tasks.decide.evaluate import decision_loss, predict
 from flax_linattn.tasks.decide.figures import draw_episodes
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
 from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
@@ -194,7 +194,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
         assert isinstance(batches, WindowBatches)
         return evaluate.stream_error(run, batches.episodes)
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The action for the last state of each episode."""
         return predict(run, file)
 

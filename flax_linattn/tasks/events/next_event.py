@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from flax import nnx
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from flax_linattn import inference, models
 from flax_linattn.models.event_forecaster import next_event
 from flax_linattn.tasks.events.data import EventBatches, Tokens, groups, tokens_of
 from flax_linattn.tasks.events.evaluate import ROWS, SHORTEST, SPAN
-from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
@@ -24,10 +25,11 @@ SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles of the time that are told."""
 
 
-def predict(run: Run, file: Path | None) -> Table:
+def predict(run: Run, file: Path | None) -> pd.DataFrame:
     """A row a sequence: its last time, the expected time of the next event, quantiles, marks.
 
-    They say what was known at the last event, not that none came since.
+    A sequence has its name from the file, or its number. Predictions say what was known at the last
+    event, not that none came since.
 
     Raises:
         ValueError: the file does not fit the run, or the model's numbers overflow.
@@ -46,23 +48,21 @@ def predict(run: Run, file: Path | None) -> Table:
     with np.errstate(over="ignore"):  # a time beyond all numbers is none
         gaps = problem.scale * np.exp(np.column_stack([found["log_mean"], found["log_quantiles"]]))
     show = _dates if problem.dates else np.asarray
+    ids = np.arange(len(last)) if events.names is None else np.array(events.names, object)
     names = ["sequence", "time", "next", *(f"q{share:g}" for share in SHARES)]
     times = [show(column) for column in (last, *(last + gap for gap in gaps.T))]
     if problem.num_marks > 1:
         best = np.array(problem.mark_names, object)[np.argmax(found["marks"], axis=1)]
         names += ["mark", *(f"p({name})" for name in problem.mark_names)]
-        return Table(tuple(names), (np.arange(len(last)), *times, best, *found["marks"].T))
-    return Table(tuple(names), (np.arange(len(last)), *times))
+        return make_table(names, (ids, *times, best, *found["marks"].T))
+    return make_table(names, (ids, *times))
 
 
-def _dates(seconds: NDArray[np.float64]) -> NDArray[np.datetime64]:
-    """Seconds since 1970 as dates; what no year can hold becomes none."""
+def _dates(seconds: NDArray[np.float64]) -> pd.DatetimeIndex:
+    """Seconds since 1970 as dates in UTC; what no year can hold becomes none."""
     within = np.abs(seconds) < 2e11  # the year 8307
-    return np.where(
-        within,
-        (np.where(within, seconds, 0) * 1e3).round().astype("M8[ms]"),
-        np.datetime64("NaT", "ms"),
-    )
+    microseconds = (np.where(within, seconds, 0) * 1e6).round().astype("M8[us]")
+    return pd.DatetimeIndex(np.where(within, microseconds, np.datetime64("NaT", "us")), tz="UTC")
 
 
 def _outputs(model: models.EventForecaster, tokens: list[Tokens]) -> NDArray[np.float32]:

@@ -234,16 +234,17 @@ class EventsStream(Streaming):
         fetched: dict[str, NDArray] = jax.device_get(told)
         return fetched
 
-    def _told(self, foreseen: float | None) -> list[str]:
+    def _told(self, foreseen: float | None) -> list[Any]:
         problem, options = self._run.problem, self._options
         within = math.log(options.within) - math.log(problem.scale) if options.within else 0.0
         told = self._said(self._seen[-1], within=within)
         shift = math.log(problem.scale)
-        cells = ["" if foreseen is None else f"{foreseen:.6g}"]
-        cells += [_time(float(x) + shift) for x in (told["log_mean"], *told["log_quantiles"])]
-        cells += [f"{float(told['within']):.4g}"] if options.within else []
+        logs = np.array([told["log_mean"], *told["log_quantiles"]], np.float64) + shift
+        with np.errstate(over="ignore"):  # a time beyond all numbers is as good as any
+            cells = [foreseen, *np.exp(logs)]
+        cells += [told["within"][()]] if options.within else []
         for index, share in zip(told["top"][: self._marks], told["p"], strict=False):
-            cells += [problem.mark_names[int(index)], f"{float(share):.4g}"]
+            cells += [problem.mark_names[int(index)], share]
         return cells
 
     def last_cells(self) -> Iterator[Sequence[Any]]:
@@ -363,8 +364,4 @@ class EventsStream(Streaming):
         self._origin, self._length = None, 0
 
     def _shown(self, time: float) -> str:
-        return date_of(time) if self._run.problem.dates else f"{time:.15g}"
-
-
-def _time(log_time: float) -> str:
-    return f"{math.exp(log_time):.6g}" if log_time < 700 else "inf"
+        return date_of(time) if self._run.problem.dates else str(float(time)).removesuffix(".0")

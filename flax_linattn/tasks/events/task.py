@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from flax import nnx
 
 from flax_linattn import models, training
@@ -35,7 +36,6 @@ from flax_linattn.tasks.events.next_event import predict
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
 from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
@@ -74,7 +74,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         forecast = ", ".join(f"{part.num_forecast:,}" for part in parts)
         lengths = [len(own) for own in data.times]
         first, last = min(own[0] for own in data.times), max(own[-1] for own in data.times)
-        shown = date_of if data.dates else "{:.6g}".format
+        shown = date_of if data.dates else str
         text = (
             f"{data.name}: {len(data):,} sequences of {min(lengths):,} to {max(lengths):,} events, "
             f"{len(data.mark_names):,} marks, from {shown(first)} to {shown(last)}\n"
@@ -173,7 +173,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         assert isinstance(batches, EventBatches)
         return evaluate.stream_error(run, batches.events)
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """When the next event of each sequence comes, and of which mark."""
         return predict(run, file)
 

@@ -19,15 +19,14 @@ from flax_linattn.tasks.baselines import TIE, Yardsticks
 from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.forecast.baselines import (
-    Ridge,
     baseline_forecasts,
-    fit_ridge,
     fitted_ridge,
     ridge_forecast,
 )
 from flax_linattn.tasks.forecast.evaluate import Errors, sum_errors
 from flax_linattn.tasks.forecast.figures import draw_folds
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
+from flax_linattn.tasks.forecast.ridge import Ridge, fit_ridge
 from flax_linattn.tasks.forecast.rows import row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import Forecast, PanelWindows, model_forecast, stack
@@ -200,7 +199,7 @@ class _Fixed:
         train, validation = rows_before(run.problem.split, part.start)
         targets = self._arrays["values"][:, list(run.problem.targets)]
         lengths = options.input_length, options.horizon
-        refitted = fit_ridge(targets, [train], [validation], *lengths)
+        refitted = fit_ridge(targets, [train], [validation], *lengths, maps="chosen")
         forecasts = {
             "test": model_forecast(run) if self._stream is None else self._streamed(number),
             **baseline_forecasts(run, windows, self._ridge),

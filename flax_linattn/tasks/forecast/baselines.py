@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,18 +12,13 @@ from numpy.typing import NDArray
 from flax_linattn import data, models
 from flax_linattn.tasks.forecast.model import Model
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
+from flax_linattn.tasks.forecast.ridge import Maps, Ridge, fit_ridge
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.forecast.windows import Forecast, compile_forecast, part_windows, with_truth
 from flax_linattn.tasks.spec import Run
 
-MAX_PRODUCTS = 10**11
-"""Limit on multiplications to fit the map: some ten seconds of a core."""
-MAX_INPUT = 1024
-"""Limit on the rows of its input; of a longer one the last rows."""
-BLOCK = 2**23
-"""Limit on the numbers that are made float64 at once."""
-STRENGTHS = np.logspace(-4, 1, 11)
-"""Of the ridge, in mean eigenvalues of its Gram matrix."""
+FOLDS = 8
+"""Parts of the validation rows, each of which chooses how much is added to the ridge."""
 ROUNDS = 100
 """Of least squares with bounds: a few are enough for two columns that are not nearly the same."""
 
@@ -62,135 +56,8 @@ def seasonal_naive(
     return values[np.where(row >= np.reshape(first, (-1, 1)), row, last[:, None])]
 
 
-class Ridge(NamedTuple):
-    """One linear map of a channel's past to its future, for all channels, fitted by ridge.
-
-    The last value of a window is subtracted before, and added again after, as in NLinear (Zeng et
-    al., Are Transformers Effective for Time Series Forecasting?, 2023).
-
-    Attributes:
-        kernel: the map [L, H], float64.
-        num_windows: windows of one channel that it was fitted on.
-        num_there: windows of one channel that there were.
-    """
-
-    kernel: NDArray[np.float64]
-    num_windows: int
-    num_there: int
-
-    def __call__(self, context: NDArray) -> NDArray[np.float64]:
-        """Forecasts [N, H, C] from contexts [N, rows, C]."""
-        last = context[:, -1:].astype(np.float64)
-        past = context[:, -len(self.kernel) :] - last
-        return np.einsum("nlc,lh->nhc", past, self.kernel, optimize=True) + last
-
-
-def fit_ridge(
-    values: NDArray,
-    train: Sequence[range],
-    validation: Sequence[range],
-    input_length: int,
-    horizon: int,
-    begins: Sequence[int] = (0,),
-) -> Ridge:
-    """Fits the map to all windows of the training rows and all channels.
-
-    Its strength is that of the least square error on windows of the validation rows. Where there
-    are so many windows that it would take long, it learns from every second, third, ...
-
-    Args:
-        values: the series [T, C], one after the other, as the model receives them: standardized,
-            missing values filled.
-        train: of each series, the rows that the windows' horizons lie in.
-        validation: likewise, those that choose the strength.
-        input_length: rows of the model's context.
-        horizon: rows to forecast.
-        begins: the first row of each series.
-
-    Raises:
-        ValueError: there is no window of these rows.
-
-    Example:
-        >>> wave = np.sin(np.arange(200.0) / 3)[:, None]
-        >>> ridge = fit_ridge(wave, [range(120)], [range(120, 160)], 12, 4)
-        >>> bool(np.abs(ridge(wave[None, 160:172]) - wave[172:176]).max() < 0.01)
-        True
-    """
-    length = min(input_length, MAX_INPUT)
-    gram, cross, _, *counts = _products(values, train, begins, input_length, length, horizon)
-    val_gram, val_cross, val_square, *_ = _products(
-        values, validation, begins, input_length, length, horizon
-    )
-    eigenvalues, vectors = np.linalg.eigh(gram)
-    projected = vectors.T @ cross
-    unit = max(np.trace(gram) / length, np.finfo(np.float64).tiny)
-
-    def kernel(strength: float) -> NDArray[np.float64]:
-        shrunk = projected / (np.maximum(eigenvalues, 0) + strength * unit)[:, None]
-        return vectors @ shrunk
-
-    def error(candidate: NDArray) -> float:
-        return val_square - float(np.sum(candidate * (2 * val_cross - val_gram @ candidate)))
-
-    return Ridge(min(map(kernel, STRENGTHS), key=error), *counts)
-
-
-class _Products(NamedTuple):
-    gram: NDArray[np.float64]  # [L, L], of the past with itself
-    cross: NDArray[np.float64]  # [L, H], of past and future
-    square: float  # of the future
-    num_windows: int  # of a channel, that were taken
-    num_there: int
-
-
-def _products(
-    values: NDArray,
-    rows: Sequence[range],
-    begins: Sequence[int],
-    input_length: int,
-    length: int,
-    horizon: int,
-) -> _Products:
-    """Sums over windows of the last ``length`` rows of input and the horizon."""
-    gram, cross, square = np.zeros((length, length)), np.zeros((length, horizon)), 0.0
-    spans = []
-    for begin, part in zip(begins, rows, strict=True):
-        first = max(part.start - input_length, begin) + input_length - length
-        if part.stop - first >= length + horizon:
-            spans.append((first, part.stop))
-    counts = [stop - first - length - horizon + 1 for first, stop in spans]
-    count = sum(counts)
-    if not spans:
-        rows_of = f"rows {rows[0].start} to {rows[0].stop - 1}" if len(rows) == 1 else "the rows"
-        raise ValueError(
-            f"{rows_of} have no window of input_length={input_length} "
-            f"and horizon={horizon}; give more rows, or a shorter window."
-        )
-    stride = max(1, -(-(values.shape[1] * count * length * (length + horizon)) // MAX_PRODUCTS))
-    for first, stop in spans:
-        for past, future in _windows(values[first:stop], length, horizon, stride):
-            gram += past.T @ past
-            cross += past.T @ future
-            square += float(np.sum(np.square(future)))
-    taken = sum(len(range(0, windows, stride)) for windows in counts)
-    return _Products(gram, cross, square, taken, count)
-
-
-def _windows(
-    values: NDArray, length: int, horizon: int, stride: int
-) -> Iterator[tuple[NDArray, NDArray]]:
-    """Past [N, L] and future [N, H] of windows of a channel, less their last known value."""
-    height = max(1, BLOCK // (length + horizon))
-    for channel in values.T:
-        windows = np.lib.stride_tricks.sliding_window_view(channel, length + horizon)[::stride]
-        for begin in range(0, len(windows), height):
-            block = windows[begin : begin + height].astype(np.float64)
-            block -= block[:, length - 1 : length].copy()
-            yield block[:, :length], block[:, length:]
-
-
 def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
-    """The ridge of a run's training rows, its strength chosen on the validation rows.
+    """The ridge of a run's training rows, with strengths and maps chosen on the validation rows.
 
     Args:
         run: the run.
@@ -201,17 +68,23 @@ def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
     return ridge_of(train, validation, run.problem)
 
 
-def ridge_of(train: data.Windows, validation: data.Windows, problem: ForecastSpec) -> Ridge:
+def ridge_of(
+    train: data.Windows,
+    validation: data.Windows,
+    problem: ForecastSpec,
+    maps: Maps = "chosen",
+) -> Ridge:
     """The ridge of the targets in training rows, whatever the stride of their windows.
 
     Args:
         train: windows of the training rows.
         validation: those of the same series that choose its strength.
         problem: what was learned of the data.
+        maps: as of ``fit_ridge``.
     """
     values = train.arrays["values"][:, list(problem.targets)]
     rows = train.rows, validation.rows
-    return fit_ridge(values, *rows, train.input_length, train.horizon, train.begins)
+    return fit_ridge(values, *rows, train.input_length, train.horizon, train.begins, maps)
 
 
 def baseline_forecasts(
@@ -245,16 +118,19 @@ def set_to_ridge(models_: Sequence[Model], ridge: Ridge) -> None:
     """Sets the linear maps of new patch forecasters to a ridge."""
     for model in models_:
         assert isinstance(model, models.PatchForecaster) and model.linear_map is not None
-        kernel = np.zeros((model.context, model.horizon), np.float32)
-        kernel[model.context - len(ridge.kernel) :] = ridge.kernel
+        kernel = np.zeros(model.linear_map.kernel.shape, np.float32)
+        kernel[..., model.context - ridge.kernel.shape[-2] :, :] = ridge.kernel
         model.linear_map.kernel[...] = jnp.asarray(kernel, model.linear_map.kernel.dtype)
 
 
 def best_shares(run: Run, validation: data.Windows) -> list[float]:
-    """How much of what was learned beside a ridge has the least squared error on validation rows.
+    """How much of what was learned beside a ridge to add to it, by the validation rows.
 
-    The least squares of truth - linear path on what the attention adds, and on what known future
-    covariates add, if there are any: one number each for all steps and channels, between 0 and 1.
+    Of each of ``FOLDS`` consecutive parts of the validation windows the least squares of truth -
+    linear path on what the attention adds, and on what known future covariates add, if there are
+    any: one number each for all steps and channels, between 0 and 1. Their means over the parts
+    are taken. The least squares of all windows at once may rest on a single wild part, and then
+    add nothing, or everything, where later rows differ from it.
 
     Args:
         run: whose model adds to a fixed linear map.
@@ -268,17 +144,23 @@ def best_shares(run: Run, validation: data.Windows) -> list[float]:
         compile_forecast(_with_shares(run, shares))
         for shares in np.eye(number + 1, number, k=-1).tolist()
     )
-    gram, product = np.zeros((number, number)), np.zeros(number)
+    folds = np.arange(validation.num_examples) * FOLDS // validation.num_examples
+    gram, product = np.zeros((FOLDS, number, number)), np.zeros((FOLDS, number))
+    is_known, first = np.zeros(FOLDS, np.bool_), 0
     for arrays, *_, truth in with_truth(run, validation):
         linear = np.asarray(of_linear(arrays), np.float64)[: len(truth)]
-        known = ~np.isnan(truth)
-        added = (
-            np.stack([np.asarray(f(arrays), np.float64)[: len(truth)][known] for f in of_each])
-            - linear[known]
-        )
-        product += added @ (truth - linear)[known]
-        gram += added @ added.T
-    return least_squares(gram, product).tolist()
+        added = np.stack([np.asarray(f(arrays), np.float64)[: len(truth)] for f in of_each])
+        added -= linear
+        of_fold = folds[first : first + len(truth)]
+        first += len(truth)
+        for fold in np.unique(of_fold).tolist():
+            known = ~np.isnan(truth) & (of_fold == fold)[:, None, None]
+            own = added[:, known]
+            product[fold] += own @ (truth - linear)[known]
+            gram[fold] += own @ own.T
+            is_known[fold] |= bool(known.any())
+    shares = [least_squares(gram[fold], product[fold]) for fold in np.flatnonzero(is_known)]
+    return np.mean(shares, axis=0).tolist() if shares else [0.0] * number
 
 
 def least_squares(gram: NDArray[np.float64], product: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -127,28 +127,34 @@ class Errors:
         }
 
 
-def ridge_alone(values: Mapping[str, Any]) -> str:
-    """What a report says where calibration adds nothing of the attention to the ridge.
+def remark(values: Mapping[str, Any]) -> str:
+    """What a verdict says beside errors: a model that is the ridge alone, and its coverage.
 
     Example:
-        >>> ridge_alone({"attention_share": 0.0})
-        "the attention adds nothing here: the forecasts are the ridge's"
-        >>> ridge_alone({"attention_share": 0.3})
+        >>> remark({"attention_share": 0.0, "test_coverage_80": 0.764})
+        "the attention adds nothing here: the forecasts are the ridge's; 76.4 % of truths lie ..."
+        >>> remark({"attention_share": 0.3})
         ''
     """
-    if values.get("attention_share") != 0:
-        return ""
     known = " and what the known columns add" if values.get("known_share") else ""
-    return f"the attention adds nothing here: the forecasts are the ridge's{known}"
+    alone = f"the attention adds nothing here: the forecasts are the ridge's{known}"
+    covered = [
+        f"{100 * value:.3g} % of truths lie in the interval of {name.removeprefix(COVERAGE)} %"
+        for name, value in values.items()
+        if name.startswith(COVERAGE) and not name.endswith("_sd")
+    ]
+    return "; ".join([alone, *covered] if values.get("attention_share") == 0 else covered)
 
 
+COVERAGE = "test_coverage_"
+NAMES = ("naive", "seasonal_naive", "ridge")
 BASELINES = Yardsticks(
     "mse",
-    ("naive", "seasonal_naive", "ridge"),
+    NAMES,
     title="MSE",
-    num_train="num_train_windows",
     selected=("ridge",),
-    remark=ridge_alone,
+    remark=remark,
+    also=(Yardsticks("crps", NAMES, title="CRPS"),),
 )
 
 
@@ -202,15 +208,15 @@ def evaluate_baselines(run: Run, windows: PanelWindows) -> dict[str, Any]:
 
     Returns:
         Errors of repeating the last observation ("naive") and the last season ("seasonal_naive"),
-        and of the ridge, a single map fitted to the windows of all training rows; it is left out
-        where these cannot be read. On validation rows as ``<name>_validation_mse``.
+        and of the ridge, fitted to the windows of all training rows; it is left out where these
+        cannot be read. ``ridge_maps`` tells whether it is one map for all channels ("shared"), or
+        one for each ("channel"). On validation rows as ``<name>_validation_mse``.
     """
     panel = at_hand(partial(own_panel, run))
     ridge = None if panel is None else fitted_ridge(run, panel)
     report = score_baselines(run, windows, ridge)
     if ridge is not None:
-        counts = {"ridge_learned_from": ridge.num_windows, "num_train_windows": ridge.num_there}
-        report = counts | report
+        report = {"ridge_maps": ridge.maps, **report}
     return evaluate_forecasts(baseline_forecasts(run, windows, ridge), run, windows) | report
 
 

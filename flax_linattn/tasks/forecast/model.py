@@ -51,6 +51,7 @@ def build_forecaster(
             patch_length=model.patch_length,
             context=length if model.linear_path else 0,
             fixed_map=model.ridge,
+            channel_maps=model.ridge_maps == "channel",
             memory=length,
             missing=problem.tells_missing,
             known_future=problem.known_inputs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, Self
 
 from flax_linattn.checks import OptionError, at_least, choice, shown
@@ -18,11 +19,16 @@ from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MOST_LAYERS
 from flax_linattn.models.quantiles import check_levels
 from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.forecast.ridge import Maps
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
 CUSTOMARY = "0.7/0.1/0.2"
 """The split of a series that has none of its own."""
+MIN_CONTEXT = 16
+"""The shortest context length, in rows, that the data choose: a patch."""
+TIME_LIMIT = 120.0
+"""Seconds of training by default: twice as long as one idle core takes."""
 EMBEDDED = "ETTh1.csv"
 """The file that comes with the package."""
 
@@ -57,13 +63,15 @@ class ForecastData(Options):
             week or month. It is computed from the times of the rows, which need no column of it.
         split: training, validation and test, in the order of time: shares of all rows or numbers of
             rows. Default that which is customary for a file of this name, else 0.7/0.1/0.2.
-        input_length: rows that a forecast sees.
+        input_length: context length: number of past rows that a forecast is made from. 0 chooses it
+            among multiples of the season, by the error of the ridge on the validation rows.
         horizon: rows to forecast.
         calendar: whether the model sees hour, weekday and the like, where rows have times.
-        stride: rows from one training or validation window to the next; 1 takes all, and a long
-            series, whose windows overlap, loses little by a few. The test takes all.
-        season: rows of a season for the seasonal naive forecast; 0 infers it from the frequency:
-            a day of rows closer than a day, a week of days (5 business days), a year of others.
+        stride: rows from one training window to the next: 1 takes all windows, 0 as many as fit
+            into the time limit. Validation and test take all windows.
+        season: rows of a season; 0 infers it from the frequency: a day of rows closer than a day, a
+            week of days (5 business days), a year of others. Without times it is a lag of high
+            autocorrelation.
     """
 
     csv: Path | None = None
@@ -87,13 +95,8 @@ class ForecastData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(
-            1,
-            input_length=self.input_length,
-            horizon=self.horizon,
-            stride=self.stride,
-        )
-        at_least(0, season=self.season)
+        at_least(1, horizon=self.horizon)
+        at_least(0, input_length=self.input_length, stride=self.stride, season=self.season)
         if self.freq:
             parse_frequency(self.freq)
         if self.resample:
@@ -129,18 +132,21 @@ class ForecastModel(ModelOptions):
             patch model, which forecasts from the ends of patches.
         absolute_positions: whether either is told how many observations, or patches, came before.
             In a stream that is never begun anew it has learned none of those beyond a window.
-        patch_length: rows of a patch.
+        patch_length: rows of a patch; 0 = an eighth of the context, but at least 16.
         tell_missing: whether the model is told which values are missing, if any is in the training
             rows; else it sees the last known ones as if they were true.
         linear_path: whether the patch model has a linear map of the window beside the attention.
         ridge: whether that map is the ridge of the training rows, fitted in seconds. Training
             leaves it as it is, and the validation rows choose how much of what the attention
             learned is added to it, perhaps nothing.
+        ridge_maps: whether all channels share that map ("shared"), or each has its own ("channel").
+            "chosen" takes the one with the smaller error on the validation rows.
         channel_mechanism: a mechanism by which each channel of the patch model looks at all others
             that are forecast, such as softmax; default none: it sees each by itself.
         quantiles: levels to forecast beside the mean, separated by commas, such as
             0.025,0.1,0.5,0.9,0.975; default none.
-        conformal: whether the quantiles are corrected by the errors on the validation rows.
+        conformal: whether the quantiles, where there are any, are corrected by their errors on the
+            validation rows.
     """
 
     layers: Layers = FORECASTER_LAYERS
@@ -154,10 +160,11 @@ class ForecastModel(ModelOptions):
     patch_length: int = 16
     linear_path: bool = True
     ridge: bool = False
+    ridge_maps: Maps = "shared"
     tell_missing: bool = False
     channel_mechanism: str = ""
     quantiles: str = ""
-    conformal: bool = False
+    conformal: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,8 +172,8 @@ class ForecastModel(ModelOptions):
             1,
             label_length=self.label_length,
             positions=self.positions,
-            patch_length=self.patch_length,
         )
+        at_least(0, patch_length=self.patch_length)
         at_least(1, MOST_LAYERS, num_decoder_layers=self.num_decoder_layers)
         if self.ridge and not self.linear_path:
             raise OptionError(
@@ -186,12 +193,12 @@ class ForecastModel(ModelOptions):
                 )
         if self.channel_mechanism:
             check_channel_mechanism(self.channel_mechanism)
-        if not self.levels and self.conformal:
-            raise OptionError(
-                "there are no quantiles to correct; give some, or leave conformal out.",
-                "conformal",
-                quantiles="0.025,0.1,0.5,0.9,0.975",
-            )
+        _ = self.levels  # refuses what are no levels
+
+    @property
+    def is_conformal(self) -> bool:
+        """Whether there are quantiles, and they are corrected."""
+        return self.conformal and bool(self.levels)
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -221,6 +228,7 @@ _MODELS_WITH = {
     "patch_length": ("patch",),
     "linear_path": ("patch",),
     "ridge": ("patch",),
+    "ridge_maps": ("patch",),
     "channel_mechanism": ("patch",),
     "quantiles": ("decoder", "patch"),
 }
@@ -241,6 +249,9 @@ class ForecastFit(FitOptions):
 class ForecastConfig(Config):
     """Everything that a forecasting run depends on."""
 
+    left_to_data = MappingProxyType(
+        {"season": 0, "input_length": 0, "patch_length": 0, "ridge_maps": "chosen", "stride": 0}
+    )
     data: ForecastData = ForecastData()
     model: ForecastModel = ForecastModel()
     fit: ForecastFit = ForecastFit()
@@ -254,7 +265,7 @@ class ForecastConfig(Config):
                     model="patch",
                 )
         longest, labels = self.data.input_length, self.model.label_length
-        if self.model.model == "encoder-decoder" and labels > longest:
+        if self.model.model == "encoder-decoder" and 0 < longest < labels:
             raise OptionError(
                 f"label_length ({labels}) must be at most input_length ({longest}).",
                 "label_length",
@@ -295,10 +306,23 @@ def tslib(config: ForecastConfig) -> ForecastConfig:
 
 
 def patch(config: ForecastConfig) -> ForecastConfig:
-    """The patch model beside a ridge, trained to the end by a rate that falls with the steps.
+    """The patch model beside a ridge, with what the data choose, trained within two minutes.
 
-    Its numbers were chosen on the validation rows of ETTh1, 96 from 96 (docs/guides/forecast.md).
+    The data choose context and patch length, the ridge's maps and, of a long series, every how
+    many-th training window is used (``tasks.forecast.choices``). The rate falls with the steps, so
+    that a short training ends at a small one. Numbers were chosen on the validation rows of ETTh1,
+    96 from 96 (docs/guides/forecast.md).
     """
     return config.replace(
-        model="patch", ridge=True, calendar=False, schedule="cosine", epochs=4, patience=4
+        model="patch",
+        ridge=True,
+        ridge_maps="chosen",
+        input_length=0,
+        patch_length=0,
+        stride=0,
+        time_limit=TIME_LIMIT,
+        calendar=False,
+        schedule="cosine",
+        epochs=4,
+        patience=4,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from flax_linattn.data.cells import split_cells
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
 from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
-from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
+from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
@@ -100,10 +100,35 @@ def load_panel(config: ForecastConfig) -> SeriesPanel:
     """
     source = config.data
     data.chronological_split(10**15, source.split)  # refuses one that fits no series
+
+    def split_of(series: data.TimeSeries) -> data.Split:
+        return data.chronological_split(series.num_steps, source.split)
+
+    panel = panel_of(read_series(source), source, split_of)
+    if not source.is_panel:
+        return panel
+    return panel._replace(name="ETTh1" if source.csv is None else source.csv.name.split(".")[0])
+
+
+def panel_of(
+    series: Sequence[data.TimeSeries],
+    source: ForecastData,
+    split_of: Callable[[data.TimeSeries], data.Split],
+) -> SeriesPanel:
+    """A panel of series with their parts; of several those without training values are left out.
+
+    Args:
+        series: one, or those of a global model.
+        source: options.
+        split_of: the parts of a series; raises OptionError where it is too short.
+
+    Raises:
+        ValueError: one series is too short; no series is left.
+    """
     kept, splits, short, empty = [], [], [], []
-    for one in read_series(source):
+    for one in series:
         try:
-            split = data.chronological_split(one.num_steps, source.split)
+            split = split_of(one)
         except OptionError:
             if not source.is_panel:
                 raise
@@ -128,19 +153,17 @@ def load_panel(config: ForecastConfig) -> SeriesPanel:
             "split.",
             "split",
         )
-    length, needed = source.input_length, source.input_length + source.horizon
+    length = source.input_length or MIN_CONTEXT
+    needed = length + source.horizon
     for which, part in enumerate(PARTS if source.is_panel else ()):  # one series raises
         few = [
             one.name
             for one, split in zip(kept, splits, strict=True)
             if split[which].stop - max(split[which].start - length, 0) < needed
         ]
-        if few:
+        if few and any(split[which] for split in splits):
             warnings.append(f"series too short for a {part} window of {needed} rows: {_named(few)}")
-    name = kept[0].name
-    if source.is_panel:
-        name = "ETTh1" if source.csv is None else source.csv.name.split(".")[0]
-    return SeriesPanel(name, tuple(kept), tuple(splits), tuple(warnings))
+    return SeriesPanel(kept[0].name, tuple(kept), tuple(splits), tuple(warnings))
 
 
 def read_series(

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.tasks.forecast.baselines import Ridge, baseline_forecasts
+from flax_linattn.tasks.forecast.baselines import baseline_forecasts
+from flax_linattn.tasks.forecast.ridge import Ridge
 from flax_linattn.tasks.forecast.windows import (
     Forecast,
     PanelWindows,

@@ -88,12 +88,23 @@ class ForecastSpec(DataSpec):
     calendar: tuple[str, ...] = left_out_if_empty()
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
-        *("dataset", "split", "checksum", "members", "tells_missing", "static"),
+        *("dataset", "freq", "split", "checksum", "members", "time_zone"),
+        *("tells_missing", "static"),
     )
 
     def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
-        """Series that the other run knew keep their scales; so do missing-value flags."""
+        """Series that the other run knew keep their scales; so do frequency and missing flags.
+
+        Raises:
+            OptionError: as of any data spec; or the rows have another frequency, or another zone
+                of a calendar that the model receives.
+        """
         spec = super().continuing(previous, refit_scales=refit_scales)
+        same_freq = not (self.freq and previous.freq) or same_step(self.freq, previous.freq)
+        same_zone = not (self.marks or self.calendar) or self.time_zone == previous.time_zone
+        for name, fits in (("freq", same_freq), ("time_zone", same_zone)):
+            if not fits:
+                raise self.not_continuing(previous, name)
         known = {member.name: member for member in previous.members}
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:
@@ -104,8 +115,10 @@ class ForecastSpec(DataSpec):
                 members[index] = dataclasses.replace(member, mean=own.mean, std=own.std)
         return dataclasses.replace(
             spec,
+            freq=previous.freq or self.freq,
             standardizer=scale,
             members=tuple(members),
+            time_zone=previous.time_zone,
             tells_missing=previous.tells_missing,
         )
 

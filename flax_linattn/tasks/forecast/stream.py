@@ -205,7 +205,7 @@ class ForecastStream(Streaming):
                 file=sys.stderr,
             )
         time = "" if observation.time is None else str(self._time)
-        return [self.num_steps, time, *(f"{value:.6g}" for value in self._forecast.ravel())]
+        return [self.num_steps, time, *self._forecast.ravel()]
 
     def end(self) -> str | None:
         """How many gaps there were."""

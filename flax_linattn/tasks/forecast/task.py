@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, listed, shown
@@ -22,6 +23,7 @@ from flax_linattn.tasks.forecast.baselines import (
     set_shares,
     set_to_ridge,
 )
+from flax_linattn.tasks.forecast.choices import choose
 from flax_linattn.tasks.forecast.evaluate import (
     evaluate_baselines,
     evaluate_model,
@@ -30,7 +32,6 @@ from flax_linattn.tasks.forecast.evaluate import (
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
-    MAX_NAMES,
     SeriesPanel,
     load_panel,
     own_panel,
@@ -42,10 +43,10 @@ from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOpt
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
     file_windows,
-    forecast_after,
+    forecast_each,
     part_windows,
 )
-from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
@@ -79,6 +80,12 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def load(self, config: ForecastConfig) -> SeriesPanel:
         """One series or several, and their parts."""
         return load_panel(config)
+
+    def choose(
+        self, panel: SeriesPanel, config: ForecastConfig
+    ) -> tuple[ForecastConfig, list[str]]:
+        """Context length, season, the ridge's maps and the stride of training windows."""
+        return choose(panel, config)
 
     def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         """Names, scales, calendar, and whether missing values are flagged."""
@@ -128,11 +135,12 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         if config.model.ridge:
             assert isinstance(splits.train, PanelWindows)
             assert isinstance(splits.validation, PanelWindows)
-            set_to_ridge(models_, ridge_of(splits.train, splits.validation, problem))
+            parts = splits.train, splits.validation
+            set_to_ridge(models_, ridge_of(*parts, problem, config.model.ridge_maps))
 
     def is_calibrated(self, config: ForecastConfig) -> bool:
-        """With the options ``conformal`` and ``ridge``."""
-        return config.model.conformal or config.model.ridge
+        """With the option ``ridge``, and with quantiles unless ``conformal`` is off."""
+        return config.model.ridge or config.model.is_conformal
 
     def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
         """Weighs what is added to a ridge, and corrects the quantiles, by the validation rows."""
@@ -141,7 +149,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         if run.config.model.ridge:
             set_shares(run.model, shares := best_shares(run, validation))
             note = about_shares(shares)
-        if run.config.model.conformal:
+        if run.config.model.is_conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
         return note
 
@@ -173,40 +181,34 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             run, batches, COMPARED if run.model.backbone.constant_memory else length
         )
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The horizon after the last row of a file: times, or numbers of steps, and targets.
 
         The quantiles of a target follow it. A global model forecasts each series, named in the
-        first column; an unknown one has the scale of all its rows, and those with fewer rows than
+        first column; the columns are "unique_id" and "ds" if the run's data have a column
+        "unique_id". An unknown series has the scale of all its rows, and those with fewer rows than
         the context length are left out, with a note.
         """
-        series, length = series_of(run, file), run.config.data.input_length
-        short = [one.name for one in series if one.num_steps < length]
-        if short and len(short) < len(series):
-            names = listed(short, MAX_NAMES)
-            print(
-                f"note: series with fewer than {length} rows, which a forecast sees: {names}; they "
-                "are left out",
-                file=sys.stderr,
-            )
-            series = tuple(one for one in series if one.num_steps >= length)
-        problems = [run.problem.for_series(one) for one in series]
-        forecasts = [
-            forecast_after(run._replace(problem=own), one)
-            for one, own in zip(series, problems, strict=True)
-        ]
+        series = series_of(run, file)
+        ahead, note = forecast_each(run, series)
+        if note:
+            print(f"note: {note}", file=sys.stderr)
+        series, forecasts = tuple(series[place] for place in ahead), [*ahead.values()]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])
-        heads, columns = ["step"], [np.tile(np.arange(horizon) + 1, len(forecasts))]
+        in_nixtla_form = run.config.data.id_column == "unique_id"
+        series_name, *heads = ("unique_id", "ds") if in_nixtla_form else ("series", "step")
+        columns = [np.tile(np.arange(horizon) + 1, len(forecasts))]
         indices = [one.row_index for one in forecasts if one.row_index is not None]
         if len(indices) == len(series) and series[0].times is not None:
-            heads, columns = ["time"], [indices[0].append(indices[1:])]
+            heads = heads if in_nixtla_form else ["time"]
+            columns = [indices[0].append(indices[1:])]
         if run.problem.members:
             ids = np.array([one.name for one in series], object)
-            heads, columns = ["series", *heads], [np.repeat(ids, horizon), *columns]
+            heads, columns = [series_name, *heads], [np.repeat(ids, horizon), *columns]
         of_levels = ("", *(f"@{level:g}" for level in run.config.model.levels))
         heads += [f"{name}{level}" for name in run.problem.target_names for level in of_levels]
         columns += [*values.reshape(len(values), -1).T]
-        return Table(tuple(heads), tuple(columns))
+        return make_table(heads, columns)
 
     def backtest(self, run_dir: Path, **how: Any) -> Report:
         """Over folds of the rows after the training part."""

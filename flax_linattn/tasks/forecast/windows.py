@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,12 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.time_index import continue_index
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.panel import SeriesPanel, series_of
+from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, series_of
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
@@ -140,7 +140,7 @@ def part_windows(
         which = PARTS.index(part)
         rows = [split[which] for split in panel.splits]
         seed = config.seed if part == "training" else None
-        stride = 1 if part == "test" else source.stride
+        stride = source.stride if part == "training" else 1
         try:
             yield PanelWindows(
                 problems, arrays, rows, config, seed=seed, stride=stride, begins=begins
@@ -186,7 +186,6 @@ def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
         windows.arrays,
         [split.validation for split in splits],
         run.config,
-        stride=run.config.data.stride,
         begins=windows.begins,
     )
 
@@ -265,12 +264,61 @@ class HorizonForecast(NamedTuple):
     values: NDArray[np.float64]
 
 
-def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
+def rows_after(run: Run, series: data.TimeSeries) -> pd.Index | None:
+    """The index of the horizon after a series; None where one row tells no frequency."""
+    options, problem = run.config.data, run.problem
+    freq = problem.freq if options.freq else problem.freq_of(series)
+    if series.times is not None and freq is None:
+        return None
+    return continue_index(series.index, freq, options.horizon)
+
+
+def forecast_each(
+    run: Run,
+    series: Sequence[data.TimeSeries],
+    future: Sequence[Mapping[str, NDArray[np.float64]]] | None = None,
+) -> tuple[dict[int, HorizonForecast], str]:
+    """The forecasts from the last rows of several series.
+
+    Series with fewer rows than the context length are left out, but not where all are.
+
+    Args:
+        run: the trained run. A series that it does not know has the scale of all its rows.
+        series: with its channels.
+        future: of each, as of ``forecast_after``.
+
+    Returns:
+        The forecasts by the place of the series, and a note on those left out, or "".
+
+    Raises:
+        ValueError: as ``forecast_after``.
+    """
+    length = run.config.data.input_length
+    short = [one.name for one in series if one.num_steps < length]
+    note = ""
+    if short := short if len(short) < len(series) else []:
+        note = (
+            f"series with fewer than {length} rows, which a forecast sees: "
+            f"{listed(short, MAX_NAMES)}; they are left out"
+        )
+    found = {}
+    for place, one in enumerate(series):
+        if one.num_steps >= length or not short:
+            own = run._replace(problem=run.problem.for_series(one))
+            found[place] = forecast_after(own, one, None if future is None else future[place])
+    return found, note
+
+
+def forecast_after(
+    run: Run, series: data.TimeSeries, future: Mapping[str, NDArray[np.float64]] | None = None
+) -> HorizonForecast:
     """The forecast from the last row of a series.
 
     Args:
         run: the trained run, whose problem is that of the series.
         series: with its channels, in their order.
+        future: the channels that are known for the horizon, float64 [H] by name; a static one that
+            is not there keeps its last value. Default: the last rows of the series hold them.
 
     Raises:
         ValueError: the series has fewer rows than the context length; or NaN comes out.
@@ -278,7 +326,7 @@ def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
     problem, options = run.problem, run.config.data
     length, horizon = options.input_length, options.horizon
     whole = series  # with the rows of the horizon
-    if problem.known_future:
+    if problem.known_future and future is None:
         series = _observed(problem, whole, horizon)
     stop = series.num_steps
     if stop < length:
@@ -287,11 +335,14 @@ def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
             "give more of them.",
             "test_file",
         )
-    index, freq = None, problem.freq if options.freq else problem.freq_of(series)
-    if series.times is None or freq is not None:
-        index = continue_index(series.index, freq, horizon)
-    if not problem.known_future:
+    index = rows_after(run, series)
+    if whole is series:
         whole = _extended(series, index, horizon)
+        if future is not None:
+            filled = series.fill_forward(problem.standardizer.mean).values[-1]
+            for which in problem.known_future:
+                ahead = future.get(series.channels[which], filled[which])
+                whole.values[stop:, which] = ahead
     rows, names = slice(stop - length, stop + horizon), ("values", "missing", "marks")
     arrays = standardize(whole, problem)
     batch = {name: arrays[name][None, rows] for name in names if name in arrays}

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 from flax import nnx
 from numpy.typing import NDArray
 
@@ -20,7 +21,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
 from flax_linattn.tasks.symbols.stream import parse_symbols
@@ -227,7 +228,7 @@ ROWS = 128
 """Sequences at once."""
 
 
-def predict(run: Run, file: Path | None) -> Table:
+def predict(run: Run, file: Path | None) -> pd.DataFrame:
     """A row a sequence: the likeliest next symbol, or answer, and the probability of each.
 
     A file has a symbol a line, and a blank line between two sequences. Of series the last symbols
@@ -251,7 +252,8 @@ def predict(run: Run, file: Path | None) -> Table:
         told = np.asarray(jax.nn.softmax(jnp.asarray(scores)))
     symbols = [f"p({symbol})" for symbol in range(run.problem.num_tokens)]
     numbers = np.arange(len(sequences))
-    return Table(("sequence", "prediction", *symbols), (numbers, scores.argmax(axis=1), *told.T))
+    names = ("sequence", "prediction", *symbols)
+    return make_table(names, (numbers, scores.argmax(axis=1), *told.T))
 
 
 def _tested(run: Run) -> list[NDArray[np.int32]]:

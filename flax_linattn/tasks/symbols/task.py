@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pandas as pd
 from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.options import mechanisms_by_direction
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols import evaluate
 from flax_linattn.tasks.symbols.data import Drawn, SymbolsSpec, checksum_of, drawn_of, make_batches
@@ -142,7 +142,7 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
         """Of scores, over a series or a hundred sequences."""
         return evaluate.stream_error(run, batches)
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The next symbol of each sequence."""
         return predict(run, file)
 

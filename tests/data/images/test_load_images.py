@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.images import decode, load_images
 from tests.data.images import samples
@@ -126,7 +127,8 @@ def test_image_folders_are_the_files_by_class_and_name(tmp_path):
     (folder / "train" / "cat" / ".hidden.png").write_text("no image")
     (folder / "train" / "cat" / "Thumbs.db").write_text("no image")
     train, test = load_images(folder)
-    assert train.classes == ("cat", "dog", "wolf") and train.notes == ()
+    assert train.classes == ("cat", "dog", "wolf")
+    assert train.notes == ("files that are no images, left out: 1",)  # hidden ones do not count
     for part, found in (("train", train), ("test", test)):
         paths = sorted((folder / part).glob("*/0*.png"))
         expected = [np.asarray(Image.open(path)) for path in paths]
@@ -148,6 +150,7 @@ def test_tiny_imagenet_is_tested_on_its_validation_images(tmp_path):
         == test.notes
         == (
             "tested on the images of val, as those of test have no labels",
+            "files that are no images, left out: 2",
             "images are JPEG files",
         )
     )
@@ -276,6 +279,36 @@ def test_files_of_other_kinds_become_colour(tmp_path):
         "1 image was of a palette in the files, and became red, green and blue",
         "1 image was with transparency in the files, and became red, green and blue",
     )
+
+
+def test_photos_lie_as_viewers_show_them(tmp_path):
+    """Whatever of the eight orientations the camera's metadata tell; damaged ones say nothing."""
+    upright = np.zeros((8, 16, 3), np.uint8)
+    upright[:4, :8], upright[:4, 8:] = 200, 100
+    image = Image.fromarray(upright)
+    turns = Image.Transpose
+    stored = {
+        1: image,
+        2: image.transpose(turns.FLIP_LEFT_RIGHT),
+        3: image.transpose(turns.ROTATE_180),
+        4: image.transpose(turns.FLIP_TOP_BOTTOM),
+        5: image.transpose(turns.TRANSPOSE),
+        6: image.transpose(turns.ROTATE_90),
+        7: image.transpose(turns.TRANSVERSE),
+        8: image.transpose(turns.ROTATE_270),
+        9: image,
+    }
+    names = [f"{orientation}.jpg" for orientation in stored]
+    for (orientation, one), name in zip(stored.items(), names, strict=True):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        one.save(tmp_path / name, exif=exif, quality=100, subsampling=0)
+    image.save(tmp_path / "damaged.jpg", exif=b"Exif\0\0no metadata", quality=100, subsampling=0)
+    found = decode.decode_images(FileTree(tmp_path), [*names, "damaged.jpg"], None)
+    for pixels in found.pixels:
+        assert np.abs(pixels.astype(int) - upright).max() < 40  # JPEG blurs edges
+        assert np.abs(pixels[:4].astype(int) - upright[:4]).mean() < 4
+    assert found.notes[1:] == ("images turned upright, as their EXIF metadata say: 7",)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,11 @@ def test_texts_are_the_bytes_of_the_files_by_class_and_name(tmp_path):
     (folder / "README").write_text("told")
     train, test = load_texts(folder)
     assert train.name == "aclImdb" and train.classes == test.classes == ("neg", "pos")
-    assert train.notes == ("the texts of unsup, which have no labels, are left out",)
+    assert train.notes == (
+        "the texts of unsup, which have no labels, are left out",
+        "texts outside of the folders of classes, left out: 1",
+        "files that are no texts, left out: 2",
+    )
     for part, found in (("train", train), ("test", test)):
         paths = [
             path for name in ("neg", "pos") for path in sorted((folder / part / name).iterdir())

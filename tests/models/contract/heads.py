@@ -14,8 +14,8 @@ import pytest
 from flax import nnx
 
 from flax_linattn import models
-from tests.models.cases import episodes, events, levels, moved, symbols, values
-from tests.nn.cases import CAUSAL, call
+from tests.models.cases import episodes, events, levels, symbols, values
+from tests.nn.cases import CAUSAL, call, moved
 
 ROWS, LENGTH = 2, 8
 EVERYWHERE = np.ones((ROWS, LENGTH), bool)
@@ -107,7 +107,9 @@ HEADS: dict[str, Case] = {
         mechanisms=these("linear"),
     ),
     "classifier": Case(classifier("mean"), values, EVERY, ALL),
-    "classifier last": Case(classifier("last"), values, EVERY, AAREN),
+    "classifier last": Case(
+        classifier("last", norm="pre", position="learned", kernel_size=2), values, EVERY, AAREN
+    ),
     "classifier flatten": Case(classifier("flatten"), values, EVERY, AAREN),
     "forecaster": Case(
         partial(models.Forecaster, 2, 4, num_marks=1, targets=(1, 0), memory=5.0, **SMALL),

@@ -88,4 +88,14 @@ def test_numpy_arrays_of_float64_are_taken_without_a_warning(name, mechanism):
     """Where JAX has no float64 they count as float32, as everywhere in JAX."""
     model, x = model_of(name, mechanism), observations(name)
     if x.dtype.kind == "f":
-        assert_same_bits(np.asarray(model(x.astype(np.float64))), np.asarray(model(x)))
+        assert_same_bits(*jax.jit(lambda: (model(x.astype(np.float64)), model(x)))())
+
+
+@pytest.mark.parametrize("name", ["forecaster", "patches"])
+def test_a_level_is_carried_through(name):
+    """Shifting and scaling the channels shifts and scales the forecasts of targets 1 and 0."""
+    model, x = model_of(name, "aaren"), observations(name)
+    y = call(model, x)
+    scale, shift = np.array([2.0, 3.0]), np.array([-100.0, 7.0])
+    x[..., :2] = x[..., :2] * scale + shift  # the last column is a mark
+    np.testing.assert_allclose(call(model, x), y * scale[::-1] + shift[::-1], rtol=2e-3)

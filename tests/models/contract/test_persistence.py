@@ -1,16 +1,11 @@
-"""A head on disk, and its step in other programs."""
+"""A head on disk; ``tests/inference/test_export.py`` has its step in other programs."""
 
-import jax
-import jax.numpy as jnp
-import pytest
 from flax import nnx
 
 from flax_linattn import models
 from tests.contract.tolerances import assert_same_bits
 from tests.models.contract.heads import FIRST, HEADS, ROWS, model_of, observations, run
 from tests.nn.cases import call, run_steps
-
-slow = pytest.mark.slow
 
 
 @FIRST
@@ -28,20 +23,3 @@ def test_a_loaded_head_is_the_saved_one(name, mechanism, tmp_path):
         assert_same_bits(run_steps(loaded, x, begin), run_steps(model, x, begin))
     else:
         assert_same_bits(call(loaded, x), call(model, x))
-
-
-@pytest.mark.parametrize(
-    ("name", "mechanism"),
-    [
-        pytest.param(*mark.values, id=mark.id, marks=() if mark.id == "events" else slow)
-        for mark in FIRST.args[1]
-        if HEADS[mark.id].streams
-    ],
-)
-def test_a_step_is_exported_with_its_state(name, mechanism):
-    """And runs to equal bits where the model is not known."""
-    model, x = model_of(name, mechanism), jnp.asarray(observations(name)[:, 1])
-    state = model.init_state(ROWS)
-    step = jax.jit(lambda x, state: model.step(x, state))
-    saved = jax.export.export(step)(x, state).serialize()
-    assert_same_bits(jax.export.deserialize(saved).call(x, state), step(x, state))

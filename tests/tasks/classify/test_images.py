@@ -10,11 +10,11 @@ from flax_linattn import cli, tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
 from flax_linattn.tasks.classify import ImageConfig, ImageSpec
+from flax_linattn.tasks.classify.images.data import image_names
 from tests.data.images.samples import write_image_folder
-from tests.tasks.commands import fail
+from tests.tasks.commands import SIZES, fail
 
 TASK = tasks.get_task("image")
-SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 DRAWN = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -100,3 +100,11 @@ def test_tiny_imagenet_is_a_folder(tmp_path):
     problem = TASK.describe(TASK.load(config), config)
     assert problem.image_shape == (64, 64, 3) and len(problem.classes) == 25
     assert cli.main(["data", "info", "Tiny-ImageNet"]) == 0
+
+
+def test_files_that_are_no_images_are_counted(tmp_path, capsys):
+    for name in ("b.png", "deep/a.JPG", "c.txt", "deep/d.csv", ".hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert image_names(tmp_path) == ["b.png", "deep/a.JPG"]
+    assert capsys.readouterr().err == "note: files that are no images, left out: 2\n"

@@ -28,16 +28,9 @@ from flax_linattn.tasks.classify.tokens.baselines import (
 )
 from flax_linattn.tasks.classify.tokens.presets import PRESETS
 from tests.data.images.samples import write_image_folder, write_texts
+from tests.tasks.commands import SIZES
 
 TASK = tasks.get_task("sequence")
-SIZES = {
-    "features": 8,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_features": 8,
-    "warmup": 0.0,
-    "epochs": 1,
-}
 DRAWN = {
     "min_length": 8,
     "max_length": 12,
@@ -51,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 def small(**options):
     drawn = {} if "data" in options else DRAWN
-    return SequenceConfig.of(**(SIZES | drawn | options))
+    return SequenceConfig.of(**(SIZES | {"warmup": 0.0, "epochs": 1} | drawn | options))
 
 
 @pytest.fixture
@@ -294,12 +287,6 @@ def test_presets_make_the_published_models(name):
 
 
 # -- runs ----------------------------------------------------------------------------------
-
-
-FLAGS = [
-    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--warmup", "0", "--epochs", "1", "--batch-size", "8", "--parallel", "none"),
-]
 
 
 @pytest.mark.usefixtures("no_steps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.checks import at_least, positive, same_number
+from flax_linattn.data.class_folders import about_others
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
 from flax_linattn.data.images.batches import Augmentation
@@ -208,10 +210,17 @@ def _moments(
 
 
 def image_names(file: Path) -> list[str]:
-    """Names of the images of a folder or an archive, at any depth, or of a single image."""
+    """Names of the images of a folder or an archive, at any depth, or of a single image.
+
+    A note on stderr says how many files are left out.
+    """
     if file.is_file() and is_image(file.name):
         return [file.name]
-    return sorted(name for name in FileTree(file).sizes if is_image(name))
+    tree = FileTree(file)
+    names = sorted(name for name in tree.sizes if is_image(name))
+    for note in about_others(tree, len(names), "images") if names else ():
+        print(f"note: {note}", file=sys.stderr)
+    return names
 
 
 def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages:

@@ -1,0 +1,191 @@
+"""Options of a forecasting run that its data choose: season, context, patches, maps and stride."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.models.layers import Layers
+from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig
+from flax_linattn.tasks.forecast.panel import SeriesPanel
+from flax_linattn.tasks.forecast.ridge import MAX_INPUT, MIN_GAIN, fit_ridge
+from flax_linattn.tasks.forecast.spec import ForecastSpec, describe
+from flax_linattn.tasks.forecast.windows import stack
+
+MULTIPLES = (1, 2, 4, 7, 14, 21)
+"""Context lengths that are tried, in seasons."""
+PATCHES = 8
+"""Patches of a context, where its length chooses theirs."""
+USUAL_SEASON = 24
+"""Rows that count as a season where none is known, or none fits into a context."""
+MIN_CORRELATION = 0.3
+"""Autocorrelation from which on a lag counts as a season."""
+USUAL_CONTEXT = 96
+"""Of a series that is too short to compare several."""
+OPERATIONS_PER_SECOND = 10**10
+"""Floating-point operations of a training in a second: of one core that is not idle."""
+
+
+def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, list[str]]:
+    """The options with a number where the data are to choose one, and notes on these.
+
+    - ``season``, where the frequency of the rows tells none, is a lag of high autocorrelation in
+      the training rows.
+    - ``input_length`` is the shortest context whose ridge has an error on the validation rows
+      within 1 % of the least, among multiples of the season.
+    - ``patch_length`` is an eighth of the context, so that longer ones cost no more tokens.
+    - ``ridge_maps`` are those of ``fit_ridge``.
+    - ``stride`` leaves out training windows where all of them would take longer than the time
+      limit: those of long series overlap, and are nearly the same.
+
+    Args:
+        panel: the series.
+        config: the run's options.
+
+    Raises:
+        ValueError: as ``describe``; no context fits.
+    """
+    if not config.open_choices:
+        return config, []
+    problem = describe(panel, config)
+    arrays, begins = stack(panel.series, [problem.of_series(one.name) for one in panel.series])
+    values = arrays["values"][:, list(problem.targets)]
+    train, validation = (
+        [
+            range(begin + split[part].start, begin + split[part].stop)
+            for begin, split in zip(begins, panel.splits, strict=True)
+        ]
+        for part in range(2)
+    )
+    notes = []
+    season = config.data.season or problem.season
+    if config.data.season == 0 and season == 1:
+        season = seasonal_lag([values[rows.start : rows.stop] for rows in train])
+    config = config.replace(season=season)
+    if config.data.input_length == 0:
+        length = _best_context(values, train, validation, begins, config, season)
+        config = config.replace(input_length=length)
+        notes.append(f"context length {length} was chosen on the validation rows (season {season})")
+    length, horizon = config.data.input_length, config.data.horizon
+    if config.model.patch_length == 0:
+        config = config.replace(patch_length=max(MIN_CONTEXT, length // PATCHES))
+    if config.model.ridge_maps == "chosen":
+        ridge = fit_ridge(values, train, validation, length, horizon, begins, "chosen")
+        config = config.replace(ridge_maps=ridge.maps)
+    if config.data.stride == 0:
+        counts = [max(len(rows) - length - horizon + 1, 0) for rows in train]
+        stride = _affordable_stride(sum(counts), problem, config)
+        config = config.replace(stride=stride)
+        if stride > 1:
+            notes.append(
+                f"one training window of {stride} is used, so that training ends within "
+                f"{config.fit.time_limit:g} s; stride 1 uses all"
+            )
+    return config, notes
+
+
+def seasonal_lag(rows: Sequence[NDArray]) -> int:
+    """The lag of a season by autocorrelation, the mean over series and channels; 1 if it is small.
+
+    The shortest lag that is a peak, with neighbors that correlate less, of at least four fifths of
+    the highest one: a multiple of a season correlates, too. Values count as differences from the
+    one before, whose autocorrelation no trend hides.
+
+    Args:
+        rows: of each series, [T, C], without missing values.
+
+    Example:
+        >>> seasonal_lag([np.sin(2 * np.pi * np.arange(300.0) / 12)[:, None]])
+        12
+        >>> seasonal_lag([np.random.default_rng(0).normal(size=(300, 1))])
+        1
+    """
+    most = min(MAX_INPUT // 2, max((len(one) - 1 for one in rows), default=0) // 3)
+    total, weight = np.zeros(most + 2), 0
+    for one in rows:
+        changes = np.diff(one.astype(np.float64), axis=0)
+        changes -= changes.mean(axis=0) if len(changes) else 0.0
+        if len(changes) < 3 * most or not changes.any():
+            continue
+        size = 2 ** math.ceil(math.log2(2 * len(changes)))
+        power = np.square(np.abs(np.fft.rfft(changes, size, axis=0)))
+        products = np.fft.irfft(power, size, axis=0)[: most + 2]
+        changing = products[0] > 0
+        total += np.sum(products[:, changing] / products[0, changing], axis=1)
+        weight += int(changing.sum())
+    if most < 3 or not weight:
+        return 1
+    mean = total / weight
+    inner = mean[1:-1]
+    peaks = (inner > mean[:-2]) & (inner >= mean[2:]) & (inner >= MIN_CORRELATION)
+    peaks[0] = False  # lag 1
+    if not peaks.any():
+        return 1
+    return 1 + int(np.argmax(peaks & (inner >= 0.8 * inner[peaks].max())))
+
+
+def context_lengths(season: int, most: int) -> list[int]:
+    """Context lengths to compare: multiples of a season within bounds.
+
+    Args:
+        season: rows.
+        most: rows of the longest.
+
+    Example:
+        >>> context_lengths(24, 400), context_lengths(7, 100), context_lengths(1440, 400)
+        ([24, 48, 96, 168, 336], [28, 49, 98], [24, 48, 96, 168, 336])
+    """
+    base = season if 1 < season <= min(most, MAX_INPUT) else USUAL_SEASON
+    lengths = [base * multiple for multiple in MULTIPLES]
+    return [length for length in lengths if MIN_CONTEXT <= length <= min(most, MAX_INPUT)]
+
+
+def _best_context(
+    values: NDArray,
+    train: Sequence[range],
+    validation: Sequence[range],
+    begins: Sequence[int],
+    config: ForecastConfig,
+    season: int,
+) -> int:
+    """The shortest context whose ridge is within ``MIN_GAIN`` of the best on validation rows."""
+    horizon = config.data.horizon
+    # No series that has windows of a short context may lose them; and a third of the training
+    # rows leaves at least twice as many windows as the map has rows.
+    usable = [len(rows) for rows in train if len(rows) > MIN_CONTEXT + horizon]
+    lengths = context_lengths(season, (min(usable) - horizon) // 3) if usable else []
+    if len(lengths) < 2:
+        shortest = min((len(rows) - horizon for rows in train if len(rows) > horizon), default=1)
+        return lengths[0] if lengths else min(USUAL_CONTEXT, max(1, shortest // 2))
+    errors = [
+        fit_ridge(values, train, validation, length, horizon, begins).validation_error
+        for length in lengths
+    ]
+    enough = (1 + MIN_GAIN) * min(errors)
+    return next(length for length, error in zip(lengths, errors, strict=True) if error <= enough)
+
+
+def _affordable_stride(num_windows: int, problem: ForecastSpec, config: ForecastConfig) -> int:
+    """The smallest stride whose training takes about half of the time limit.
+
+    It depends on sizes alone, so that the same options train on the same windows anywhere.
+    """
+    fit, limit = config.fit, config.fit.time_limit
+    if not limit or fit.by_steps:
+        return 1
+    tokens = config.data.input_length
+    if config.model.model == "patch":
+        tokens = len(problem.targets) * -(-tokens // config.model.patch_length)
+    operations = fit.epochs * fit.runs * num_windows * tokens * _operations(config.layers)
+    most = max(1, num_windows // fit.batch_size)
+    return min(most, max(1, math.ceil(operations / (limit / 2 * OPERATIONS_PER_SECOND))))
+
+
+def _operations(layers: Layers) -> int:
+    """Floating-point operations to train on one token: six for each weight of the layers."""
+    features = layers.features
+    hidden = layers.hidden_features or 4 * features
+    return 6 * layers.num_layers * (4 * features**2 + 2 * features * hidden)

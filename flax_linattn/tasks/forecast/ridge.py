@@ -1,0 +1,245 @@
+"""Linear maps from a channel's past to its future, fitted by ridge regression.
+
+All windows of the training rows are learned from, and their number costs almost nothing. With
+x the values of a channel, the sums over windows t of x[t + i] x[t + j] for two places i and j of a
+window follow from those for i - 1 and j - 1 by one addition and one subtraction. So the normal
+equations of N windows of W values take O(N W + W^2) operations instead of O(N W^2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Maps: TypeAlias = Literal["chosen", "shared", "channel"]
+"""One map for all channels, one for each, or whichever has the smaller error on validation rows."""
+
+MAX_PRODUCTS = 6 * 10**11
+"""Limit on multiplications to fit a map for each channel: about 45 seconds of a core."""
+MAX_NUMBERS = 2**27
+"""Limit on the numbers that such maps hold, of 8 bytes each."""
+MAX_INPUT = 1024
+"""Limit on the rows of a map's input; of a longer context it has the last rows."""
+STRENGTHS = np.logspace(-4, 1, 11)
+"""Penalties of the shared map, in mean eigenvalues of its Gram matrix."""
+CHANNEL_STRENGTHS = np.logspace(-3, 3, 13)
+"""Penalties of a channel's difference from the shared map, likewise."""
+MIN_GAIN = 0.01
+"""Part of the validation error by which maps for each channel, or a longer context, have to be
+better: within less the simpler one is as good."""
+
+
+class Ridge(NamedTuple):
+    """A linear map of a channel's past to its future: one for all channels, or one for each.
+
+    The last value of a window is subtracted before, and added again after, as in NLinear (Zeng et
+    al., Are Transformers Effective for Time Series Forecasting?, 2023).
+
+    Attributes:
+        kernel: the map [L, H], or the map of each channel [C, L, H]; float64.
+        validation_error: its mean squared error on the windows of the validation rows.
+        num_windows: number of windows of one channel that it was fitted on.
+    """
+
+    kernel: NDArray[np.float64]
+    validation_error: float
+    num_windows: int
+
+    @property
+    def maps(self) -> Maps:
+        """Whether there is one map, or one for each channel."""
+        return "shared" if self.kernel.ndim == 2 else "channel"
+
+    def __call__(self, context: NDArray) -> NDArray[np.float64]:
+        """Forecasts [N, H, C] from contexts [N, rows, C]."""
+        last = context[:, -1:].astype(np.float64)
+        past = np.moveaxis(context[:, -self.kernel.shape[-2] :] - last, -1, 0)
+        return np.moveaxis(past @ self.kernel, 0, -1) + last
+
+
+def fit_ridge(
+    values: NDArray,
+    train: Sequence[range],
+    validation: Sequence[range],
+    input_length: int,
+    horizon: int,
+    begins: Sequence[int] = (0,),
+    maps: Maps = "shared",
+) -> Ridge:
+    """Fits the map, or that of each channel, to all windows of the training rows.
+
+    The map of a channel is drawn towards the shared one: its penalty is that of the difference of
+    the two, so that a channel with few or unusual training rows keeps the shared map. The strength
+    of each penalty is that of the least squared error on windows of the validation rows. Maps for
+    each channel are chosen where they lower that error by ``MIN_GAIN`` or more, and where they are
+    within ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
+
+    Args:
+        values: the series [T, C], one after the other, as the model receives them: standardized,
+            missing values filled.
+        train: of each series, the rows that the windows' horizons lie in.
+        validation: likewise, those that choose strengths and maps.
+        input_length: rows of the model's context.
+        horizon: rows to forecast.
+        begins: the first row of each series.
+        maps: one map, one for each channel, or "chosen" by the validation rows.
+
+    Raises:
+        ValueError: there is no window of these rows.
+
+    Example:
+        >>> wave = np.sin(np.arange(200.0) / 3)[:, None]
+        >>> ridge = fit_ridge(wave, [range(120)], [range(120, 160)], 12, 4)
+        >>> bool(np.abs(ridge(wave[None, 160:172]) - wave[172:176]).max() < 0.01)
+        True
+        >>> two = np.concatenate([wave, np.sign(wave)], axis=1)
+        >>> fit_ridge(two, [range(120)], [range(120, 160)], 12, 4, maps="chosen").maps
+        'channel'
+    """
+    spans = _Spans(train, validation, begins, input_length, horizon)
+    shared = _fit(*spans.sums(values), strengths=STRENGTHS)
+    count = values.shape[1]
+    unit = max(spans.num_numbers(count), 1)
+    whole = Ridge(shared.kernel, shared.error / unit, spans.num_windows)
+    if maps == "shared" or count < 2 or (maps == "chosen" and not spans.affordable(count)):
+        return whole
+    of_each = [
+        _fit(*spans.sums(channel[:, None]), strengths=CHANNEL_STRENGTHS, towards=shared.kernel)
+        for channel in values.T
+    ]
+    error = sum(one.error for one in of_each)
+    if maps == "chosen" and not error < (1 - MIN_GAIN) * shared.error:
+        return whole
+    kernels = np.stack([one.kernel for one in of_each])
+    return Ridge(kernels, error / unit, spans.num_windows)
+
+
+class _Sums(NamedTuple):
+    """Sums over windows, whose values are differences from the last one of the context."""
+
+    gram: NDArray[np.float64]  # [L, L], of the past with itself
+    cross: NDArray[np.float64]  # [L, H], of past and future
+    square: float  # of the future
+
+    def gain(self, kernel: NDArray, residual: NDArray) -> float:
+        """How much a map lowers the sum of squares, of futures with such products with the past."""
+        return float(np.sum(kernel * (2 * residual - self.gram @ kernel)))
+
+
+class _Fitted(NamedTuple):
+    kernel: NDArray[np.float64]
+    error: float  # sum of squares on the validation rows
+
+
+def _fit(
+    train: _Sums, validation: _Sums, strengths: NDArray, towards: NDArray | None = None
+) -> _Fitted:
+    """The ridge whose strength has the least error on validation rows, and that error.
+
+    Args:
+        train: of the windows to learn from.
+        validation: of those that choose.
+        strengths: in mean eigenvalues of the Gram matrix.
+        towards: the map that is not penalized; default 0.
+    """
+    start = np.zeros_like(train.cross) if towards is None else towards
+    error = validation.square - validation.gain(start, validation.cross)
+    residual = train.cross - train.gram @ start
+    eigenvalues, vectors = np.linalg.eigh(train.gram)
+    eigenvalues, projected = np.maximum(eigenvalues, 0)[:, None], vectors.T @ residual
+    unit = max(np.trace(train.gram) / len(train.gram), np.finfo(np.float64).tiny)
+    rotated = _Sums(vectors.T @ validation.gram @ vectors, projected, 0.0)
+    left = vectors.T @ (validation.cross - validation.gram @ start)
+    found = (projected / (eigenvalues + strength * unit) for strength in strengths)
+    gain, best = max(
+        ((rotated.gain(kernel, left), kernel) for kernel in found), key=lambda pair: pair[0]
+    )
+    if towards is not None and gain <= 0:
+        return _Fitted(start, error)
+    return _Fitted(start + vectors @ best, error - gain)
+
+
+class _Spans:
+    """The rows of series whose windows a map is fitted and judged on."""
+
+    def __init__(
+        self,
+        train: Sequence[range],
+        validation: Sequence[range],
+        begins: Sequence[int],
+        input_length: int,
+        horizon: int,
+    ) -> None:
+        self._length, self._horizon = min(input_length, MAX_INPUT), horizon
+        self._parts = [
+            list(self._with_windows(rows, begins, input_length)) for rows in (train, validation)
+        ]
+        for spans, rows in zip(self._parts, (train, validation), strict=True):
+            if not spans:
+                rows_of = f"rows {rows[0].start} to {rows[0].stop - 1}"
+                raise ValueError(
+                    f"{rows_of if len(rows) == 1 else 'the rows'} have no window of "
+                    f"input_length={input_length} and horizon={horizon}; give more rows, or a "
+                    "shorter window."
+                )
+        width = self._length + horizon
+        self.num_windows, self._num_validation = (
+            sum(stop - first - width + 1 for first, stop in spans) for spans in self._parts
+        )
+
+    def _with_windows(
+        self, rows: Sequence[range], begins: Sequence[int], input_length: int
+    ) -> Iterator[tuple[int, int]]:
+        for begin, part in zip(begins, rows, strict=True):
+            first = max(part.start - input_length, begin) + input_length - self._length
+            if part.stop - first >= self._length + self._horizon:
+                yield first, part.stop
+
+    def num_numbers(self, num_channels: int) -> int:
+        """How many numbers are forecast in the windows of the validation rows."""
+        return self._num_validation * self._horizon * num_channels
+
+    def affordable(self, num_channels: int) -> bool:
+        """Whether a map for each of so many channels is within the limits."""
+        length, horizon = self._length, self._horizon
+        products = 10 * length**3 + len(CHANNEL_STRENGTHS) * length**2 * horizon
+        return (
+            num_channels * products <= MAX_PRODUCTS
+            and num_channels * length * horizon <= MAX_NUMBERS
+        )
+
+    def sums(self, values: NDArray) -> tuple[_Sums, _Sums]:
+        """Over all windows of some channels [T, C]: of the training rows, and the validation's."""
+        length = self._length
+        found = []
+        for spans in self._parts:
+            products = np.zeros((length + self._horizon,) * 2)
+            for first, stop in spans:
+                for channel in values[first:stop].T:
+                    products += _window_products(channel.astype(np.float64), *products.shape[:1])
+            # Differences from the last value of the context; its own row becomes exactly 0.
+            products = products - products[:, length - 1 : length]
+            products = products - products[length - 1]
+            past, future = products[:length, :length], products[length:, length:]
+            found.append(_Sums(past, products[:length, length:], float(np.trace(future))))
+        return found[0], found[1]
+
+
+def _window_products(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """The sum over all windows w of ``width`` values of the outer product w w' [W, W].
+
+    Values count from the first one, which keeps products small where a series is far from 0.
+    """
+    values = values - values[0]
+    count = len(values) - width + 1
+    products = np.empty((width, width))
+    products[0] = [values[:count] @ values[lag : lag + count] for lag in range(width)]
+    leaving, entering = values[: width - 1], values[count:]
+    for row in range(width - 1):
+        change = entering[row] * entering - leaving[row] * leaving
+        products[row + 1, 1:] = products[row, :-1] + change
+        products[row + 1, 0] = products[0, row + 1]
+    return products

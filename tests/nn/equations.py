@@ -1,0 +1,68 @@
+"""Layers in NumPy and float64, as plain as their equations: what modules are compared with."""
+
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+ACTIVATIONS = {
+    "gelu": lambda h: h * special.ndtr(h),
+    "relu": lambda h: np.maximum(h, 0),
+    "tanh": np.tanh,
+}
+
+
+def array(variable: Any) -> np.ndarray:
+    return np.asarray(variable[...], np.float64)
+
+
+def affine(linear: Any, x: Any) -> np.ndarray:
+    y = np.asarray(x, np.float64) @ array(linear.kernel)
+    return y if linear.bias is None else y + array(linear.bias)
+
+
+def normed(norm: Any, x: Any) -> np.ndarray:
+    """Of the last axis."""
+    x = np.asarray(x, np.float64)
+    x = x - x.mean(-1, keepdims=True)
+    scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    return scaled * array(norm.scale) + array(norm.bias)
+
+
+def attended(attention: Any, x: Any, context: Any = None, *, causal: bool = False) -> np.ndarray:
+    """Softmax attention of x [..., T, C] to itself or a context; Aaren's has one learned query."""
+    x = np.asarray(x, np.float64)
+    asking = x if attention.query is None else np.broadcast_to(array(attention.query), x.shape)
+    told = x if context is None else context
+
+    def heads(projection: Any, x: Any) -> np.ndarray:
+        y = affine(projection, x)
+        return y.reshape(*y.shape[:-1], attention.num_heads, -1)
+
+    q = heads(attention.query_projection, asking)
+    k, v = heads(attention.key_projection, told), heads(attention.value_projection, told)
+    score = np.einsum("...thk,...shk->...hts", q, k) / np.sqrt(q.shape[-1])
+    if causal:
+        score = np.where(np.tril(np.ones(score.shape[-2:], bool)), score, -np.inf)
+    y = np.einsum("...hts,...shv->...thv", special.softmax(score, axis=-1), v)
+    return affine(attention.out_projection, y.reshape(*y.shape[:-2], -1))
+
+
+def perceived(feed_forward: Any, h: Any) -> np.ndarray:
+    wide = ACTIVATIONS[feed_forward.activation](affine(feed_forward.expand, h))
+    return affine(feed_forward.contract, wide)
+
+
+def transformed(block: Any, h: Any, *, causal: bool = True) -> np.ndarray:
+    """A block of such attention, pre-norm or as Time-Series-Library's, with any layer scales."""
+    first, second = (
+        1.0 if scale is None else array(scale.scale)
+        for scale in (block.attention_scale, block.feed_forward_scale)
+    )
+    if block.norm == "pre":
+        attention = attended(block.attention, normed(block.attention_norm, h), causal=causal)
+        h = h + first * attention
+        return h + second * perceived(block.feed_forward, normed(block.feed_forward_norm, h))
+    attention = attended(block.attention, h, causal=causal)
+    h = normed(block.attention_norm, h + first * attention)
+    return normed(block.feed_forward_norm, h + second * perceived(block.feed_forward, h))
