@@ -45,15 +45,13 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
     Config = DecideConfig
     DataSpec = DecideSpec
     is_causal = True
+    splits_time = False
     StreamOptions = DecideStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
 
     def check(self, config: DecideConfig, placement: training.Placement) -> None:
         """Windows are short, and not split over devices; how to act must be possible."""
-        if placement.spans > 1:
-            raise OptionError(
-                "windows are not split along time; leave seq out of the mesh.", "mesh"
-            )
+        super().check(config, placement)
         streams = all(m.capabilities.recurrent for m in config.layers.mechanisms)
         if config.play.act != "window" and not streams:
             raise OptionError(

@@ -17,8 +17,15 @@ from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.events.clock import date_of
+from flax_linattn.tasks.baselines import at_hand
 from flax_linattn.tasks.events import evaluate
-from flax_linattn.tasks.events.baselines import YARDSTICKS
+from flax_linattn.tasks.events.baselines import (
+    YARDSTICKS,
+    fit_processes,
+    for_hawkes,
+    guesses,
+    process_values,
+)
 from flax_linattn.tasks.events.data import (
     END,
     EVENT,
@@ -29,6 +36,7 @@ from flax_linattn.tasks.events.data import (
     load_data,
     make_batches,
     split_data,
+    tokens_of,
 )
 from flax_linattn.tasks.events.evaluate import score
 from flax_linattn.tasks.events.figures import draw_calibration
@@ -38,9 +46,12 @@ from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import DataSummary, Report, Task
 from flax_linattn.typing import Array
 
+COMPARED = 1000
+"""Events over which the stream is compared with the parallel model."""
 NO_EVENT = 1e-3
 """Events that a batch of survivals alone counts as, so that its mean and its sum both exist."""
 
@@ -52,13 +63,9 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     Config = EventsConfig
     DataSpec = EventsSpec
     is_causal = True
+    splits_time = False
     StreamOptions = EventsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"thp": thp}
-
-    def check(self, config: EventsConfig, placement: training.Placement) -> None:
-        """Sequences are not split over devices."""
-        if placement.spans > 1:
-            raise OptionError("events are not split along time; leave seq out of the mesh.", "mesh")
 
     def load(self, config: EventsConfig) -> EventSequences:
         """All events."""
@@ -166,12 +173,22 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of Poisson, renewal and Hawkes processes, and of simple guesses."""
         assert isinstance(batches, EventBatches)
-        return evaluate.yardstick_values(run, batches.events)
+        train = at_hand(partial(evaluate.read_train, run))
+        if train is None:
+            return {}
+        report: dict[str, Any] = {
+            "num_train_events": train.num_forecast,
+            "hawkes_learned_from": for_hawkes(train).num_forecast,
+        }
+        for name, process in fit_processes(train, run.problem.resolution).items():
+            report |= process_values(name, process, batches.events)
+        return report | guesses(train, batches.events)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the model's outputs, over the longest sequence."""
         assert isinstance(batches, EventBatches)
-        return evaluate.stream_error(run, batches.events)
+        tokens = max(tokens_of(batches.events, run.problem), key=lambda own: len(own.asked))
+        return stream_difference(run.model, tokens.observations[None, :COMPARED])
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """When the next event of each sequence comes, and of which mark."""

@@ -16,11 +16,10 @@ import pandas as pd
 from flax import nnx
 from numpy.typing import NDArray
 
-from flax_linattn import inference, models, training
+from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.lines import open_lines
-from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
@@ -78,27 +77,6 @@ SQUARED = partial(loss_fn, squared_difference)
 CROSS_ENTROPY = partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels)
 
 
-def test_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """Accuracy and success of the model."""
-    metrics = training.evaluate(run.model, make_loss(run.config.fit.loss), batches)
-    return {
-        "rules": run.config.data.rules,
-        "mechanism": mechanism_name(run.config.layers),
-        **{f"test_{name}": value for name, value in metrics.items()},
-    }
-
-
-def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """The accuracy of what a model has to beat, and of how many guesses."""
-    counts = np.sum([matches(batches.batch(i)) for i in range(len(batches))], axis=0)
-    return {
-        "num_test": int(counts[1]),
-        "chance_accuracy": run.problem.chance,
-        "longest_match_accuracy": float(counts[0] / counts[1]),
-        **one_lag(run, batches),
-    }
-
-
 def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     """Accuracy of the best guess from one earlier symbol, and its lag; nothing where not a series.
 
@@ -120,21 +98,6 @@ def scores_of(model: Any, tokens: Array) -> Array:
     """Scores of tokens, compiled once for models that are alike."""
     scores: Array = model(tokens)
     return scores
-
-
-def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """The largest difference between streamed and parallel scores, over the first batch."""
-    batch = batches.batch(0)
-    model = run.model
-    parallel = np.asarray(scores_of(model, jnp.asarray(batch["tokens"])))
-    if "target" in batch:  # windows of one series, each one symbol later
-        context = batch["tokens"].shape[1]
-        series = np.concatenate([batch["tokens"][0], batch["tokens"][1:, -1]])
-        streamed = inference.unroll(model, jnp.asarray(series[None]))[0, context - 1 :]
-    else:
-        streamed = inference.unroll(model, jnp.asarray(batch["tokens"]))
-    error = float(np.max(np.abs(np.asarray(streamed) - parallel)))
-    return {"stream_max_error": error, "stream_steps": int(np.prod(parallel.shape[:-1]))}
 
 
 def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:

@@ -22,10 +22,8 @@ from flax_linattn.tasks.classify.images.data import (
     read_unlabeled,
 )
 from flax_linattn.tasks.classify.images.options import ImageConfig
-from flax_linattn.tasks.classify.label_task import (
-    SourceTask,
-    check_direction,
-)
+from flax_linattn.tasks.classify.label_task import SourceTask
+from flax_linattn.tasks.options import check_direction
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
@@ -42,6 +40,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
     Config = ImageConfig
     DataSpec = ImageSpec
     is_causal = False
+    splits_time = False
     StreamOptions = ImageStreamOptions
     kinds = (IMAGES,)
 
@@ -56,8 +55,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         Raises:
             ValueError: they do not go together.
         """
-        if placement.spans > 1:
-            raise OptionError("images are not split along their tokens; leave seq out.", "mesh")
+        super().check(config, placement)
         check_direction(config, is_causal=False)
 
     def load(self, config: ImageConfig) -> DrawnImages | FileImages:
