@@ -14,7 +14,7 @@ from flax import nnx
 from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
-from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.options import Config, check_direction
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.streaming import Streaming
 
@@ -102,7 +102,7 @@ class Task(abc.ABC, Generic[C, D, P]):
     default_preset: ClassVar[str | None] = None
 
     def check(self, config: C, placement: training.Placement) -> None:
-        """Refuses options that do not go together with the devices, before data are read.
+        """Refuses what the task or the devices cannot do, before data are read.
 
         Raises:
             ValueError: they do not.
@@ -111,6 +111,8 @@ class Task(abc.ABC, Generic[C, D, P]):
             raise OptionError(
                 f"a run of {self.name} is not split along time; leave seq out of the mesh.", "mesh"
             )
+        if self.is_causal is not None:
+            check_direction(config, self.is_causal)
 
     @abc.abstractmethod
     def load(self, config: C) -> D:

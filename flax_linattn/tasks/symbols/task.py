@@ -13,7 +13,7 @@ from flax import nnx
 
 from flax_linattn import inference, models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.options import check_direction, mechanism_name
+from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import Drawn, SymbolsSpec, checksum_of, drawn_of, make_batches
 from flax_linattn.tasks.symbols.evaluate import (
@@ -40,11 +40,6 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
     splits_time = False
     StreamOptions = SymbolsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
-
-    def check(self, config: SymbolsConfig, placement: training.Placement) -> None:
-        """Guesses need a causal form."""
-        super().check(config, placement)
-        check_direction(config, is_causal=True)
 
     def load(self, config: SymbolsConfig) -> Drawn:
         """What draws them."""

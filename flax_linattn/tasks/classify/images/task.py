@@ -23,7 +23,6 @@ from flax_linattn.tasks.classify.images.data import (
 )
 from flax_linattn.tasks.classify.images.options import ImageConfig
 from flax_linattn.tasks.classify.label_task import SourceTask
-from flax_linattn.tasks.options import check_direction
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
@@ -48,15 +47,6 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         """The folder of the files."""
         (folder,) = {file.parent for file in files}
         return {"folder": folder}
-
-    def check(self, config: ImageConfig, placement: training.Placement) -> None:
-        """A mechanism sees all patches, which are few.
-
-        Raises:
-            ValueError: they do not go together.
-        """
-        super().check(config, placement)
-        check_direction(config, is_causal=False)
 
     def load(self, config: ImageConfig) -> DrawnImages | FileImages:
         """Files, or generated images."""
