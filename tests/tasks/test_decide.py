@@ -603,7 +603,7 @@ def test_a_stream_goes_on_in_the_midst_of_an_episode(swings, tmp_path):
     other = TASK.stream(run, DecideStreamOptions(target_return=-5.0))
     with pytest.raises(ValueError, match="or with another target_return"):
         other.load(tmp_path / "state.npz")
-    assert fed(other, lines[:1])[0][1] == "-5"
+    assert fed(other, lines[:1])[0][1] == -5
     with pytest.raises(ValueError, match="expected the reward of action 1 in front of what came"):
         fed(other, lines[:1])
 
