@@ -747,7 +747,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     # Where the data are not at hand there are none.
     changed = run._replace(data=some(*[10] * 20, seed=1))
     with pytest.raises(ValueError, match="have changed"):
-        evaluate.read_train(changed)
+        evaluate.own_episodes(changed, "train")
 
 
 # -- training and the test -------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from flax_linattn.tasks.decide.evaluate import decision_loss, predict
 from flax_linattn.tasks.decide.figures import draw_episodes
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
 from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions
-from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
@@ -142,16 +141,11 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
 
     def test_batches(self, run: Run, file: Path | None) -> WindowBatches:
         """The test part of the run's episodes, or all episodes of another file."""
-        with reading_data(of_run=file is None):
-            if file is None:
-                test = split_data(load_data(run.config.data), run.config.data).test
-            else:
-                options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
-                test = load_data(options)
-        if file is None and test.checksum() != run.problem.checksum["test"]:
-            raise OptionError(
-                "the data of the run have changed since; give other data to test on.", "test_file"
-            )
+        if file is None:
+            test = evaluate.own_episodes(run, "test")
+        else:
+            options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
+            test = load_data(options)
         sizes = (test.observation_dim, test.action_dim)
         expected = (run.problem.observation_dim, run.problem.action_dim)
         if sizes != expected:

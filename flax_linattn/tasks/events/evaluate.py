@@ -22,14 +22,10 @@ from flax_linattn.tasks.events.data import (
     EVENT,
     EventsSpec,
     Tokens,
-    checksum_of,
     groups,
-    load_data,
-    split_data,
     tokens_of,
 )
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
@@ -227,18 +223,3 @@ def _errors(scores: Scores) -> dict[str, float]:
             "test_mae": float(np.mean(np.abs(median - gaps))),
             "test_rmse_of_sequence_sums": float(np.sqrt(np.sum(sums**2) / scores.num_events)),
         }
-
-
-def read_train(run: Run) -> EventSequences:
-    """The events that the run was trained on.
-
-    Raises:
-        ValueError: they have changed, or are damaged.
-        FileNotFoundError: a file is missing.
-    """
-    with reading_data(of_run=True):
-        events = load_data(run.config.data) if run.data is None else run.data
-        train = split_data(events, run.config.data).train
-    if checksum_of(train) != run.problem.checksum["train"]:
-        raise ValueError("the data of the run have changed since")
-    return train

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +44,7 @@ from flax_linattn.tasks.events.next_event import predict
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
 from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run import own_part
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import DataSummary, Report, Task
@@ -134,19 +134,19 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(events_loss, optimizer, monitor="loss")
 
+    @staticmethod
+    def _own(run: Run, name: Literal["train", "test"]) -> EventSequences:
+        part: EventSequences = own_part(run, name, load_data, split_data, checksum_of)
+        return part
+
     def test_batches(self, run: Run, file: Path | None) -> EventBatches:
         """The test part of the run's events, or all events of another file of the same format."""
-        with reading_data(of_run=file is None):
-            if file is None:
-                test = split_data(load_data(run.config.data), run.config.data).test
-            else:
-                other = load_data(_of_file(run.config.data, file))
-                named = dataclasses.replace(other, name=str(file))  # for messages
-                test = named.with_marks(run.problem.mark_names)
-        if file is None and checksum_of(test) != run.problem.checksum["test"]:
-            raise OptionError(
-                "the data of the run have changed since; give other data to test on.", "test_file"
-            )
+        if file is None:
+            test = self._own(run, "test")
+        else:
+            other = load_data(_of_file(run.config.data, file))
+            named = dataclasses.replace(other, name=str(file))  # for messages
+            test = named.with_marks(run.problem.mark_names)
         if test.dates != run.problem.dates:
             kind = "dates" if run.problem.dates else "numbers"
             raise OptionError(
@@ -173,7 +173,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of Poisson, renewal and Hawkes processes, and of simple guesses."""
         assert isinstance(batches, EventBatches)
-        train = at_hand(partial(evaluate.read_train, run))
+        train = at_hand(partial(self._own, run, "train"))
         if train is None:
             return {}
         report: dict[str, Any] = {
