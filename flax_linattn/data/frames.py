@@ -137,8 +137,8 @@ def series_of(
         what, *_ = str(error).split("; ")  # what else may be done is the less likely
         if pair := _find_clock(table, dialect, id_column):
             raise DataFormatError(
-                f"{what}; if column {pair[1]!r} holds the times of the day, join it with the dates, "
-                f"with time_column={pair}",
+                f"{what}; if column {pair[1]!r} holds the times of the day, join it with the "
+                f"dates, with time_column={pair}",
                 "time_column",
             ) from None
         other = "" if id_column or not table.has_header else _find_id(table, dialect)
