@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyarrow import compute, csv, feather, parquet
 
 from flax_linattn.checks import import_extra, shown
-from flax_linattn.data.cells import MISSING, TIME, split_cells
+from flax_linattn.data.cells import TIME, split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
 from flax_linattn.data.files import (
     MEND,
@@ -45,6 +45,8 @@ _MAX_EXCEL = 2**30
 _BLOCK = 2**20
 """Bytes that are read at a time."""
 _COMMENT = re.compile(rb"\n#\s")
+_FIRST_MISSING = re.compile(r"#n/?a\s*([,;|\t]|$)", re.IGNORECASE)
+"""A missing value at the beginning of a line, which is no comment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +274,7 @@ def _is_comment(text: str, begun: bool) -> bool:
     """Whether a line that begins with # is a comment: after the header a blank has to follow."""
     if begun:
         return not text[1:2].strip()
-    return not any(text.lower().startswith(word) for word in MISSING if word.startswith("#"))
+    return _FIRST_MISSING.match(text) is None
 
 
 class _Watched(io.RawIOBase):

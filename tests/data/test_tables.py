@@ -181,6 +181,7 @@ NIGHT = "2016-10-30T0{}:00"
          [[NAN, NAN], [1, NAN], [1.5, NAN], [NAN, 2]], None),
         ("flow,level\n1.5,10\n#N/A,11\n", {}, ("flow", "level"), [[1.5, 10], [NAN, 11]], None),
         ("#N/A,11\n1.5,10\n", {"header": False}, ("0", "1"), [[NAN, 11], [1.5, 10]], None),
+        ("#NASA\n#name,b\nname,b\n1,2\n", {}, ("name", "b"), [[1, 2]], None),
         ("date,a\n2024-01-01,1\n# restart\n\n2024-01-02,2\n", {}, ("a",), [[1], [2]],
          ("2024-01-01", "2024-01-02")),
         ("1,x,3\n", {"header": False, "channels": ["2"]}, ("2",), [[3]], None),
