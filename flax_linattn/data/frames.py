@@ -16,10 +16,10 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, choice, listed, shown
+from flax_linattn.checks import OptionError, choice, shown
 from flax_linattn.data.cells import TIME, BadCellError
 from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.files import DataFormatError, printed
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.tables import Table, frame_of_arrow
@@ -175,7 +175,7 @@ def _read(
         raise table.error(
             0 if len(frame) else None,
             "rows with a column of numbers beside times and ids",
-            f"{len(frame)} rows of {listed(table.names)}",
+            f"{len(frame)} rows of {printed(table.names)}",
             "add one, or say what separates columns, with separator=...",
             "separator",
         )
@@ -218,7 +218,7 @@ def _named(table: Table, name: str, option: str) -> int:
         )
     if name not in names:
         raise OptionError(
-            f"unknown column {shown(name)}; {table.source} has {listed(names)}", option
+            f"unknown column {shown(name)}; {table.source} has {printed(names)}", option
         )
     _check_once(table, name, names.count(name))
     return names.index(name)
@@ -254,7 +254,7 @@ def _find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int,
     if len(dated) > 1:
         raise OptionError(
             f"{table.source}: expected one column of times, got "
-            f"{listed([table.names[i] for i in dated])}; say which one holds them, with "
+            f"{printed([table.names[i] for i in dated])}; say which one holds them, with "
             "time_column=...",
             "time_column",
         )
