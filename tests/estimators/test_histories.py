@@ -109,13 +109,13 @@ def test_values_of_nullable_columns_and_objects():
         ([[0.0], [1e39]], ValueError, r"too large for float32 at \[1, 0\]"),
         ([1j, 2], ValueError, "Complex data not supported"),
         (np.array([{}, 1], object), TypeError, "argument must be a string or a real number"),
-        (pd.DataFrame({"a": [0.0, np.inf]}), ValueError, "finite number in column 'a', got inf"),
+        (pd.DataFrame({"a": [0.0, np.inf]}), ValueError, "finite number in .*, got inf"),
         (pd.DataFrame({"a": [0.0, 1e39]}), ValueError, "too large for float32"),
-        (pd.DataFrame({"a": [1, 2], "shop": ["Bern", "Bonn"]}), ValueError, "numbers in .*'shop'"),
+        (pd.DataFrame({"a": [1, 2], "shop": ["Bern", "Bonn"]}), ValueError, "number in .*shop"),
         (pd.DataFrame({"a": [1.0]}, [2.5]), ValueError, "times, periods or integers in the index"),
         (pd.DataFrame({"a": [1.0]}, ["x"]), ValueError, "in the index, got 'x'; convert it by pan"),
-        (pd.Series(range(4), WHEN[::-1]), ValueError, "never fall"),
-        (pd.Series(range(2), [pd.NaT, WHEN[0]]), ValueError, "expected a time, got none|got NaT"),
+        (pd.Series(range(4), WHEN[::-1]), ValueError, "row 1, .* a time after"),
+        (pd.Series(range(2), [pd.NaT, WHEN[0]]), ValueError, "expected a time .* got none"),
     ],
 )
 def test_what_is_no_history(history, error, message):
