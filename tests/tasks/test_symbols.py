@@ -14,8 +14,7 @@ from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.symbols import SymbolsConfig, SymbolsData, recall
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
-from flax_linattn.tasks.symbols.evaluate import Lag, longest_match, matches
-from flax_linattn.tasks.symbols.model import make_loss
+from flax_linattn.tasks.symbols.evaluate import Lag, longest_match, make_loss, matches
 from flax_linattn.tasks.symbols.options import RECALL
 from flax_linattn.tasks.symbols.stream import Questions
 from flax_linattn.tasks.symbols.task import SymbolsTask
