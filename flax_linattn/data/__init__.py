@@ -20,7 +20,6 @@ from flax_linattn.data.sets.nt import NextSymbol, Rule, count_cycles, rules_of
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
-from flax_linattn.data.table import load_table
 from flax_linattn.data.time_features import calendar_circles, calendar_features
 from flax_linattn.data.transforms import Standardizer, interpolate_missing, pad
 from flax_linattn.data.ts import load_ts
@@ -67,7 +66,6 @@ __all__ = [
     "load_long",
     "load_series",
     "load_spoken_arabic_digits",
-    "load_table",
     "load_ts",
     "load_tsf",
     "pack",

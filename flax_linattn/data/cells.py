@@ -18,16 +18,23 @@ from flax_linattn.checks import shown
 MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "<na>", "nan", "null", "none"})
 """How tables write a missing value, in lower case."""
 
-TIME = frozenset({"date", "time", "datetime", "timestamp"})
+TIME = frozenset({"date", "time", "datetime", "timestamp", "ds"})
 """Names of a column of times, in lower case."""
 
 DateOrder: TypeAlias = Literal["year", "day", "month"]
 """Which part of a date of digits comes first."""
 
-_CLOCK = r"(?:[ T]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)? ?(Z|[+-]\d{2}:?\d{2})?)?"
-_SLASHES = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})" + _CLOCK)
-_YEAR_LAST = re.compile(r"(\d{1,2})(?:/(\d{1,2})/|\.(\d{1,2})\.|-(\d{1,2})-)(\d{4})" + _CLOCK)
+TimeUnit: TypeAlias = Literal["s", "ms", "us", "ns"]
+"""Of times that are numbers."""
+
+_CLOCK = r"(?:[ T]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d+))?)? ?(Z|[+-]\d{2}:?\d{2})?)?"
+_YEAR_FIRST = re.compile(r"(\d{4})([/-])(\d{1,2})(?:\2(\d{1,2})" + _CLOCK + ")?", re.ASCII)
+_YEAR_LAST = re.compile(
+    r"(\d{1,2})(?:/(\d{1,2})/|\.(\d{1,2})\.|-(\d{1,2})-)(\d{4})" + _CLOCK, re.ASCII
+)
+_QUARTER = re.compile(r"(\d{4})[- ]?[Qq]([1-4])", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class BadCellError(ValueError):
@@ -96,53 +103,57 @@ def is_value(text: str, missing: Collection[str] = MISSING) -> bool:
     return _is_missing(text, missing) or is_number(text)
 
 
-def parse_time(text: str, first: DateOrder = "year") -> datetime | None:
-    """A time as files write it, to the second; None if it is none.
+def parse_time(text: str, first: DateOrder = "year", date_format: str = "") -> datetime | None:
+    """Parses a time as files write it, to the microsecond; None if the text is no time.
 
     Args:
-        text: ISO 8601, ``2016/7/1 2:00``, or, if so ordered, ``1.7.2016 2:00`` with ``/`` or ``-``
-            for the points, too.
+        text: ISO 8601, ``2016/7/1 2:00``, a month ``2016-07`` or a quarter ``2016Q3``, which stand
+            for their first day; or, if so ordered, ``1.7.2016 2:00`` with ``/`` or ``-`` for the
+            points, too.
         first: What comes first in the latter.
+        date_format: The only format to accept, as ``datetime.strptime`` has it.
 
     Returns:
-        The time in UTC if the text names an offset from it, else without a time zone.
+        The time with its offset from UTC if the text names one, else without a time zone.
 
     Example:
         >>> parse_time("2016/7/1 2:00"), parse_time("noon")
         (datetime.datetime(2016, 7, 1, 2, 0), None)
-        >>> parse_time("2016-07-01T02:00:00+02:00")
-        datetime.datetime(2016, 7, 1, 0, 0, tzinfo=datetime.timezone.utc)
+        >>> str(parse_time("2016-07-01T02:00:00.25+02:00")), str(parse_time("1960Q2"))
+        ('2016-07-01 02:00:00.250000+02:00', '1960-04-01 00:00:00')
         >>> parse_time("1.7.2016", "day"), parse_time("1.7.2016")
         (datetime.datetime(2016, 7, 1, 0, 0), None)
     """
     try:
-        if match := _SLASHES.fullmatch(text):
-            year, month, day, *clock = match.groups()
-        elif match := _YEAR_LAST.fullmatch(text):
+        if date_format:
+            return datetime.strptime(text, date_format)
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            pass
+        if match := _QUARTER.fullmatch(text):
+            return datetime(int(match[1]), 3 * int(match[2]) - 2, 1)
+        if match := _YEAR_FIRST.fullmatch(text):
+            year, _, month, day, *clock = match.groups()
+        elif first != "year" and (match := _YEAR_LAST.fullmatch(text)):
             one, *others, year = match.groups()[:5]
             two = next(part for part in others if part is not None)
-            if first == "year":
-                return None
             (day, month), clock = (
                 (one, two) if first == "day" else (two, one),
                 [*match.groups()[5:]],
             )
         else:
-            return _in_utc(datetime.fromisoformat(text).replace(microsecond=0))
-        date = f"{year}-{month:0>2}-{day:0>2}"
-        hour, minute, second, offset = clock
-        time = f"{hour or 0:0>2}:{minute or '00'}:{second or '00'}{offset or ''}"
-        return _in_utc(datetime.fromisoformat(f"{date}T{time}"))
+            return None
+        hour, minute, second, fraction, offset = clock
+        date = f"{year}-{month:0>2}-{day or 1:0>2}"
+        time = f"{hour or 0:0>2}:{minute or '00'}:{second or '00'}.{fraction or '0'}{offset or ''}"
+        return datetime.fromisoformat(f"{date}T{time}")
     except (ValueError, OverflowError):
         return None
 
 
-def _in_utc(time: datetime) -> datetime:
-    return time if time.tzinfo is None else time.astimezone(UTC)
-
-
-def parse_epoch(text: str, unit: Literal["s", "ms"]) -> datetime | None:
-    """A time in UTC from seconds or milliseconds since 1970, to the second; None if it is none.
+def parse_epoch(text: str, unit: TimeUnit) -> datetime | None:
+    """Parses a time in UTC from a number since 1970, to the microsecond; None if it is none.
 
     Example:
         >>> parse_epoch("1467331200000", "ms")
@@ -151,7 +162,13 @@ def parse_epoch(text: str, unit: Literal["s", "ms"]) -> datetime | None:
     if not is_number(text):
         return None
     try:
-        return _EPOCH + timedelta(seconds=math.floor(float(text) / {"s": 1, "ms": 1000}[unit]))
+        whole = int(text)  # float64 does not hold nanoseconds
+    except ValueError:
+        microseconds = round(float(text) * (10**6 / _PER_SECOND[unit]))
+    else:
+        microseconds = whole * 10**6 // _PER_SECOND[unit]
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return None
 

@@ -1,4 +1,4 @@
-"""How a table writes its cells: separators, decimal points, times, missing values."""
+"""How a table is written: separators, decimal points, times, missing values, encoding."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, get_args, get_origin
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.annotations import hints_of, of_type
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.annotations import check_fields
+from flax_linattn.checks import OptionError, choice, listed, shown
 from flax_linattn.data.cells import (
     MISSING,
     BadCellError,
@@ -24,6 +24,7 @@ from flax_linattn.data.cells import (
     parse_time,
     split_cells,
 )
+from flax_linattn.data.times import as_zone
 
 _SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 _SPELLINGS = {**_SEPARATORS, "\t": "\t"}
@@ -36,15 +37,22 @@ class Dialect:
     """How a table is written; frozen and hashable.
 
     Attributes:
-        separator: what stands between cells: a comma, a semicolon, "|" or "tab"; "auto" looks at
-            the first two lines, and asks where more than one would do.
-        decimal: what stands before the decimals of a number: a point or a comma.
-        time_column: the column of times, by its name; default the first if it is no number or named
-            date, time or timestamp, else the one of such a name.
+        separator: column separator: a comma, a semicolon, "|" or "tab"; "auto" infers it from the
+            first two lines, and asks where more than one would do.
+        decimal: decimal mark of numbers: a point or a comma.
+        time_column: name of the column of times, or the names of two columns, of dates and of clock
+            times, which are joined; default the first if it is no number or named date, time,
+            timestamp or ds, else the one of such a name.
         day_first: whether dates such as 1/7/2016 begin with the day.
         month_first: whether they begin with the month.
-        time_unit: of times that are numbers: seconds ("s") or milliseconds ("ms") since 1970, UTC.
+        date_format: format of the times as Python's strptime has it, such as "%d %b %Y %H:%M";
+            default ISO 8601 and its like.
+        time_unit: of times that are numbers: seconds ("s"), milliseconds ("ms"), microseconds
+            ("us") or nanoseconds ("ns") since 1970, UTC.
+        timezone: IANA name of the time zone of times without an offset from UTC, such as
+            Europe/Berlin; others are converted to it. Default: none.
         missing_values: further texts or numbers that stand for a missing value, such as -9999.
+        encoding: of the text, such as latin-1; "auto" is UTF-8, or UTF-16 with a byte-order mark.
 
     Raises:
         ValueError: an option is out of range, or two do not go together.
@@ -52,18 +60,20 @@ class Dialect:
 
     Example:
         >>> dialect = Dialect(separator=";", decimal=",", day_first=True, missing_values=("-9999",))
-        >>> cells = dialect.split("1.7.2016 2:00;5,5;-9999,0")
-        >>> dialect.time(cells[0]), dialect.numbers(cells[1:]).tolist()
+        >>> dialect.time("1.7.2016 2:00"), dialect.numbers(["5,5", "-9999,0"]).tolist()
         (datetime.datetime(2016, 7, 1, 2, 0), [5.5, nan])
     """
 
     separator: str = "auto"
     decimal: str = "."
-    time_column: str = ""
+    time_column: str | tuple[str, ...] = ""
     day_first: bool = False
     month_first: bool = False
-    time_unit: Literal["none", "s", "ms"] = "none"
+    date_format: str = ""
+    time_unit: Literal["none", "s", "ms", "us", "ns"] = "none"
+    timezone: str = ""
     missing_values: tuple[str, ...] = ()
+    encoding: str = "auto"
 
     def __post_init__(self) -> None:
         if isinstance(self.missing_values, (str, int, float)):
@@ -72,23 +82,43 @@ class Dialect:
                 f"({str(self.missing_values)!r},).",
                 "missing_values",
             )
-        for name, hint in hints_of(type(self)).items():
-            if get_origin(hint) is Literal:
-                choice(get_args(hint), **{name: getattr(self, name)})
-            of_type(hint, **{name: getattr(self, name)})
+        check_fields(self)
         choice(["auto", *_SPELLINGS], separator=self.separator)
         choice([".", ","], decimal=self.decimal)
+        columns = self.time_columns
         object.__setattr__(self, "missing_values", tuple(self.missing_values))  # of JSON a list
+        object.__setattr__(self, "time_column", columns if len(columns) > 1 else "".join(columns))
         if self.separator == self.decimal:
             raise OptionError(
                 "separator and decimal must differ, got ',' for both; give the separator.",
                 "separator",
                 "decimal",
             )
-        if self.day_first and self.month_first:
+        orders = {"day_first": self.day_first, "month_first": self.month_first,
+                  "date_format": bool(self.date_format)}  # fmt: skip
+        if sum(orders.values()) > 1:
             raise OptionError(
-                "dates begin with the day or the month; leave one out.", "day_first", "month_first"
+                "dates begin with the day or the month, or have a format of their own; leave one "
+                "out.",
+                *(name for name, given in orders.items() if given),
             )
+        if len(columns) > 2:
+            raise OptionError(
+                f"time_column must be a column, or two of dates and clock times, got "
+                f"{listed(columns)}.",
+                "time_column",
+            )
+        if self.timezone:
+            as_zone(self.timezone)
+        try:
+            if self.encoding != "auto":
+                "".encode(self.encoding)
+        except (LookupError, ValueError):
+            raise OptionError(
+                f"encoding must be one of Python's, such as utf-8 or latin-1, got "
+                f"{shown(self.encoding)}.",
+                "encoding",
+            ) from None
 
     def sniff(self, lines: Sequence[str]) -> list[str]:
         """The separators that would do for lines.
@@ -112,21 +142,6 @@ class Dialect:
             found = ["," if "," in found else found[0]] if len(found) > 1 else found
         return found
 
-    def split(self, text: str) -> list[str]:
-        """The cells of a line.
-
-        Raises:
-            ValueError: As ``split_cells``; the line would do with several separators.
-        """
-        separators = self.sniff([text])
-        if len(separators) > 1:
-            raise OptionError(
-                f"expected cells separated by one character, got {text[:40]!r}, which "
-                f"{listed_separators(separators)} would do for; give separator.",
-                "separator",
-            )
-        return split_cells(text, separators[0])
-
     def numbers(self, cells: Sequence[str]) -> NDArray[np.float64]:
         """Finite numbers; NaN stands for a missing one.
 
@@ -134,7 +149,7 @@ class Dialect:
             BadCellError: A cell is something else.
         """
         try:
-            values = parse_numbers([*map(self._point, cells)], self._missing[0])
+            values = parse_numbers([*map(self.point, cells)], self._missing[0])
         except BadCellError as bad:
             raise BadCellError(bad.index, cells[bad.index]) from None
         return self.without_codes(values)
@@ -144,31 +159,58 @@ class Dialect:
         codes = self._missing[1]
         return np.where(np.isin(values, codes), np.nan, values) if codes.size else values
 
-    def is_number(self, text: str) -> bool:
-        """Whether a cell holds a finite number."""
-        return is_number(self._point(text))
+    def number(self, text: str) -> float | None:
+        """The finite number of a cell; None if it holds something else."""
+        text = self.point(text)
+        return float(text) if is_number(text) else None
 
     def is_value(self, text: str) -> bool:
         """Whether a cell holds a finite number, or says that there is none."""
-        return is_value(self._point(text), self._missing[0])
+        return is_value(self.point(text), self._missing[0])
 
     def time(self, text: str) -> datetime | None:
-        """A time, in UTC if it names an offset or is a number; None if it is none."""
+        """A time; in UTC if it is a number, in ``timezone`` if that is given; None if it is none.
+
+        A time that names its offset from UTC has this offset.
+        """
         if self.time_unit != "none":
-            return parse_epoch(text, self.time_unit)
-        return parse_time(text, self._first)
+            time = parse_epoch(self.point(text), self.time_unit)
+        else:
+            time = parse_time(text, self.date_order, self.date_format)
+        if time is None or not self.timezone:
+            return time
+        zone = as_zone(self.timezone)
+        try:
+            return time.replace(tzinfo=zone) if time.tzinfo is None else time.astimezone(zone)
+        except OverflowError:  # the first and the last day of the calendar
+            return None
 
     @property
-    def _first(self) -> DateOrder:
+    def time_columns(self) -> tuple[str, ...]:
+        """The names of the columns of times that are given."""
+        given = self.time_column
+        return (given,) * bool(given) if isinstance(given, str) else tuple(given)
+
+    @property
+    def date_order(self) -> DateOrder:
+        """What comes first in a date of digits."""
         return "day" if self.day_first else "month" if self.month_first else "year"
 
-    def _point(self, text: str) -> str:
+    @property
+    def missing_texts(self) -> list[str]:
+        """How files write a missing value most often, for a reader that minds upper case."""
+        found = self._missing[0]
+        spelled = (spelling for text in found for spelling in (text, text.upper(), text.title()))
+        return [*dict.fromkeys((*spelled, "NaN", *self.missing_values))]
+
+    def point(self, text: str) -> str:
+        """A cell with a decimal point."""
         return text.translate(_DECIMAL_COMMAS) if self.decimal == "," else text
 
     @functools.cached_property
     def _missing(self) -> tuple[frozenset[str], NDArray[np.float64]]:
         """Those as texts, in lower case, and those as numbers."""
-        given = [self._point(text.strip().lower()) for text in self.missing_values]
+        given = [self.point(text.strip().lower()) for text in self.missing_values]
         codes = [float(text) for text in given if is_number(text)]
         return MISSING | frozenset(given), np.array(codes, np.float64)
 

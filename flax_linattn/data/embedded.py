@@ -5,8 +5,8 @@ from importlib import resources
 
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.episodes import Episodes, read_d4rl
+from flax_linattn.data.load import load_series
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
 
 
@@ -53,7 +53,7 @@ def etth1() -> TimeSeries:
     """
     folder = resources.files("flax_linattn.data") / "sets" / "ETTh1"
     with resources.as_file(folder / "ETTh1.csv.gz") as path:
-        return load_table(path)
+        return load_series(path)
 
 
 def pendulum() -> Episodes:

@@ -94,13 +94,23 @@ def open_uncompressed(path: Path) -> IO[bytes]:
     return opened
 
 
+def text_encoding(path: Path) -> str:
+    """The encoding of a text file by its byte-order mark: ``utf-16``, else ``utf-8``."""
+    try:
+        with open_uncompressed(path) as file:
+            return "utf-16" if file.read(2) in _UTF16 else "utf-8"
+    except STREAM_DAMAGE:
+        return "utf-8"
+
+
 class LineReader:
     r"""Lines of a text file, plain or compressed by gzip or xz.
 
-    A byte that is not UTF-8 (old files hold Latin-1 comments) becomes a backslash escape.
+    A byte that is not of the encoding (old files hold Latin-1 comments) becomes a backslash escape.
 
     Args:
         path: The file; its first bytes say whether it is compressed.
+        encoding: A codec's name; "auto" is UTF-8, or UTF-16 where a byte-order mark says so.
 
     Attributes:
         path: The file.
@@ -109,9 +119,8 @@ class LineReader:
 
     Raises:
         FileNotFoundError: There is no such file.
-        DataFormatError: The file is no UTF-8 text, or not what its suffix says; while reading,
-            where the compressed stream is damaged or cut short, a line holds a NUL byte, or more
-            than 64 Mi characters.
+        DataFormatError: The file is not what its suffix says; while reading, where the compressed
+            stream is damaged or cut short, a line holds a NUL byte, or more than 64 Mi characters.
 
     Example:
         >>> import gzip, pathlib, tempfile
@@ -123,20 +132,18 @@ class LineReader:
         ['hello', 'world'] 2 False
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, encoding: str = "auto") -> None:
         self.path = Path(path)
         self.line = 0
         self.terminated = True
         self._suffix = ""
         check_is_file(self.path)
-        self._file = self._open()
+        self._file = self._open(text_encoding(self.path) if encoding == "auto" else encoding)
 
-    def _open(self) -> TextIO:
+    def _open(self, encoding: str) -> TextIO:
         with open(self.path, "rb") as file:
             start = file.read(6)
-        if start.startswith(_UTF16):
-            raise self.error("UTF-8 text", "UTF-16", "save it as UTF-8")
-        how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
+        how: dict[str, Any] = {"encoding": encoding, "errors": "backslashreplace"}
         for suffix in _TEXTS:
             magic, opener = _COMPRESSED[suffix]
             if start.startswith(magic):

@@ -10,10 +10,10 @@ from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.digits import load_spoken_arabic_digits
-from flax_linattn.data.parquet import SUFFIXES, read_parquet
+from flax_linattn.data.frames import NIXTLA_ID, default_id, series_of
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.table import load_table, read_table
+from flax_linattn.data.tables import column_names, read_table
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
 from flax_linattn.data.unknown import UnknownChannelError
@@ -62,47 +62,68 @@ def load_series(
     resample: str = "",
     dialect: Dialect = PLAIN,
 ) -> TimeSeries:
-    r"""Loads one long series from a table, a ``.tsf`` file (``.gz`` or ``.xz`` too) or Parquet.
+    r"""Loads one long series from a table or a ``.tsf`` file, one row a time.
+
+    Tables are text, plain, ``.gz`` or ``.xz``, Parquet (``.parquet``), Feather (``.feather``,
+    ``.arrow``), or the first sheet of an Excel file (``.xlsx``, with the extra ``excel``).
+
+    The first column holds the times if it is no number, or named date, time, timestamp or ds;
+    another one of such a name if it does not. They are ISO 8601 (``2016-07-01 00:00:00``),
+    ``2016/7/1 0:00``, months ``2016-07``, quarters ``2016Q3`` or, in a first column "year", years,
+    and never fall; other ways to write them are options of ``dialect``. Times with an offset from
+    UTC are at this offset if it is the same in all rows, else in UTC. Where times repeat or miss,
+    rows stay as they are: see ``TimeSeries.repeated`` and ``gaps``; a file of which more than half
+    of the rows do so is refused. Time-Series-Library's files are of this kind, and those of
+    laiguokun's collection, which have neither header nor times. Cells of text may stand in quotes.
+    An empty one, ``?``, ``NA``, ``#N/A`` or ``NaN`` is a missing value. Blank lines and comments
+    are left out: lines that begin with ``#`` before the header, with ``#`` and a blank after it.
 
     Args:
-        path: The file; ``.tsf`` and ``.parquet`` by its name, anything else is read as a table.
-            Parquet takes pyarrow: the extra ``parquet``.
-        header: As in ``load_table``.
-        channels: The channels to read, in this order. Default: all.
-        times: As in ``load_table``.
-        resample: As in ``load_table``.
-        dialect: As in ``load_table``.
+        path: The file; its name says the format, and anything else is read as text.
+        header: Whether the first line of text names the columns. Default: if it begins with "date"
+            or the like, or holds words alone, and not if it begins with a time. A line of numbers
+            alone, or of words beside numbers (a name, or a damaged number?) needs this option;
+            but numbers alone in a ``.txt`` file are a row.
+        channels: The columns to read, in this order; the others may hold anything. Default: all.
+        times: "strict" refuses a row of the same time as the one before; "irregular" takes rows in
+            order where more than half of them do not follow at one distance, too.
+        resample: Takes the means within intervals of this length, such as "1h": see ``resample``.
+        dialect: Separators, decimal points, times, missing values and encoding.
+
+    Returns:
+        The series; without a header its channels are ``0``, ``1``, ...
 
     Raises:
-        ValueError: The series of a ``.tsf`` file are not of the same times; a channel is unknown;
-            the name is that of a classification set.
         FileNotFoundError: There is no such file.
-        DataFormatError: The file breaks its format; see ``load_table`` and ``load_tsf``.
+        ValueError: A channel is unknown, or asked for twice; ``times`` is something else; the
+            series of a ``.tsf`` file are not of the same times; the name is that of a
+            classification set, or the table holds several series.
+        DataFormatError: The file breaks its format; the message names the line, or the row.
 
     Example:
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "toy.csv")
-        ...     _ = path.write_text("a,b\n1,2\n3,4\n")
-        ...     load_series(path).values.tolist()
-        [[1.0, 2.0], [3.0, 4.0]]
+        ...     _ = path.write_text("date,load,OT\n2016-07-01 00:00,5,30.5\n2016-07-01 01:00,,27\n")
+        ...     series = load_series(path)
+        >>> series.channels, series.values.tolist(), series.index[1]
+        (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], Timestamp('2016-07-01 01:00:00'))
     """
     if _suffix(path) in _LOADERS:
         raise ValueError(
             f"expected a table or a .tsf file, got {Path(path).name!r}, labelled examples (they "
             "are for `flax-linattn train classify`, and load_dataset)"
         )
-    if Path(path).suffix.lower() in SUFFIXES:
-        return read_parquet(Path(path), "", channels, times, resample, dialect)[0]
     if _suffix(path) != ".tsf":
-        return load_table(
-            path,
-            header=header,
-            channels=channels,
-            times=times,
-            resample=resample,
-            dialect=dialect,
-        )
+        several = _load(path, "", header, channels, times, resample, dialect)
+        if len(several) > 1:
+            raise OptionError(
+                f"{path}: expected one series, got {len(several)} in column {NIXTLA_ID!r}; read "
+                f"all with load_long, id_column={NIXTLA_ID!r}.",
+                "id_column",
+                id_column=NIXTLA_ID,
+            )
+        return several[0]
     all_series = load_tsf(path)
     if channels is not None:
         named = {series.name: series for series in all_series}
@@ -141,13 +162,13 @@ def load_long(
     Rows of one series need not stand together; those of each are in the order of their times.
 
     Args:
-        path: The file, as of ``load_table``, or ``.parquet``.
-        id_column: The name of that column.
-        header: As in ``load_table``.
+        path: A table, as of ``load_series``.
+        id_column: The name of that column, such as ``unique_id``.
+        header: As in ``load_series``.
         channels: The columns to read, in this order. Default: all but ids and times.
-        times: As in ``load_table``, within each series.
-        resample: As in ``load_table``.
-        dialect: As in ``load_table``; ``time_column`` names the column of times.
+        times: As in ``load_series``, within each series.
+        resample: As in ``load_series``.
+        dialect: As in ``load_series``; ``time_column`` names the column of times.
 
     Returns:
         The series in the order of their first rows, named by their ids; all have the same channels,
@@ -168,9 +189,45 @@ def load_long(
         >>> [(series.name, series.values.ravel().tolist()) for series in several]
         [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
     """
-    if Path(path).suffix.lower() in SUFFIXES:
-        return read_parquet(Path(path), id_column, channels, times, resample, dialect)
-    return read_table(path, header, channels, times, resample, dialect, id_column)
+    return _load(path, id_column, header, channels, times, resample, dialect)
+
+
+def find_id_column(path: str | Path, dialect: Dialect = PLAIN) -> str:
+    r"""The column of ids of a table in the form of Nixtla's libraries: ``unique_id`` beside ``ds``.
+
+    Args:
+        path: A file, as of ``load_series``.
+        dialect: As there.
+
+    Returns:
+        Its name; "" if there is none, or no such file, which its reader reports.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "panel.csv")
+        >>> _ = path.write_text("unique_id,ds,y\nA,2024-01-01,5\n")
+        >>> find_id_column(path)
+        'unique_id'
+    """
+    try:
+        return default_id(column_names(Path(path), dialect))
+    except (ValueError, OSError):
+        return ""
+
+
+def _load(
+    path: str | Path,
+    id_column: str,
+    header: bool | None,
+    channels: Sequence[str] | None,
+    times: TimesPolicy,
+    resample: str,
+    dialect: Dialect,
+) -> tuple[TimeSeries, ...]:
+    table = read_table(path, dialect, header=header, texts=[id_column, NIXTLA_ID])
+    id_column = id_column or default_id(table.names)
+    name = Path(path).name.split(".")[0]
+    return series_of(table, name, id_column, channels, times, resample, dialect)
 
 
 def _start(series: TimeSeries) -> str:

@@ -18,8 +18,8 @@ from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_
 from flax_linattn.estimators.histories import (
     ID,
     TARGET,
-    Columns,
     History,
+    Reading,
     as_future,
     as_history,
     as_time,
@@ -130,8 +130,13 @@ class Forecaster(Estimator):
         at_least(1, horizon=self.horizon)
         at_least(0, input_length=self.input_length)
         given = dict(self.options or {})
-        columns = Columns(given.get("id_column") or ID, given.get("time_column") or "")
-        history = as_history(X, columns=columns)
+        reading = Reading(
+            given.get("id_column") or ID,
+            given.get("time_column") or "",
+            times=given.get("times", "report"),
+            resample=given.get("resample", ""),
+        )
+        history = as_history(X, reading=reading)
         task: Any = get_task("forecast")
         init = InitRun.of(init_run)
         config = self._config(task, history, init)
@@ -281,12 +286,17 @@ class Forecaster(Estimator):
         self, run: Run, X: Any, X_future: Any
     ) -> tuple[History, Mapping[int, HorizonForecast]]:
         """What is forecast from, and the forecast after each series that is long enough."""
-        history, problem = self._history, run.problem
+        history, problem, source = self._history, run.problem, run.config.data
         if X is not None:
-            columns = Columns(history.id_name, history.time_name or "", history.categories)
-            history = as_history(X, problem.channels, columns)
-        freq = run.config.data.freq
-        series = tuple(problem.in_zone(with_frequency(one, freq)) for one in history.series)
+            reading = Reading(
+                history.id_name,
+                history.time_name or "",
+                history.categories,
+                source.times,
+                source.resample,
+            )
+            history = as_history(X, problem.channels, reading)
+        series = tuple(problem.in_zone(with_frequency(one, source.freq)) for one in history.series)
         history = dataclasses.replace(history, series=series)
         for one in series:
             problem.check_fits(one)

@@ -25,19 +25,23 @@ MAX_CATEGORIES = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
-    """Names of the columns of a panel, of those that are not given those of Nixtla's libraries.
+class Reading:
+    """How frames are read, as the options of the command have it.
 
     Attributes:
-        id: of the series of each row.
-        time: of the times; default that of Nixtla's libraries in a frame of these, else the index,
-            or the only column of times.
+        id: name of the column that names the series of each row.
+        time: of the column of times; default that of Nixtla's libraries in a frame of these, else
+            the index, or the only column of times.
         categories: of columns of strings, the strings that were fitted; None to take all.
+        times: what is done about irregular times, see ``data.from_frame``.
+        resample: the interval whose means are taken, likewise.
     """
 
     id: str = ID
     time: str = ""
     categories: Mapping[str, tuple[str, ...]] | None = None
+    times: data.TimesPolicy = "report"
+    resample: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,7 +171,7 @@ def _joined(indices: Sequence[pd.Index]) -> pd.Index:
 def as_history(
     given: Any,
     channels: Sequence[str] | None = None,
-    columns: Columns = Columns(),
+    reading: Reading = Reading(),
     name: str = "the history",
 ) -> History:
     """Reads series.
@@ -176,7 +180,7 @@ def as_history(
         given: numbers [T, C] or [T]; or a data frame or pandas series of them. One with a column of
             ids, or with a MultiIndex whose last level is time, is a panel.
         channels: those that it has to have; of a frame by name.
-        columns: names of columns of a panel.
+        reading: how frames are read.
         name: of a single series, for messages.
 
     Raises:
@@ -192,14 +196,14 @@ def as_history(
     """
     if isinstance(given, pd.Series):
         label = 0 if given.name is None else given.name
-        history = _read_frame(given.to_frame(label), channels, columns, name)
+        history = _read_frame(given.to_frame(label), channels, reading, name)
         return dataclasses.replace(history, ndim=1, name=given.name)
     if isinstance(given, pd.DataFrame):
-        return _read_frame(given, channels, columns, name)
+        return _read_frame(given, channels, reading, name)
     frame = nw.from_native(given, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         pandas = frame.to_arrow().to_pandas(date_as_object=False)
-        history = _read_frame(pandas, channels, columns, name)
+        history = _read_frame(pandas, channels, reading, name)
         return dataclasses.replace(history, library=frame.implementation)
     return _read_array(given, channels, name)
 
@@ -224,7 +228,7 @@ def _read_array(given: Any, channels: Sequence[str] | None, name: str) -> Histor
 
 
 def _read_frame(
-    given: pd.DataFrame, channels: Sequence[str] | None, columns: Columns, name: str
+    given: pd.DataFrame, channels: Sequence[str] | None, reading: Reading, name: str
 ) -> History:
     """A frame, whose ids and times are brought into one form for ``data.from_frame``."""
     frame, ids, time_name = given, None, None
@@ -232,13 +236,13 @@ def _read_frame(
         ids = given.index.droplevel(-1)
         frame = given.set_axis(given.index.get_level_values(-1))
     else:
-        if columns.id in frame.columns:
-            ids = pd.Index(frame[columns.id])
-            frame = frame.drop(columns=columns.id)
-        time_name = columns.time or (TIME if ids is not None and TIME in frame.columns else None)
+        if reading.id in frame.columns:
+            ids = pd.Index(frame[reading.id])
+            frame = frame.drop(columns=reading.id)
+        time_name = reading.time or (TIME if ids is not None and TIME in frame.columns else None)
         if time_name is not None and time_name in frame.columns:
             frame = frame.set_index(time_name)
-        elif columns.time and pd.api.types.is_integer_dtype(frame.index):
+        elif reading.time and pd.api.types.is_integer_dtype(frame.index):
             raise OptionError(
                 f"unknown column {time_name!r}; {name} has {listed([*map(str, frame)])}.",
                 "time_column",
@@ -254,10 +258,15 @@ def _read_frame(
     categories: Mapping[str, tuple[str, ...]] = {}
     if ids is not None:
         texts = _as_texts(ids, name)
-        plain, categories = _encode(plain, texts, columns.categories, name)
+        plain, categories = _encode(plain, texts, reading.categories, name)
         plain = plain.assign(**{ID: texts})
     read: Any = data.from_frame(
-        plain, id_column=None if ids is None else ID, channels=channels, name=name
+        plain,
+        id_column=None if ids is None else ID,
+        channels=channels,
+        times=reading.times,
+        resample=reading.resample,
+        name=name,
     )
     series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
     if pd.api.types.is_integer_dtype(plain.index) and series[0].times is None:
@@ -400,12 +409,12 @@ def as_future(
             f"expected X_future as a frame with {listed(needed)}, like the history, got "
             f"{type(given).__name__}."
         )
-    columns = Columns(history.id_name, history.time_name or "", {})
+    reading = Reading(history.id_name, history.time_name or "", {}, "irregular")
     there = {str(label) for label in getattr(given, "column_names", given.columns)}
     if gone := [name for name in needed if name not in there]:
         raise ValueError(f"X_future has no column {gone[0]!r}, got {listed(sorted(there), 9)}.")
     chosen = [name for name in names if name in there]
-    future = as_history(given, chosen, columns, "X_future")
+    future = as_history(given, chosen, reading, "X_future")
     by_name = {one.name: one for one in future.series}
     found = []
     for one, index in zip(history.series, indices, strict=True):

@@ -81,16 +81,16 @@ def table(tmp_path, seconds):
 def test_mostly_irregular_rows_are_refused(tmp_path):
     path = table(tmp_path, np.random.default_rng(0).integers(1, 4000, 1199))
     with pytest.raises(DataFormatError, match=r"toy\.csv:3: .* got 1,19\d of 1,199") as error:
-        data.load_table(path)
+        data.load_series(path)
     assert error.value.options == ("resample", "times", "id_column")
-    assert data.load_table(path, times="irregular").num_steps == 1200
+    assert data.load_series(path, times="irregular").num_steps == 1200
     hourly = data.load_series(path, resample="1h")
     assert hourly.freq == "h" and hourly.num_gaps == 0
 
 
 @pytest.mark.parametrize("seconds", [[3600, 3600, 0, 0], [86400] * 7 + [3 * 86400], [60, 3600]])
 def test_a_few_that_do_not_follow_are_told(tmp_path, seconds):
-    series = data.load_table(table(tmp_path, seconds))
+    series = data.load_series(table(tmp_path, seconds))
     assert series.num_steps == len(seconds) + 1
     assert len(series.gaps) + len(series.repeated) > 0
 
@@ -100,7 +100,7 @@ def test_times_that_series_share_are_refused_without_their_id(tmp_path):
     lines = [f"2024-01-{day:02},{shop},{day}" for day in range(1, 20) for shop in "ab"]
     path.write_text("\n".join(["date,shop,sales", *lines]) + "\n")
     with pytest.raises(DataFormatError, match=r"toy\.csv:3: .* got 19 of 37 .* id_column="):
-        data.load_table(path, channels=["sales"])
+        data.load_series(path, channels=["sales"])
     assert [one.num_steps for one in data.load_long(path, id_column="shop")] == [19, 19]
-    weekly = data.load_table(path, channels=["sales"], resample="1w")
+    weekly = data.load_series(path, channels=["sales"], resample="1w")
     assert weekly.values.ravel().tolist() == [4.0, 11.0, 17.0]

@@ -1,5 +1,6 @@
 """Files of time series and tables."""
 
+import itertools
 import random
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from flax_linattn.data import digits
 from tests.fuzz.subject import Case, TextSubject
 
 ROWS = [(f"2024-01-{1 + i // 8:02} {i % 8:02}:00:00", i * 0.25, 7 - i) for i in range(12)]
+BLANKS = " \t\f\v\x1c\x1d\x1e\x1f\x85\xa0\u2028"
 FRAME = " ".join(["0.5", "-1.25"] * 6 + ["3"])
 
 
@@ -86,8 +88,9 @@ def check_loaded(loaded: data.TimeSeriesDataset | data.TimeSeries, path: Path) -
     assert all(x.dtype == np.float64 and not np.isinf(x).any() for x in values)
     if "headless" in path.name and path.suffix not in (".gz", ".xz"):
         assert isinstance(loaded, data.TimeSeries)
-        lines = re.split("\r\n|\r|\n", path.read_text("utf-8-sig", errors="replace"))
-        assert loaded.num_steps == sum(
-            bool(line.strip(" \t\f\v\x1c\x1d\x1e\x1f\x85\xa0\u2028")) and not line.startswith("#")
-            for line in lines
-        )
+        content = path.read_bytes()
+        marked = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        text = content.decode("utf-16" if marked else "utf-8-sig", errors="replace")
+        lines = [line for line in re.split("\r\n|\r|\n", text) if line.strip(BLANKS)]
+        rows = itertools.dropwhile(lambda line: line.startswith("#"), lines)
+        assert loaded.num_steps == sum(re.match(r"#(\s|$)", line) is None for line in rows)

@@ -86,7 +86,7 @@ def test_folds_from_windows_are_those_of_a_plain_loop(folder, capsys):
     out = succeed(capsys, "backtest", str(folder), "--folds", "3")
     report = json.loads((folder / "backtest/plain-3/backtest.json").read_text())
     run = tasks.load_run(folder)
-    series = data.load_table(run.config.data.csv)
+    series = data.load_series(run.config.data.csv)
     arrays = standardize(series, run.problem)
     forecast = compile_forecast(run)
     windows = PanelWindows([run.problem], arrays, [range(TRAIN, ROWS)], run.config)
@@ -138,7 +138,7 @@ def test_what_is_finished_is_not_done_again(folder, monkeypatch):
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_fold_without_known_values_counts_in_no_mean(folder, monkeypatch, carry):
     run = tasks.load_run(folder)
-    series = data.load_table(run.config.data.csv)
+    series = data.load_series(run.config.data.csv)
     values = series.values.copy()
     values[110:130] = np.nan
     blanked = dataclasses.replace(series, values=values)
@@ -161,7 +161,7 @@ def test_a_fold_without_known_values_counts_in_no_mean(folder, monkeypatch, carr
 def test_a_carried_stream_goes_on_over_all_rows(folder):
     found = backtest(folder, folds=2, carry=True, context=0).values["by_fold"]
     run = tasks.load_run(folder)
-    series = data.load_table(run.config.data.csv)
+    series = data.load_series(run.config.data.csv)
     stream = ForecastStream(run, context=0)
     mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
     forecasts = [
@@ -200,7 +200,7 @@ def recorded(monkeypatch, series):
 @pytest.mark.parametrize("carry", [False, True])
 def test_what_comes_after_an_origin_changes_no_forecast(carry, folder, monkeypatch):
     """Of the model and of the ridges: those that know the changed row differ."""
-    series, made = data.load_table(tasks.load_run(folder).config.data.csv), []
+    series, made = data.load_series(tasks.load_run(folder).config.data.csv), []
     monkeypatch.setattr(backtests, "_summary", lambda *args: tasks.Report({}))
     for change in (0.0, 3.0):
         values = series.values.copy()
@@ -231,7 +231,7 @@ def test_a_model_trained_anew_knows_no_row_of_its_fold(folder, monkeypatch):
             for row in where[change]:
                 lines[row] = lines[row].partition(",")[0] + ",9,9"
             run.config.data.csv.write_text("\n".join(lines) + "\n")
-            series = data.load_table(run.config.data.csv)
+            series = data.load_series(run.config.data.csv)
             panel = SeriesPanel.of_one(series, run.problem.parts)
             monkeypatch.setattr(backtests, "own_panel", lambda _, panel=panel: panel)
             shutil.rmtree(folder / "backtest", ignore_errors=True)

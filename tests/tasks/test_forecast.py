@@ -68,7 +68,7 @@ def test_what_a_run_folder_says(run_dir, csv):
     problem = tasks.load_run(run_dir).problem
     assert isinstance(problem, ForecastSpec)
     assert problem.season == 24 and problem.marks == ("hour", "weekday", "day", "day of year")
-    fitted = data.load_table(csv).fill_forward().values[:140]
+    fitted = data.load_series(csv).fill_forward().values[:140]
     np.testing.assert_allclose(problem.standardizer.mean, fitted.mean(axis=0))
 
 
@@ -76,11 +76,11 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
     """Worked out again, window by window, from the file."""
     report = json.loads((run_dir / "test.json").read_text())
     run = tasks.load_run(run_dir)
-    values = data.load_table(csv).fill_forward().values
+    values = data.load_series(csv).fill_forward().values
     mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
     stream = [ForecastStream(run, context=0) for _ in range(160, 200 - HORIZON + 1)]
     squares, naives, seasonal = [], [], []
-    times = data.load_table(csv).times
+    times = data.load_series(csv).times
     assert times is not None
     for i, start in enumerate(range(160, 200 - HORIZON + 1)):
         for t in range(start - INPUT, start):
@@ -91,7 +91,7 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
         seasonal.append(np.abs(values[start - 24 : start - 24 + HORIZON] - truth))
         if i == 3:
             break
-    arrays = standardize(data.load_table(csv), run.problem)
+    arrays = standardize(data.load_series(csv), run.problem)
     windows = PanelWindows([run.problem], arrays, [range(160, 163 + HORIZON)], run.config)
     few = evaluate_model(run, windows).values | evaluate_baselines(run, windows)
     assert few["num_test_windows"] == 4
@@ -105,7 +105,7 @@ def test_errors_by_step_and_by_channel_are_those_of_a_plain_loop(run_dir, csv):
     """Of model and yardsticks; a missing value counts nowhere."""
     report = json.loads((run_dir / "test.json").read_text())
     run = tasks.load_run(run_dir)
-    series = data.load_table(csv)
+    series = data.load_series(csv)
     values = series.values.copy()
     values[190, 1] = np.nan
     series = dataclasses.replace(series, values=values)
@@ -148,7 +148,7 @@ def test_validation_rows_are_those_that_selected_the_parameters(run_dir, csv, ca
     best = min(line["validation_mse"] for line in lines)
     assert report["validation_mse"] == pytest.approx(best, rel=1e-5)
     run = tasks.load_run(run_dir)
-    values = standardize(data.load_table(csv), run.problem)["values"]
+    values = standardize(data.load_series(csv), run.problem)["values"]
     errors = [
         values[start - 1] - values[start : start + HORIZON]
         for start in range(140, 160 - HORIZON + 1)
@@ -200,7 +200,7 @@ def test_patches_stream_as_they_are_trained(patch_run, csv):
     """With the calendar, as one stream without end and as two that begin anew."""
     report = tasks.evaluate_run(patch_run)
     assert report["model"] == "patch" and report["stream_max_error"] < 1e-5
-    run, series = tasks.load_run(patch_run), data.load_table(csv)
+    run, series = tasks.load_run(patch_run), data.load_series(csv)
     assert series.times is not None
     arrays = standardize(series, run.problem)
     x = np.concatenate([arrays["values"], arrays["marks"]], axis=1)[None]
@@ -222,7 +222,7 @@ def test_patches_stream_as_they_are_trained(patch_run, csv):
 def test_patches_learn_from_their_ends(patch_run, csv):
     """In training from the last row and those whole patches before, in validation from the last."""
     run = tasks.load_run(patch_run)
-    arrays = standardize(data.load_table(csv), run.problem)
+    arrays = standardize(data.load_series(csv), run.problem)
     batch = PanelWindows([run.problem], arrays, [range(60, 76)], run.config).batch(0)
     loss = nnx.jit(make_loss(run.config, run.problem))
     x = np.concatenate([batch["values"], batch["marks"]], axis=-1)
@@ -247,7 +247,7 @@ def test_evaluate_forecasts_all_of_another_file(run_dir, csv, capsys):
 @pytest.mark.parametrize("context", [0, 12, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
     run = tasks.load_run(run_dir)
-    series = data.load_table(csv)
+    series = data.load_series(csv)
     assert series.times is not None
     (scaled,) = run.problem.standardizer.apply([series.fill_forward().values])
     marks, _ = data.calendar_features(series.times, "h")
@@ -637,7 +637,7 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     run = tasks.load_run(tmp_path / "run")
     assert run.config.data.split == "0.7/0.1/0.2"
     assert isinstance(run.problem, ForecastSpec) and len(run.problem.channels) == 21
-    series = data.load_table(weather)
+    series = data.load_series(weather)
     arrays = standardize(series, run.problem)
     # A row has the calendar of its own stamp.
     np.testing.assert_array_equal(arrays["marks"][299], arrays["marks"][300])
@@ -679,7 +679,7 @@ def test_a_first_line_that_may_be_damaged_asks_for_its_flag(tmp_path, capsys):
 
 def test_the_scale_is_that_of_the_published_protocol(csv):
     """scikit-learn's: the deviation of the population."""
-    series = data.load_table(csv)
+    series = data.load_series(csv)
     problem = describe(
         SeriesPanel.of_one(series, data.chronological_split(ROWS)), ForecastConfig.of(csv=csv)
     )
@@ -735,7 +735,7 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
 
 def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     """Before its first value it is at the mean of the training rows; those decide the scale."""
-    series = data.load_table(csv)
+    series = data.load_series(csv)
     values = series.values.copy()
     values[:30, 1] = np.nan
     split = data.chronological_split(ROWS, "0.7/0.1/0.2")

@@ -162,7 +162,7 @@ def run_dir(csv, tmp_path_factory) -> Path:
 
 
 def windows_of(run, csv, part):
-    arrays = standardize(data.load_table(csv), run.problem)
+    arrays = standardize(data.load_series(csv), run.problem)
     return PanelWindows([run.problem], arrays, [range(*run.problem.split[part])], run.config)
 
 
@@ -211,7 +211,7 @@ def test_the_report_scores_the_model_and_the_yardsticks(run_dir, csv, capsys):
 
 def test_a_stream_tells_the_quantiles(run_dir, csv, tmp_path, capsys):
     """As the parallel model does, in the file's units, and after a restart."""
-    run, series = tasks.load_run(run_dir), data.load_table(csv)
+    run, series = tasks.load_run(run_dir), data.load_series(csv)
     lines = csv.read_text().splitlines(keepends=True)
     source, state, figure = (tmp_path / name for name in ("rows.csv", "state.npz", "last.png"))
     args = ["stream", str(run_dir), "--input", str(source), "--context", "0"]

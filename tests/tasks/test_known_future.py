@@ -90,7 +90,7 @@ def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, 
     table_ += [f",{price!r}" for price in values[INPUT : INPUT + HORIZON, 1].tolist()]
     file.write_text("\n".join(table_) + "\n")
     predicted = run.task.predict(run, file)
-    np.testing.assert_allclose(predicted.columns[1], expected[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(predicted["sales"], expected[:, 0], rtol=1e-4)
 
 
 def test_errors_of_predictions_name_no_option_of_training(run_dir, tmp_path, capsys):

@@ -55,13 +55,28 @@ def test_codes_and_far_values_are_told_and_may_be_taken_as_missing(tmp_path, loa
     assert missing.endswith(": 110") and left == far
 
 
-def test_times_in_utc_are_told(tmp_path, load):
+def test_the_zone_of_times_is_told(tmp_path, load):
     times = [f"{t}:00+02:00" for t in np.datetime64("2024-01-01", "h") + np.arange(ROWS)]
     path = written(tmp_path, load, times)
     (note,) = notes(path)
     assert note == (
-        "times and the calendar are in the time zone UTC, the first 2023-12-31 22:00:00+00:00"
+        "times and the calendar are in the time zone UTC+02:00, the first 2024-01-01 00:00:00+02:00"
     )
+    (note,) = notes(path, timezone="Europe/Paris")
+    assert note == (
+        "times and the calendar are in the time zone Europe/Paris, the first "
+        "2023-12-31 23:00:00+01:00"
+    )
+
+
+def test_a_panel_of_nixtla_needs_no_option(tmp_path, load):
+    path = tmp_path / "panel.csv"
+    days = pd.date_range("2022-01-01", periods=200).astype(str)
+    rows = [f"{name},{day},{y}" for name in "AB" for day, y in zip(days, load, strict=False)]
+    path.write_text("unique_id,ds,y\n" + "\n".join(rows) + "\n")
+    config = ForecastConfig.of(csv=path).resolve()
+    assert config.data.id_column == "unique_id" and config.resolve() == config
+    assert [one.name for one in FORECAST.load(config).series] == ["A", "B"]
 
 
 def test_business_days_have_no_gap_at_weekends_but_at_holidays(tmp_path, load):
@@ -133,7 +148,9 @@ def run_dir(tmp_path_factory):
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
     run = tasks.load_run(run_dir)
-    assert run.problem.time_zone == "UTC" and run.config.data.dialect.missing_values == ("-9999",)
+    assert run.problem.time_zone == "UTC+01:00" and run.config.data.dialect.missing_values == (
+        "-9999",
+    )
     told = {
         "cells.csv": "01.02.2024 00:00+01:00;5,5\n01.02.2024 01:00+01:00;-9999\n",
         "named.csv": "load;date\n5,5;01.02.2024 00:00+01:00\n;01.02.2024 01:00+01:00\n",
@@ -146,20 +163,19 @@ def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
         printed.add(succeed(capsys, "stream", str(run_dir), "--input", str(tmp_path / name)))
     (out,) = printed
     assert [line.split(",")[1] for line in out.splitlines()[1:]] == [
-        "2024-01-31 23:00:00+00:00",
-        "2024-02-01 00:00:00+00:00",
+        "2024-02-01 00:00:00+01:00",
+        "2024-02-01 01:00:00+01:00",
     ]
 
 
-def test_predictions_in_utc_say_so(run_dir, tmp_path):
-    last = hour(149).strftime("%Y-%m-%d %H:%M")  # at UTC + 1
+def test_predictions_name_their_offset(run_dir, tmp_path):
+    first = hour(150).strftime("%Y-%m-%d %H:%M:%S+01:00")
     tasks.predict_run(run_dir, out=tmp_path / "ahead.csv")
-    first = (tmp_path / "ahead.csv").read_text().splitlines()[1].split(",")[0]
-    assert first.startswith(last) and first.endswith("+00:00")
-    assert data.load_table(tmp_path / "ahead.csv").time_zone == "UTC"
-    parquet = pytest.importorskip("pyarrow.parquet")
+    assert (tmp_path / "ahead.csv").read_text().splitlines()[1].split(",")[0] == first
     tasks.predict_run(run_dir, out=tmp_path / "ahead.parquet")
-    assert parquet.read_schema(tmp_path / "ahead.parquet").field("time").type.tz == "UTC"
+    for kind in ("csv", "parquet"):
+        series = data.load_series(tmp_path / f"ahead.{kind}")
+        assert series.time_zone == "UTC+01:00" and str(series.index[0]) == first
 
 
 def test_names_may_leave_out_what_never_changes():
@@ -201,6 +217,9 @@ def test_rows_of_other_dialects():
     assert rows("1467331200|1|2", dialect=Dialect(time_unit="s")) == [(utc, 1, 2)]
     named = rows("b,moment,a\n1,2016-07-01,2\n", dialect=Dialect(time_column="moment"))
     assert named == [(seven, 2, 1)]
+    two = Dialect(time_column=("day", "clock"), day_first=True)
+    assert rows("1.7.2016,0:00,1,2\n", dialect=two) == [(seven, 1, 2)]
+    assert rows("clock,b,day,a\n0:00,1,1.7.2016,2\n", dialect=two) == [(seven, 2, 1)]
     with pytest.raises(ValueError, match="without an offset from UTC, as the run's file"):
         rows("2016-07-01T00:00Z,1,2", zoned=False)
     assert rows("2016-07-01T02:00+02:00,1,2") == [(utc, 1, 2)]

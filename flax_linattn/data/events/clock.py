@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, tzinfo
-from zoneinfo import ZoneInfo
+from datetime import UTC, datetime, timedelta
 
-from flax_linattn.checks import OptionError, shown
 from flax_linattn.data.cells import parse_time
+from flax_linattn.data.times import as_zone
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -37,7 +36,7 @@ class Clock:
 
     def __init__(self, timezone: str = "UTC") -> None:
         self.timezone = timezone
-        self._zone = _zone(timezone)
+        self._zone = as_zone(timezone)
 
     def seconds(self, text: str) -> float | None:
         """Seconds since 1970-01-01 UTC, or None if the text is no date.
@@ -48,21 +47,13 @@ class Clock:
         Raises:
             SkippedTimeError: Clocks of the time zone skip this time.
         """
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError:
-            other = parse_time(text)
-            if other is None:
-                return None
-            time = other
-        if time.tzinfo is None:
-            return (time - _EPOCH - self._offset(time)).total_seconds()
-        offset = time.utcoffset() or timedelta()
+        time = parse_time(text)
+        if time is None:
+            return None
+        offset = self._offset(time) if time.tzinfo is None else time.utcoffset() or timedelta()
         return (time.replace(tzinfo=None) - _EPOCH - offset).total_seconds()
 
     def _offset(self, time: datetime) -> timedelta:
-        if self._zone is None:
-            return timedelta()
         first = self._zone.utcoffset(time) or timedelta()
         second = self._zone.utcoffset(time.replace(fold=1)) or timedelta()
         if first < second:
@@ -81,17 +72,3 @@ def date_of(seconds: float) -> str:
         return str((_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=UTC))
     except OverflowError:
         return str(float(seconds))
-
-
-def _zone(timezone: str) -> tzinfo | None:
-    """None for UTC, which needs no database."""
-    if timezone == "UTC":
-        return None
-    try:
-        return ZoneInfo(timezone)
-    except (KeyError, ValueError, OSError, TypeError):
-        raise OptionError(
-            f"timezone must be a name of the IANA database, such as UTC or America/New_York, got "
-            f"{shown(timezone)}; correct it, or install tzdata if the system has no time zones.",
-            "timezone",
-        ) from None

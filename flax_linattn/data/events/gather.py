@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from flax_linattn.checks import OptionError, shown
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import Clock, SkippedTimeError, date_of
-from flax_linattn.data.events.sequences import UNMARKED, EventSequences
-from flax_linattn.data.files import DataFormatError, LineReader
+from flax_linattn.data.events.sequences import EventSequences
+from flax_linattn.data.files import DataFormatError
 
 LARGEST_TIME = 1e100
 """Of times, either side of 0: differences and sums of such ones are finite."""
@@ -235,11 +235,11 @@ class Rows:
     """Rows as they are read; sequences are in the order of their first rows.
 
     Args:
-        reader: The file, at the row that is added.
+        path: The file.
     """
 
-    def __init__(self, reader: LineReader) -> None:
-        self._reader = reader
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._sequences: dict[str, int] = {}
         self._marks: dict[str, int] = {}
         self._sequence_of = array("q")
@@ -247,18 +247,19 @@ class Rows:
         self._times = array("d")
         self._lines = array("q")
 
-    def add(self, sequence: str, time: float, mark: str = UNMARKED[0]) -> None:
-        """Adds the event of the current line.
+    def add(self, sequence: str, time: float, mark: str, line: int) -> None:
+        """Adds an event.
 
         Args:
             sequence: The name of its sequence.
             time: Finite.
             mark: The name of its mark.
+            line: Its line in the file, from 1.
         """
         self._sequence_of.append(self._sequences.setdefault(sequence, len(self._sequences)))
         self._mark_of.append(self._marks.setdefault(mark, len(self._marks)))
         self._times.append(time)
-        self._lines.append(self._reader.line)
+        self._lines.append(line)
 
     def finish(self, *, named: bool, sort: bool, dates: bool = False) -> Found:
         """The sequences.
@@ -272,8 +273,9 @@ class Rows:
             DataFormatError: There was no row.
         """
         if not self._times:
-            raise self._reader.error(
-                "rows of events after the header", "none", "check that this is the right file"
+            raise DataFormatError(
+                f"{self._path}:1: expected rows of events after the header, got none; check that "
+                "this is the right file"
             )
         sequence_of, times = np.array(self._sequence_of), np.array(self._times)
         order = np.lexsort((times, sequence_of)) if sort else np.argsort(sequence_of, kind="stable")
@@ -284,7 +286,7 @@ class Rows:
         lines = np.array(self._lines)[order]
         starts = 1 + np.flatnonzero(np.diff(sequence_of[order]))
         split_lines = np.split(lines, starts)
-        path = self._reader.path
+        path = self._path
         return Found(
             path,
             np.split(times[order], starts),

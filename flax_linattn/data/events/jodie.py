@@ -67,7 +67,7 @@ def load_jodie(
             f"mark and sequence must be different, got {mark!r} for both.", "mark", "sequence"
         )
     with LineReader(path) as reader:
-        rows, last = Rows(reader), -LARGEST_TIME
+        rows, last = Rows(reader.path), -LARGEST_TIME
         for cells in _cells(reader, mark == "state_label"):
             row = dict(zip(COLUMNS, cells, strict=False))
             time = _time(reader, row["timestamp"])
@@ -79,7 +79,8 @@ def load_jodie(
                     "sort",
                 )
             last = time
-            rows.add(_id(reader, sequence, row[sequence]), time, _id(reader, mark, row[mark]))
+            names = (_id(reader, name, row[name]) for name in (sequence, mark))
+            rows.add(next(names), time, next(names), reader.line)
         found = rows.finish(named=True, sort=sort)
     return found.finish(begin, end)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from flax_linattn.checks import OptionError, listed, shown
-from flax_linattn.data.cells import is_number, split_cells
+from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import Clock, SkippedTimeError
 from flax_linattn.data.events.gather import LARGEST_TIME, Rows
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
-from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.tables import Table, read_table
 
 _DEFAULTS = {"mark": "mark", "sequence": "sequence"}
 """Columns that need not be there, as long as another is not asked for."""
@@ -28,7 +27,7 @@ def load_event_table(
     begin: float | str | None = None,
     end: float | str | None = None,
 ) -> EventSequences:
-    r"""Loads a table of events with a header, separated by commas, plain, ``.gz`` or ``.xz``.
+    r"""Loads a table of events with a header, from a file that ``load_series`` reads, too.
 
     Times are numbers, or dates: ISO 8601 with or without a fraction and a time zone
     (``2016-07-01 00:00:00.25+02:00``), or ``2016/7/1 0:00``; dates become seconds since 1970-01-01
@@ -37,8 +36,8 @@ def load_event_table(
 
     Marks and sequences are any text. The names of marks are those that there are, by number if all
     are whole numbers, else as text. Rows of a sequence need not be adjacent; its events never go
-    back in time. Other columns may hold anything. Cells may stand in quotes; blank lines are left
-    out, and before the header lines that begin with ``#``.
+    back in time. Other columns may hold anything. Cells of text may stand in quotes; blank lines
+    and comments are left out.
 
     Args:
         path: The file.
@@ -80,130 +79,85 @@ def load_event_table(
             *asked,
         )
     clock = Clock(timezone)
-    with LineReader(path) as reader:
-        lines = _cells(reader)
-        columns, width = _columns(reader, next(lines, []), asked)
-        times, rows = _Times(reader, time, clock), Rows(reader)
-        at, mark_at, sequence_at = (columns.get(what) for what in asked)
-        for cells in lines:
-            if len(cells) != width:
-                raise reader.error(f"{width} cells, as the header has", f"{len(cells)}", MEND)
-            rows.add(
-                "" if sequence_at is None else _text(reader, sequence, cells[sequence_at]),
-                times.read(cells[at or 0]),
-                UNMARKED[0] if mark_at is None else _text(reader, mark, cells[mark_at]),
-            )
-        found = rows.finish(named=sequence_at is not None, sort=sort, dates=bool(times.dates))
-        path = reader.path
-    if timezone != "UTC" and not times.dates:
+    table = read_table(path, header=True, texts=[*asked.values()])
+    times, marks, sequences = _columns(table, asked)
+    dates = bool(times) and not is_number(times[0])
+    rows = Rows(Path(table.source))
+    lines = range(1, len(times) + 1) if table.lines is None else table.lines.tolist()
+    for row, line in enumerate(lines):
+        own = "" if sequences is None else _text(table, row, sequence, sequences[row])
+        seconds = _time(table, row, time, times[row], clock if dates else None)
+        what = UNMARKED[0] if marks is None else _text(table, row, mark, marks[row])
+        rows.add(own, seconds, what, line)
+    found = rows.finish(named=sequences is not None, sort=sort, dates=dates)
+    if timezone != "UTC" and not dates:
         raise OptionError(
             f"{path}: expected dates, as timezone is {timezone!r}, got numbers as times; leave "
             "timezone out",
             "timezone",
         )
-    return found.finish(begin, end, clock if times.dates else None)
+    return found.finish(begin, end, clock if dates else None)
 
 
-def _cells(reader: LineReader) -> Iterator[list[str]]:
-    """The header, then the rows."""
-    header = True
-    for text in reader:
-        if not text.strip() or (header and text.startswith("#")):
-            continue
-        header = False
-        try:
-            cells = split_cells(text)
-        except ValueError:
-            raise reader.error(
-                "cells separated by ',', each quote closed", shown(text), MEND
-            ) from None
-        yield cells
-
-
-def _columns(
-    reader: LineReader, header: list[str], asked: dict[str, str]
-) -> tuple[dict[str, int], int]:
-    """Where the columns are that are asked for, and how many there are of all."""
-    if not header:
-        raise reader.error("a header and rows of events", "none", "check the path")
-    if len(header) == 1 and (other := next((s for s in ";\t|" if s in header[0]), None)):
-        raise reader.error("columns separated by ','", repr(other), "write the file with commas")
-    counts, columns = Counter(header), {}
-    names = [shown(name, 80)[1:-1] for name in header]  # of a damaged file, too
+def _columns(table: Table, asked: dict[str, str]) -> list[Any]:
+    """The texts of the columns of times, marks and sequences; None where there is none."""
+    names = table.names
+    found: list[Any] = []
     for what, name in asked.items():
-        if counts[name] > 1:
-            raise reader.error("different names of columns", f"{shown(name)} twice", "rename one")
-        if name in counts:
-            columns[what] = header.index(name)
-        elif name != _DEFAULTS.get(what):
-            raise reader.error(
+        if names.count(name) > 1:
+            raise table.error(
+                None, "different names of columns", f"{shown(name)} twice", "rename one"
+            )
+        if name in names:
+            column = table.frame.iloc[:, names.index(name)]
+            found.append(["" if cell is None else str(cell).strip() for cell in column])
+        elif name == _DEFAULTS.get(what):
+            found.append(None)
+        else:
+            raise table.error(
+                None,
                 f"a column {shown(name)} for {what}=...",
-                f"columns {listed(names)}",
+                f"columns {listed([shown(other, 80)[1:-1] for other in names])}",
                 f"name one of these with {what}=..., or add a header if the file has none",
                 what,
             )
-    return columns, len(header)
+    return found
 
 
-def _text(reader: LineReader, column: str, cell: str) -> str:
+def _text(table: Table, row: int, column: str, cell: str) -> str:
     if not cell:
-        raise reader.error(
-            f"a text in column {shown(column)}",
-            "an empty cell",
-            "fill it, or drop the row",
+        raise table.error(
+            row, f"a text in column {shown(column)}", "an empty cell", "fill it, or drop the row"
         )
     return cell
 
 
-class _Times:
-    """Times of rows: numbers or dates, as the first one is.
-
-    Args:
-        reader: The file, at the row.
-        column: The name of theirs.
-        clock: Reads dates.
-
-    Attributes:
-        dates: Whether they are dates; None before the first one.
-    """
-
-    def __init__(self, reader: LineReader, column: str, clock: Clock) -> None:
-        self._reader = reader
-        self._column = column
-        self._clock = clock
-        self._first_line = 0
-        self.dates: bool | None = None
-
-    def read(self, cell: str) -> float:
-        if self.dates is None:
-            self.dates, self._first_line = not is_number(cell), self._reader.line
-        seconds = self._date(cell) if self.dates else self._number(cell)
-        if seconds is not None:
-            return seconds
-        if self._reader.line > self._first_line:
-            expected = "a date" if self.dates else "a number"
-            expected = f"{expected}, as on line {self._first_line}"
-        else:
-            expected = "a number, or a date such as 2016-07-01 00:00:00,"
-        raise self._reader.error(
-            f"{expected} in column {shown(self._column)}",
-            shown(cell),
-            f"correct it; numbers are finite, at most {LARGEST_TIME:g}, and dates have the year "
-            "first and a time zone such as +00:00 or none",
-        )
-
-    def _number(self, cell: str) -> float | None:
-        return float(cell) if is_number(cell) and abs(float(cell)) <= LARGEST_TIME else None
-
-    def _date(self, cell: str) -> float | None:
-        if is_number(cell):
-            return None
+def _time(table: Table, row: int, column: str, cell: str, clock: Clock | None) -> float:
+    """A time in seconds, or a number where there is no clock."""
+    numeric = is_number(cell)
+    seconds = None
+    if clock is None and numeric and abs(float(cell)) <= LARGEST_TIME:
+        seconds = float(cell)
+    elif clock is not None and not numeric:
         try:
-            return self._clock.seconds(cell)
+            seconds = clock.seconds(cell)
         except SkippedTimeError as error:
-            raise self._reader.error(
-                f"a time that there is in column {shown(self._column)}",
+            raise table.error(
+                row,
+                f"a time that there is in column {shown(column)}",
                 f"{shown(cell)}, but {error}",
                 "correct it, or give the time zone that the dates are in with timezone=...",
                 "timezone",
             ) from None
+    if seconds is not None:
+        return seconds
+    expected = "a number, or a date such as 2016-07-01 00:00:00,"
+    if row:
+        expected = f"{'a number' if clock is None else 'a date'}, as in the first row"
+    raise table.error(
+        row,
+        f"{expected} in column {shown(column)}",
+        shown(cell),
+        f"correct it; numbers are finite, at most {LARGEST_TIME:g}, and dates have the year first "
+        "and a time zone such as +00:00 or none",
+    )

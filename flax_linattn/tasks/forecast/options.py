@@ -11,6 +11,7 @@ from flax_linattn.checks import OptionError, at_least, choice, shown
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.load import find_id_column
 from flax_linattn.data.regular import TimesPolicy
 from flax_linattn.data.time_features import CIRCLES
 from flax_linattn.data.time_index import as_offset, parse_frequency
@@ -39,10 +40,11 @@ class ForecastData(Options):
 
     Attributes:
         csv: a table with a row a time, times in the first column or none (.csv, .txt, .tsf; .gz and
-            .xz too); default the embedded ETTh1.
+            .xz too; .parquet, .feather, .xlsx); default the embedded ETTh1.
         header: whether the first line names the columns; "auto" looks at it.
         id_column: of a table with the rows of several series, the column that names the series of
-            each row. One model learns from all.
+            each row. One model learns from all. Default: unique_id where the table has the columns
+            unique_id and ds, as of Nixtla's libraries.
         global_model: whether each column of a table, or series of a .tsf file, is a series of its
             own, with its own times and scale. One model learns from all.
         times: of rows whose time repeats or does not follow, "report" tells, and takes them in
@@ -281,10 +283,14 @@ class ForecastConfig(Config):
         return as_name(*parts, self.data.horizon, self.seeds)
 
     def resolve(self) -> Self:
-        """With absolute paths, and the default split."""
-        file = EMBEDDED if self.data.csv is None else self.data.csv.name
-        split = self.data.split or customary_split(file) or CUSTOMARY
-        return super().resolve().replace(split=split)
+        """With absolute paths, the default split, and the column of ids of a panel."""
+        source = self.data
+        file = EMBEDDED if source.csv is None else source.csv.name
+        split = source.split or customary_split(file) or CUSTOMARY
+        id_column = source.id_column
+        if source.csv is not None and not source.is_panel:
+            id_column = find_id_column(source.csv, source.dialect)
+        return super().resolve().replace(split=split, id_column=id_column)
 
 
 def tslib(config: ForecastConfig) -> ForecastConfig:

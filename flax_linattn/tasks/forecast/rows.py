@@ -83,8 +83,8 @@ class RowLines(CellLines):
         hint: str = "",
     ) -> None:
         self._channels, self._numeric_names, self._zoned = channels, numeric_names, zoned
-        time = dialect.time_column or next((t for t in ("time", *TIME) if t not in channels), "")
-        forms = (channels, (time, *channels))
+        time = next((t for t in ("time", *TIME) if t not in channels), "")
+        forms = (channels, (*(dialect.time_columns or (time,)), *channels))
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
@@ -108,7 +108,7 @@ class RowLines(CellLines):
     def check_names(self, names: Sequence[str], advice: str) -> None:
         """Refuses two columns of times, too."""
         super().check_names(names, advice)
-        self._time_name(names)
+        self._time_names(names)
 
     def forms_of(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
         """A line that begins with a time has it in front of the channels."""
@@ -116,24 +116,25 @@ class RowLines(CellLines):
         is_time = not self._dialect.is_value(first) and self._dialect.time(first) is not None
         return self._forms[is_time:]
 
-    def _time_name(self, names: Iterable[str]) -> str | None:
+    def _time_names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Names of the columns of times: one, two of dates and clock times, or none."""
         names, observed = list(names), frozenset(self._channels)
-        if self._dialect.time_column in names:
-            return self._dialect.time_column
+        if self._dialect.time_column and set(self._dialect.time_columns) <= set(names):
+            return self._dialect.time_columns
         times = [name for name in names if name.lower() in TIME and name not in observed]
         if len(times) > 1:
             raise ValueError(
                 f"expected one column of times, got {listed(times)}; rename all but one."
             )
-        return times[0] if times else None
+        return tuple(times)
 
     def _time(self, cells: Cells) -> datetime | None:
-        name, first = self._time_name(cells.texts), next(iter(cells.texts), "")
-        if name is None and not cells.is_json and first not in self._channels:
+        names, first = self._time_names(cells.texts), next(iter(cells.texts), "")
+        if not names and not cells.is_json and first not in self._channels:
             # As in files: a first column that holds no numbers is that of times.
-            name = None if self._dialect.is_value(cells.texts[first]) else first
-        text = "" if name is None else cells.texts[name]
-        if name is None or (cells.is_json and not text):
+            names = () if self._dialect.is_value(cells.texts[first]) else (first,)
+        text = " ".join(cells.texts[name] for name in names)
+        if not names or (cells.is_json and not text.strip()):
             return None
         time = self._dialect.time(text)
         if time is None:
@@ -150,3 +151,4 @@ class RowLines(CellLines):
 
 
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
+_TIMES |= {"us": "1467331200000000", "ns": "1467331200000000000"}

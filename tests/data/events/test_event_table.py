@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +101,16 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
         assert [events.mark_names[mark] for mark in marks] == [mark for _, mark, _ in own]
 
 
+def test_other_kinds_of_tables(tmp_path):
+    frame = pd.DataFrame({"time": [1.5, 2, 3], "mark": [10, 9, 10]})
+    frame.to_csv(tmp_path / "toy.csv", index=False, sep=";")
+    frame.to_parquet(tmp_path / "toy.parquet")
+    for path in tmp_path.iterdir():
+        events = load_events(path)
+        assert events.times[0].tolist() == [1.5, 2, 3] and events.mark_names == ("9", "10")
+        assert events.marks[0].tolist() == [1, 0, 1] and not events.dates
+
+
 def test_names_of_marks_are_in_order(tmp_path):
     def names(*marks):
         rows = "".join(f"{n},{mark}\n" for n, mark in enumerate(marks))
@@ -176,19 +187,18 @@ def test_events_of_one_time_stay_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"toy\.csv:1: expected a header and rows of events, got none"),
-        ("time,mark\n", r"toy\.csv:1: expected rows of events after the header, got none"),
+        ("", r"toy\.csv:1: expected rows of a table, got none"),
+        ("time,mark\n", r"toy\.csv:1: expected rows after the header, got none"),
         ("0.5,a\n1,b\n", r"toy\.csv:1: expected a column 'time' for time=\.\.\., got columns 0\.5"
          r", a; .* add a header if the file has none"),
-        ("time;mark\n1;a\n", r"toy\.csv:1: expected columns separated by ',', got ';'"),
         ("\x1b[1m,b\n1,a\n", r"got columns \\x1b\[1m, b; name one of these"),
-        ("time,mark\n1,a\n2\n", r"toy\.csv:3: expected 2 cells, as the header has, got 1"),
+        ("time,mark\n1,a\n2\n", r"toy\.csv:3: expected 2 cells, as in the first line, got 1"),
         ("time,mark\n1,a\n2,\n", r"toy\.csv:3: expected a text in column 'mark', got an empty"),
         ('time,mark\n1,"a\n', r"toy\.csv:2: expected cells separated by ',', each quote closed"),
-        ("time\n1\n2x\n", r"toy\.csv:3: expected a number, as on line 2 in column 'time', .* '2x'"),
-        ("time\n1\n2024-01-01\n", r"toy\.csv:3: expected a number, as on line 2"),
-        ("time\n2024-01-01\n1\n", r"toy\.csv:3: expected a date, as on line 2 .* got '1'"),
-        ("time\n2024-01-01\n\n20240102\n", r"toy\.csv:4: expected a date, as on line 2"),
+        ("time\n1\n2x\n", r"toy\.csv:3: expected a number, as in the first row in column 'time'"),
+        ("time\n1\n2024-01-01\n", r"toy\.csv:3: expected a number, as in the first row"),
+        ("time\n2024-01-01\n1\n", r"toy\.csv:3: expected a date, as in the first row .* got '1'"),
+        ("time\n2024-01-01\n\n20240102\n", r"toy\.csv:4: expected a date, as in the first row"),
         ("time\nsoon\n", r"toy\.csv:2: expected a number, or a date such as 2016-07-01 .* 'soon'"),
         ("time,a\n,1\n", r"toy\.csv:2: expected a number, or a date .* got ''"),
         ("time\ninf\n", r"got 'inf'; correct it; numbers are finite, at most 1e\+100"),
