@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.data.time_index import follows, infer_frequency, timestamps, zone_name
+from flax_linattn.data.time_index import find_gaps, infer_frequency, timestamps, zone_name
 from flax_linattn.data.unknown import UnknownChannelError
 
 
@@ -111,15 +111,8 @@ class TimeSeries:
 
     @property
     def gaps(self) -> NDArray[np.int64]:
-        """Rows that are not one step of ``freq`` after the one before, int64.
-
-        Repeated times are not among them.
-        """
-        if self.freq is None:
-            return np.zeros(0, np.int64)
-        return 1 + np.flatnonzero(
-            ~follows(self.index, self.freq) & (self.index[1:] != self.index[:-1])
-        )
+        """See ``find_gaps``; none where rows have no times."""
+        return np.zeros(0, np.int64) if self.freq is None else find_gaps(self.index, self.freq)
 
     @property
     def num_gaps(self) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyarrow import compute, csv, feather, parquet
 
 from flax_linattn.checks import import_extra, shown
-from flax_linattn.data.cells import MISSING, TIME, split_cells
+from flax_linattn.data.cells import TIME, split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
 from flax_linattn.data.files import (
     MEND,
@@ -38,11 +38,15 @@ _ARROW = {
     **dict.fromkeys((".feather", ".arrow", ".ipc"), "Arrow"),
 }
 _EXCEL = (".xlsx", ".xlsm")
+BINARY_SUFFIXES = (*_ARROW, *_EXCEL)
+"""Of tables that are no text."""
 _MAX_EXCEL = 2**30
 """Bytes of an Excel file without its compression."""
 _BLOCK = 2**20
 """Bytes that are read at a time."""
 _COMMENT = re.compile(rb"\n#\s")
+_FIRST_MISSING = re.compile(r"#n/?a\s*([,;|\t]|$)", re.IGNORECASE)
+"""A missing value at the beginning of a line, which is no comment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +116,7 @@ def read_table(
 
     Returns:
         The table. Of a text file, a column that begins with a number has float64, if it holds
-        numbers and missing values alone; any other column has text.
+        numbers and missing values alone; any other column has text, perhaps with blanks around it.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -134,7 +138,7 @@ def read_table(
         return Table(_read_arrow(path, _ARROW[suffix]), str(path))
     if suffix in _EXCEL:
         return _read_excel(path, header is not False)
-    return _read_text(path, dialect, header, {*texts, *dialect.time_column})
+    return _read_text(path, dialect, header, {*texts, *dialect.time_columns})
 
 
 def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
@@ -149,7 +153,7 @@ def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
     if _ARROW.get(suffix) == "Parquet":
         with report_damage(path, "a whole Parquet file"):
             return list(parquet.read_schema(path).names)
-    if suffix in {*_ARROW, *_EXCEL}:
+    if suffix in BINARY_SUFFIXES:
         return read_table(path).names
     with LineReader(path, dialect.encoding) as reader:
         return next(_Rows(reader, dialect), [])
@@ -270,7 +274,7 @@ def _is_comment(text: str, begun: bool) -> bool:
     """Whether a line that begins with # is a comment: after the header a blank has to follow."""
     if begun:
         return not text[1:2].strip()
-    return not any(text.lower().startswith(word) for word in MISSING if word.startswith("#"))
+    return _FIRST_MISSING.match(text) is None
 
 
 class _Watched(io.RawIOBase):
@@ -336,15 +340,12 @@ def _read_whole(
         return None
     if not file.is_plain:
         return None
-    columns = table.columns
     for index in np.flatnonzero(is_text).tolist():
-        columns[index] = cells = compute.utf8_trim_whitespace(columns[index])
-        odd = compute.starts_with(cells, '"')  # a blank before the quote
+        odd = compute.match_substring(table[index], '"')  # as after a blank
         if len(names) == 1:
-            odd = compute.or_(odd, compute.equal(cells, ""))  # a line of blanks
+            odd = compute.or_(odd, compute.equal(compute.utf8_trim_whitespace(table[0]), ""))
         if compute.any(odd).as_py():
             return None
-    table = pa.Table.from_arrays(columns, names)
     lines = skip + 1 + np.arange(table.num_rows)
     if file.count != table.num_rows:
         with LineReader(path, dialect.encoding) as reader:

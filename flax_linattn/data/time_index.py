@@ -217,7 +217,28 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
     return np.asarray((after == times[1:]) & (before == times[:-1]))
 
 
-@functools.lru_cache(256)
+def find_gaps(index: pd.Index, freq: str) -> NDArray[np.int64]:
+    """Rows that are not one step after the one before, nor of the same time, int64.
+
+    Of months and longer steps, which may stand on any day of theirs, a row is a gap where it is an
+    eighth of a step early or late.
+
+    Example:
+        >>> days = pd.to_datetime(["2024-01-09", "2024-02-08", "2024-03-11", "2024-05-09"])
+        >>> find_gaps(days, "ME")
+        array([3])
+    """
+    times = timestamps(index)
+    if times is None:
+        return np.zeros(0, np.int64)
+    odd = ~follows(index, freq) & (index[1:] != index[:-1])
+    least, most = step_bounds(freq)
+    if least >= _MONTH:
+        passed = times[1:] - times[:-1]
+        odd &= (passed < 7 / 8 * least) | (passed > 9 / 8 * most)
+    return 1 + np.flatnonzero(odd)
+
+
 def shortest_step(freq: str) -> pd.Timedelta:
     """The shortest time between rows of a frequency: of months 28 to 30 days.
 
@@ -225,11 +246,22 @@ def shortest_step(freq: str) -> pd.Timedelta:
         >>> shortest_step("B"), shortest_step("QS") > pd.Timedelta(days=89)
         (Timedelta('1 days 00:00:00'), True)
     """
+    return step_bounds(freq)[0]
+
+
+@functools.lru_cache(256)
+def step_bounds(freq: str) -> tuple[pd.Timedelta, pd.Timedelta]:
+    """The shortest and the longest time between rows; both are equal where no calendar counts.
+
+    Example:
+        >>> [str(step) for step in step_bounds("ME")]
+        ['29 days 00:00:00', '31 days 00:00:00']
+    """
     offset = _parse(freq)
     if _is_elapsed(offset):
-        return pd.Timedelta(offset)
+        return pd.Timedelta(offset), pd.Timedelta(offset)
     rows = continue_index(_MONDAY, freq, 12)
-    return (rows[1:] - rows[:-1]).min()
+    return (rows[1:] - rows[:-1]).min(), (rows[1:] - rows[:-1]).max()
 
 
 def same_step(freq: str, other: str) -> bool:
@@ -300,6 +332,7 @@ def integer_step(index: pd.Index) -> int:
     return int(steps[np.argmax(counts)]) if steps.size else 1
 
 
+@functools.lru_cache(256)
 def _parse(text: str, option: str = "freq") -> _Offset:
     match = _MONTH_DAY.fullmatch(text.strip())
     if match is None:
@@ -337,8 +370,9 @@ def _infer_whole(times: pd.DatetimeIndex) -> pd.offsets.BaseOffset | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that offsets will come in place of texts
         found = pd.infer_freq(times)
-    # Business hours are pandas' from 9 to 17, whichever hours of the day it found.
-    return None if found in ("bh", "BH") else pd.tseries.frequencies.to_offset(found)
+    if found == "bh" and not follows(times, found).all():  # any eight hours of a day
+        return None
+    return pd.tseries.frequencies.to_offset(found)
 
 
 def _candidates(times: pd.DatetimeIndex) -> list[str]:

@@ -1,6 +1,5 @@
 """Steps between a data set and a model: fill gaps, standardize, pad to one length."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -171,31 +170,6 @@ class Standardizer:
                 "0); does it stand for a missing one? Leave that empty",
             )
         return scaled
-
-    def to_json(self) -> str:
-        """Returns the standardizer as JSON text, exact to the last bit."""
-        return json.dumps({"mean": self.mean.tolist(), "std": self.std.tolist()})
-
-    @classmethod
-    def from_json(cls, text: str) -> "Standardizer":
-        """Reads what ``to_json`` wrote.
-
-        Raises:
-            ValueError: The text is something else.
-
-        Example:
-            >>> Standardizer.from_json('{"mean": [0.5], "std": [2.0]}').std
-            array([2.])
-        """
-        try:
-            fields = json.loads(text)
-            mean, std = (np.array(fields[name], np.float64) for name in ("mean", "std"))
-        except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(
-                f'expected JSON text {{"mean": [...], "std": [...]}}, got {text[:80]!r}; pass what '
-                "to_json wrote"
-            ) from error
-        return cls(mean, std)
 
 
 def pad(

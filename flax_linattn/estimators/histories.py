@@ -242,12 +242,12 @@ def _read_frame(
         if reading.id in frame.columns:
             ids = pd.Index(frame[reading.id])
             frame = frame.drop(columns=reading.id)
-        named = [*dialect.time_column, reading.time, NIXTLA_TIME if ids is not None else None]
+        named = [*dialect.time_columns, reading.time, NIXTLA_TIME if ids is not None else None]
         found = [column for column in named if column is not None and column in frame.columns]
-        if found and len(dialect.time_column) < 2:
+        if found and len(dialect.time_columns) < 2:
             time_name, *_ = found
             frame = frame.set_index(time_name)
-            dialect = dataclasses.replace(dialect, time_column=())
+            dialect = dataclasses.replace(dialect, time_column="")
     check_not_empty(np.empty(frame.shape, np.bool_))
     labels = frame.columns
     plain = frame.set_axis([str(label) for label in labels], axis=1)

@@ -129,16 +129,6 @@ class LogNormalMixture(NamedTuple):
         left = self.log_survival(jnp.maximum(x, waited)) - self.log_survival(waited)
         return jnp.where(x > waited, -jnp.expm1(jnp.minimum(left, 0)), 0)
 
-    def sample(self, key: Array) -> Array:
-        """Draws the log of a time, [...]."""
-        of_component, of_time = jax.random.split(key)
-        component = jax.random.categorical(of_component, self.log_weights)[..., None]
-        mean, deviation = (
-            jnp.take_along_axis(values, component, axis=-1)[..., 0]
-            for values in (self.means, self.deviations)
-        )
-        return mean + deviation * jax.random.normal(of_time, mean.shape, mean.dtype)
-
     def _scaled(self, x: Array) -> Array:
         return (x[..., None] - self.means) / self.deviations
 

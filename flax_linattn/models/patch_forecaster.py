@@ -213,7 +213,7 @@ class PatchForecaster(Head):
         )
         begin = {"kernel_init": ZEROS, "bias_init": ZEROS} if self.context else {}
         self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | of_head)
-        linear_layer = partial(PositionLinear, len(self.targets)) if channel_maps else linear
+        linear_layer: Any = partial(PositionLinear, len(self.targets)) if channel_maps else linear
         self.linear_map = (
             linear_layer(
                 self.context,

@@ -311,3 +311,24 @@ def has_direction(mechanism: ops.Mechanism, is_causal: bool | None) -> bool:
     """Whether a mechanism has a causal form, or a non-causal one; None = any form."""
     able = mechanism.capabilities
     return is_causal is None or (able.causal if is_causal else able.noncausal)
+
+
+def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
+    """Refuses mechanisms without a causal form, or without a non-causal one.
+
+    Args:
+        config: the run's options.
+        is_causal: the direction of the model.
+        **remedy: options that would allow the mechanism, by name.
+
+    Raises:
+        ValueError: a mechanism lacks the form.
+    """
+    for mechanism in config.layers.mechanisms:
+        if not has_direction(mechanism, is_causal):
+            raise OptionError(
+                f"{mechanism.name!r} has no {'causal' if is_causal else 'non-causal'} form; choose "
+                f"one of {', '.join(mechanisms_by_direction(is_causal))}.",
+                "mechanism",
+                **remedy,
+            )

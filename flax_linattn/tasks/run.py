@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -199,6 +199,36 @@ def reading_data(of_run: bool) -> Iterator[None]:
             "the data of the run are gone; put them back, or evaluate on another test file, or "
             f"stream other input: {error}"
         ) from None
+
+
+def own_part(
+    run: Run,
+    name: Literal["train", "test"],
+    load: Callable[[Any], Any],
+    split: Callable[[Any, Any], Any],
+    checksum_of: Callable[[Any], str],
+) -> Any:
+    """A part of a run's own data, as it was trained on or is to be tested on.
+
+    Args:
+        run: the run.
+        name: of the part, which ``split`` gives as an attribute and the run's spec a checksum of.
+        load: all data by the run's options of data.
+        split: the parts of data by the same options.
+        checksum_of: a checksum of a part.
+
+    Raises:
+        ValueError: the part has changed, or is damaged.
+        FileNotFoundError: a file is missing.
+    """
+    with reading_data(of_run=True):
+        data = load(run.config.data) if run.data is None else run.data
+        part = getattr(split(data, run.config.data), name)
+    if checksum_of(part) != run.problem.checksum[name]:
+        raise OptionError(
+            "the data of the run have changed since; give other data to test on.", "test_file"
+        )
+    return part
 
 
 def load_run(

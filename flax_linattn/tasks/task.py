@@ -14,7 +14,7 @@ from flax import nnx
 from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
-from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.options import Config, check_direction
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.streaming import Streaming
 
@@ -86,6 +86,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         DataSpec: what its runs remember of their data.
         StreamOptions: a dataclass of the options that only its streams have.
         is_causal: the direction of its models, which not every mechanism has; None = either.
+        splits_time: whether a mesh may split its sequences over devices along time.
         presets: published protocols, functions config -> config, by name.
         default_preset: the one of a command that names no preset, and no ``model`` but that of this
             one; None where a new ``Config`` is as good.
@@ -96,15 +97,22 @@ class Task(abc.ABC, Generic[C, D, P]):
     DataSpec: ClassVar[type[DataSpec]]
     StreamOptions: ClassVar[type]
     is_causal: ClassVar[bool | None] = None
+    splits_time: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     default_preset: ClassVar[str | None] = None
 
     def check(self, config: C, placement: training.Placement) -> None:
-        """Refuses options that do not go together with the devices, before data are read.
+        """Refuses what the task or the devices cannot do, before data are read.
 
         Raises:
             ValueError: they do not.
         """
+        if placement.spans > 1 and not self.splits_time:
+            raise OptionError(
+                f"a run of {self.name} is not split along time; leave seq out of the mesh.", "mesh"
+            )
+        if self.is_causal is not None:
+            check_direction(config, self.is_causal)
 
     @abc.abstractmethod
     def load(self, config: C) -> D:

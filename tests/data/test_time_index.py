@@ -180,6 +180,14 @@ def test_a_step_is_one_from_either_of_its_rows():
     assert not follows(saturday, "B").any()
 
 
+def test_months_on_any_of_their_days_are_no_gaps():
+    """Such as the last trading day, which was the 28th of March for Good Friday."""
+    days = [(1, 31), (2, 29), (3, 28), (4, 30), (5, 31), (6, 28), (8, 30), (9, 15)]
+    index = pd.DatetimeIndex([datetime.datetime(2024, *day) for day in days])
+    series = data.TimeSeries("x", np.zeros((len(index), 1)), ("a",), index)
+    assert series.freq == "BME" and series.gaps.tolist() == [6, 7]
+
+
 def test_clocks_that_skip_an_hour_or_show_it_twice():
     night = pd.DatetimeIndex(["2024-03-30 02:30"], tz="Europe/Berlin")
     found = [str(time) for time in continue_index(night, "D", 2)]

@@ -266,7 +266,6 @@ def test_known_future_covariates_of_one_series():
         forecaster.predict(X_future=frame[["price"]][:58])
 
 
-@pytest.mark.slow
 def test_a_fit_continues_a_run(fitted, values, folder):
     """From its folder, or in memory: its model, its scales and its options of the model."""
     scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)

@@ -277,27 +277,6 @@ def test_probability_by(own: LogNormalMixture) -> None:
     assert_close(by(own, x, none), np.stack([want] * 3), "float32")
 
 
-def test_samples_follow_the_distribution() -> None:
-    own = CASES["eight components"]
-    rows = 3000
-
-    @jax.jit
-    def draw(key: jax.Array) -> jax.Array:
-        wide = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (rows, *leaf.shape)), own)
-        return LogNormalMixture(*wide).sample(key)
-
-    samples = np.asarray(draw(jax.random.key(0)))
-    assert samples.shape == (rows, 9) and samples.dtype == np.float32
-    for row in range(9):
-        single = Reference(*(leaf[row] for leaf in Reference.of(own)))
-        result = stats.kstest(
-            samples[:, row], lambda x, single=single: np.exp(single.log_distribution(x))
-        )
-        assert result.pvalue > 1e-3, row
-    assert_same_bits(draw(jax.random.key(0)), samples)
-    assert not np.any(draw(jax.random.key(1)) == samples)
-
-
 VALUES = ("log_density", "log_survival", "log_distribution", "log_hazard")
 
 

@@ -26,7 +26,7 @@ from flax_linattn.tasks.decide.data import (
     split_data,
     steps_of,
 )
-from flax_linattn.tasks.decide.model import decision_loss
+from flax_linattn.tasks.decide.evaluate import decision_loss
 from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions, parse_steps
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import STACKED, call, moved
@@ -747,7 +747,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     # Where the data are not at hand there are none.
     changed = run._replace(data=some(*[10] * 20, seed=1))
     with pytest.raises(ValueError, match="have changed"):
-        evaluate.read_train(changed)
+        evaluate.own_episodes(changed, "train")
 
 
 # -- training and the test -------------------------------------------------------------------------

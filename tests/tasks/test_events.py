@@ -37,8 +37,8 @@ from flax_linattn.tasks.events.data import (
     tokens_of,
 )
 from flax_linattn.tasks.events.evaluate import test_values as values_of
-from flax_linattn.tasks.events.model import events_loss
 from flax_linattn.tasks.events.rows import Event, EventLines
+from flax_linattn.tasks.events.task import events_loss
 from flax_linattn.tasks.prediction_table import write_table
 from tests.data.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED, moved

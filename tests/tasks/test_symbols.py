@@ -14,8 +14,7 @@ from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.symbols import SymbolsConfig, SymbolsData, recall
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
-from flax_linattn.tasks.symbols.evaluate import Lag, longest_match, matches
-from flax_linattn.tasks.symbols.model import make_loss
+from flax_linattn.tasks.symbols.evaluate import Lag, longest_match, make_loss, matches
 from flax_linattn.tasks.symbols.options import RECALL
 from flax_linattn.tasks.symbols.stream import Questions
 from flax_linattn.tasks.symbols.task import SymbolsTask
@@ -310,7 +309,7 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
 def test_runs_in_groups_are_those_at_once(tmp_path, capsys):
     """On two devices, each of which loops over its runs, with a mechanism that scans.
 
-    The fast tests of groups and of devices are in ``tests/training/test_many.py``.
+    The fast tests of groups and of devices are in ``tests/training/test_runs.py``.
     """
     args = [*TINY, "--runs", "4", "--mechanism", "aaren", "--epochs", "2"]
     mesh = ["--parallel", "jit", "--mesh", "data=2", "--runs-at-once", "1"]

@@ -6,7 +6,6 @@ from flax_linattn.data.episodes.load import EpisodeFormat, load_episodes
 from flax_linattn.data.episodes.minari import read_minari
 from flax_linattn.data.episodes.statistics import (
     REFERENCE_RETURNS,
-    describe_episodes,
     episodes_as_text,
     family_of,
     normalized_score,
@@ -18,7 +17,6 @@ __all__ = [
     "EpisodeFormat",
     "Episodes",
     "check_episode_file",
-    "describe_episodes",
     "episodes_as_text",
     "family_of",
     "join_episodes",

@@ -16,6 +16,7 @@ from flax_linattn.data.events.rmtpp import load_rmtpp
 from flax_linattn.data.events.sequences import EventSequences
 from flax_linattn.data.events.table import load_event_table
 from flax_linattn.data.files import LineReader
+from flax_linattn.data.tables import BINARY_SUFFIXES
 
 Format = Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"]
 
@@ -58,9 +59,9 @@ def load_events(
 ) -> EventSequences:
     r"""Loads sequences of events from a file of any of the formats below.
 
-    "auto" knows an ``.npz`` file by its first bytes, "rmtpp" by a file of marks beside it,
-    "easytpp" by a first bracket or brace, "jodie" by its header, or by lines of three numbers
-    without commas, and "table" by any other header.
+    "auto" knows a table that is no text by its name, an ``.npz`` file by its first bytes, "rmtpp"
+    by a file of marks beside it, "easytpp" by a first bracket or brace, "jodie" by its header, or
+    by lines of three numbers without commas, and "table" by any other header.
 
     Args:
         path: The file; of times, for "rmtpp".
@@ -118,6 +119,8 @@ def load_events(
 
 def _format(path: Path, marked: bool) -> str:
     """The format that a file looks like."""
+    if path.suffix.lower() in BINARY_SUFFIXES:
+        return "table"
     if _starts_with(path, b"PK"):
         return "npz"
     if marked:

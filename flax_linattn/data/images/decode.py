@@ -246,11 +246,11 @@ def _decode(
         ) from error
 
 
-def _orientation(image: Any) -> int | None:
+def _orientation(image: Any) -> int:
     try:
-        found: int | None = image.getexif().get(_ORIENTATION)
+        found: int = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # damaged metadata say nothing, and the image is whole
-        return None
+        return 1
     return found
 
 

@@ -13,9 +13,6 @@ from flax_linattn.data.batching import ALL_ROWS, Batches, LengthBatches
 from flax_linattn.data.packing import pack
 from flax_linattn.data.texts.texts import LabelledTexts
 
-NUM_TOKENS = 256
-"""Of bytes: the token of a byte is its value."""
-
 CROPS = ("prefix", "random")
 PADDINGS = ("masked", "symbol")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least, rate
+from flax_linattn.models import Layers
 from flax_linattn.tasks.options import FitOptions, Options
 from flax_linattn.training import OptimizerOptions
 
@@ -76,6 +77,17 @@ def check_fraction(**options: float) -> None:
         if not 0 < value < 1:
             raise OptionError(f"{name} must be between 0 and 1, got {value}.", name)
 
+
+SMALL_LAYERS = Layers(
+    features=64,
+    num_layers=2,
+    num_heads=4,
+    hidden_features=128,
+    mechanism="taylorshift",
+    norm="pre",
+    dropout_rate=0.0,
+)
+"""Small ones of TaylorShift's kind; its own sizes are presets."""
 
 RECIPE = OptimizerOptions("lamb", schedule="cosine", warmup=0.05, last_rate=1e-5, weight_decay=1e-3)
 """TaylorShift's optimizer, unless another is given."""

@@ -24,7 +24,7 @@ from flax_linattn.tasks.classify.metrics import (
     probabilities_of,
 )
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, Source
-from flax_linattn.tasks.options import Config, has_direction, mechanisms_by_direction
+from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 from flax_linattn.typing import Array
@@ -179,24 +179,3 @@ class SourceTask(LabelTask[C, P]):
     def train_batches(self, run: Run) -> training.BatchSource:
         """The training data, checked to be those of the run."""
         return self.source_of(run).splits(self.baseline_config(run.config), run.problem).train
-
-
-def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
-    """Refuses mechanisms without a causal form, or without a non-causal one.
-
-    Args:
-        config: the run's options.
-        is_causal: the direction of the model.
-        **remedy: options that would allow the mechanism, by name.
-
-    Raises:
-        ValueError: a mechanism lacks the form.
-    """
-    for mechanism in config.layers.mechanisms:
-        if not has_direction(mechanism, is_causal):
-            raise OptionError(
-                f"{mechanism.name!r} has no {'causal' if is_causal else 'non-causal'} form; choose "
-                f"one of {', '.join(mechanisms_by_direction(is_causal))}.",
-                "mechanism",
-                **remedy,
-            )

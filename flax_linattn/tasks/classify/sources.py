@@ -83,6 +83,7 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
         train: training examples.
         test: test examples, of the same classes.
         options: how they are split.
+        checksum: of all of them.
 
     Attributes:
         fitted: examples that the parameters learn from.
@@ -91,8 +92,10 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
         test: test examples.
     """
 
-    def __init__(self, name: str, train: Examples, test: Examples, options: LabelData) -> None:
-        self.name, self.classes = name, train.classes
+    def __init__(
+        self, name: str, train: Examples, test: Examples, options: LabelData, checksum: str
+    ) -> None:
+        self.name, self.classes, self._checksum = name, train.classes, checksum
         self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
         self.fitted: Examples = train
         self.validation: Examples = test
@@ -108,12 +111,29 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
         """Warnings about the files, each once."""
         return self._notes
 
-    @property
-    def counts(self) -> tuple[str, str, str]:
+    def checksum(self, config: C) -> str:
+        """Checksum of all examples and classes."""
+        return self._checksum
+
+    def splits(self, config: C, problem: P, spans: int = 1) -> training.Splits:
+        """Training examples in an order of each epoch's own; the others always alike."""
+        return training.Splits(
+            self.part_batches(self.fitted, config, problem, spans, training=True),
+            self.part_batches(self.validation, config, problem, spans, training=False),
+            self.part_batches(self.test, config, problem, spans, training=False),
+        )
+
+    @abc.abstractmethod
+    def part_batches(
+        self, part: Examples, config: C, problem: P, spans: int, *, training: bool
+    ) -> training.BatchSource:
+        """Batches of a part, those to train on with the random order and changes of options."""
+
+    def counts(self, unit: str = "") -> str:
         """Numbers of examples to train, to validate and to test on, for people."""
         parts = (self.fitted, self.validation, self.test)
         train, validation, test = (f"{part.num_examples:,}" for part in parts)
-        return train, validation, test
+        return f"{train}{unit} to train, {validation} to validate and {test} to test"
 
 
 def about_classes(classes: Sequence[str]) -> str:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from flax import nnx
 
-from flax_linattn import control
+from flax_linattn import control, models
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, family_of, scores_of
 from flax_linattn.tasks.baselines import Yardsticks, at_hand
@@ -30,13 +30,13 @@ from flax_linattn.tasks.decide.data import (
     split_data,
     steps_of,
 )
-from flax_linattn.tasks.decide.model import decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.prediction_table import make_table
-from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run import own_part
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import stream_difference
+from flax_linattn.typing import Array
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -210,6 +210,17 @@ def rows_of(run: Run, played: Episodes) -> list[dict[str, Any]]:
     ]
 
 
+def decision_loss(
+    model: models.DecisionTransformer, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Mean squared error of the actions of real steps, in their scale of -1 ... 1."""
+    told = model(batch["x"], mask=batch["mask"], dropout_key=dropout_key)
+    real = jnp.where(batch["mask"], batch["weight"][:, None], 0)
+    error = jnp.mean((told - batch["actions"]) ** 2, axis=-1)
+    total, count = jnp.sum(jnp.where(real > 0, error, 0)), jnp.sum(real)
+    return total / jnp.maximum(count, 1), {"loss": (total, count)}
+
+
 def action_error(model: Any, batches: WindowBatches) -> float:
     """Mean squared error of actions over all windows, in the model's scale."""
     totals = np.zeros(2)
@@ -225,7 +236,7 @@ def _error(model: Any, batch: Mapping[str, Any]) -> Any:
 
 def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     """Of what a user would do without a model of sequences, on the run's training episodes."""
-    train = at_hand(partial(read_train, run))
+    train = at_hand(partial(own_episodes, run, "train"))
     if train is None:
         return {}
     problem, config = run.problem, run.config
@@ -275,19 +286,10 @@ def _ridge_error(seen: tuple[np.ndarray, np.ndarray], done: tuple[np.ndarray, np
     return float(np.mean((y @ weights - done[1]) ** 2))
 
 
-def read_train(run: Run) -> Episodes:
-    """The episodes that the run was trained on.
-
-    Raises:
-        ValueError: they have changed, or are damaged.
-        FileNotFoundError: a file is missing.
-    """
-    with reading_data(of_run=True):
-        episodes = load_data(run.config.data) if run.data is None else run.data
-        train = split_data(episodes, run.config.data).train
-    if train.checksum() != run.problem.checksum["train"]:
-        raise ValueError("the data of the run have changed since")
-    return train
+def own_episodes(run: Run, name: Literal["train", "test"]) -> Episodes:
+    """The episodes that the run was trained on, or is to be tested on; see ``own_part``."""
+    part: Episodes = own_part(run, name, load_data, split_data, Episodes.checksum)
+    return part
 
 
 def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
+from flax import nnx
 
 from flax_linattn import control, models, training
 from flax_linattn.checks import OptionError
@@ -25,12 +26,10 @@ from flax_linattn.tasks.decide.data import (
     most_steps,
     split_data,
 )
-from flax_linattn.tasks.decide.evaluate import predict
+from flax_linattn.tasks.decide.evaluate import decision_loss, predict
 from flax_linattn.tasks.decide.figures import draw_episodes
-from flax_linattn.tasks.decide.model import build_model, decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
 from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions
-from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
@@ -45,15 +44,13 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
     Config = DecideConfig
     DataSpec = DecideSpec
     is_causal = True
+    splits_time = False
     StreamOptions = DecideStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
 
     def check(self, config: DecideConfig, placement: training.Placement) -> None:
         """Windows are short, and not split over devices; how to act must be possible."""
-        if placement.spans > 1:
-            raise OptionError(
-                "windows are not split along time; leave seq out of the mesh.", "mesh"
-            )
+        super().check(config, placement)
         streams = all(m.capabilities.recurrent for m in config.layers.mechanisms)
         if config.play.act != "window" and not streams:
             raise OptionError(
@@ -120,7 +117,14 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.DecisionTransformer:
         """A ``models.DecisionTransformer``."""
-        return build_model(config, problem, placement)
+        return models.DecisionTransformer(
+            problem.observation_dim,
+            problem.action_dim,
+            position=config.model.position,
+            max_length=config.model.max_length,
+            layers=config.layers.map_mechanisms(placement.mechanism),
+            rngs=nnx.Rngs(config.seed),
+        )
 
     def objective(
         self, config: DecideConfig, problem: DecideSpec, steps_per_epoch: int
@@ -137,16 +141,11 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
 
     def test_batches(self, run: Run, file: Path | None) -> WindowBatches:
         """The test part of the run's episodes, or all episodes of another file."""
-        with reading_data(of_run=file is None):
-            if file is None:
-                test = split_data(load_data(run.config.data), run.config.data).test
-            else:
-                options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
-                test = load_data(options)
-        if file is None and test.checksum() != run.problem.checksum["test"]:
-            raise OptionError(
-                "the data of the run have changed since; give other data to test on.", "test_file"
-            )
+        if file is None:
+            test = evaluate.own_episodes(run, "test")
+        else:
+            options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
+            test = load_data(options)
         sizes = (test.observation_dim, test.action_dim)
         expected = (run.problem.observation_dim, run.problem.action_dim)
         if sizes != expected:

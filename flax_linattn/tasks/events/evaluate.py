@@ -13,30 +13,20 @@ from numpy.typing import NDArray
 
 from flax_linattn import models
 from flax_linattn.data.events import EventSequences
-from flax_linattn.tasks.baselines import at_hand
 from flax_linattn.tasks.events.baselines import (
-    fit_processes,
-    for_hawkes,
-    guesses,
     ks_distance,
     ks_limit,
-    process_values,
 )
 from flax_linattn.tasks.events.data import (
     END,
     EVENT,
     EventsSpec,
     Tokens,
-    checksum_of,
     groups,
-    load_data,
-    split_data,
     tokens_of,
 )
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.typing import Array
 
 ROWS = 32
@@ -195,10 +185,6 @@ def describe_next(
     }
 
 
-COMPARED = 1000
-"""Events over which the stream is compared with the parallel model."""
-
-
 def test_values(run: Run, scores: Scores) -> dict[str, Any]:
     """Likelihoods, errors and calibration of the model.
 
@@ -237,38 +223,3 @@ def _errors(scores: Scores) -> dict[str, float]:
             "test_mae": float(np.mean(np.abs(median - gaps))),
             "test_rmse_of_sequence_sums": float(np.sqrt(np.sum(sums**2) / scores.num_events)),
         }
-
-
-def yardstick_values(run: Run, test: EventSequences) -> dict[str, Any]:
-    """Of processes and guesses that learn from the run's training events, if at hand."""
-    train = at_hand(partial(read_train, run))
-    if train is None:
-        return {}
-    report: dict[str, Any] = {
-        "num_train_events": train.num_forecast,
-        "hawkes_learned_from": for_hawkes(train).num_forecast,
-    }
-    for name, process in fit_processes(train, run.problem.resolution).items():
-        report |= process_values(name, process, test)
-    return report | guesses(train, test)
-
-
-def read_train(run: Run) -> EventSequences:
-    """The events that the run was trained on.
-
-    Raises:
-        ValueError: they have changed, or are damaged.
-        FileNotFoundError: a file is missing.
-    """
-    with reading_data(of_run=True):
-        events = load_data(run.config.data) if run.data is None else run.data
-        train = split_data(events, run.config.data).train
-    if checksum_of(train) != run.problem.checksum["train"]:
-        raise ValueError("the data of the run have changed since")
-    return train
-
-
-def stream_error(run: Run, events: EventSequences) -> dict[str, Any]:
-    """The largest difference between streamed and parallel outputs, over the longest sequence."""
-    tokens = max(tokens_of(events, run.problem), key=lambda own: len(own.asked))
-    return stream_difference(run.model, tokens.observations[None, :COMPARED])

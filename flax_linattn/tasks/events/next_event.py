@@ -54,7 +54,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     if problem.num_marks > 1:
         best = np.array(problem.mark_names, object)[np.argmax(found["marks"], axis=1)]
         names += ["mark", *(f"p({name})" for name in problem.mark_names)]
-        return make_table(names, (ids, *times, best, *found["marks"].T))
+        return make_table(names, (ids, *times, best, *np.asarray(told["marks"]).T))
     return make_table(names, (ids, *times))
 
 

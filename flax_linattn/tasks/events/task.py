@@ -6,18 +6,29 @@ import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.events.clock import date_of
+from flax_linattn.tasks.baselines import at_hand
 from flax_linattn.tasks.events import evaluate
-from flax_linattn.tasks.events.baselines import YARDSTICKS
+from flax_linattn.tasks.events.baselines import (
+    YARDSTICKS,
+    fit_processes,
+    for_hawkes,
+    guesses,
+    process_values,
+)
 from flax_linattn.tasks.events.data import (
+    END,
+    EVENT,
     EventBatches,
     EventsSpec,
     checksum_of,
@@ -25,17 +36,24 @@ from flax_linattn.tasks.events.data import (
     load_data,
     make_batches,
     split_data,
+    tokens_of,
 )
 from flax_linattn.tasks.events.evaluate import score
 from flax_linattn.tasks.events.figures import draw_calibration
-from flax_linattn.tasks.events.model import build_model, events_loss
 from flax_linattn.tasks.events.next_event import predict
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
 from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run import own_part
 from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import DataSummary, Report, Task
+from flax_linattn.typing import Array
+
+COMPARED = 1000
+"""Events over which the stream is compared with the parallel model."""
+NO_EVENT = 1e-3
+"""Events that a batch of survivals alone counts as, so that its mean and its sum both exist."""
 
 
 class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
@@ -45,13 +63,9 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     Config = EventsConfig
     DataSpec = EventsSpec
     is_causal = True
+    splits_time = False
     StreamOptions = EventsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"thp": thp}
-
-    def check(self, config: EventsConfig, placement: training.Placement) -> None:
-        """Sequences are not split over devices."""
-        if placement.spans > 1:
-            raise OptionError("events are not split along time; leave seq out of the mesh.", "mesh")
 
     def load(self, config: EventsConfig) -> EventSequences:
         """All events."""
@@ -102,7 +116,16 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.EventForecaster:
         """A ``models.EventForecaster``."""
-        return build_model(config, problem, placement)
+        return models.EventForecaster(
+            problem.num_marks,
+            kernel_size=config.model.kernel_size,
+            periods=problem.all_periods,
+            spread=problem.spread,
+            num_components=config.model.num_components,
+            layers=config.layers.map_mechanisms(placement.mechanism),
+            max_length=problem.lengths[-1],
+            rngs=nnx.Rngs(config.seed),
+        )
 
     def objective(
         self, config: EventsConfig, problem: EventsSpec, steps_per_epoch: int
@@ -111,19 +134,19 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(events_loss, optimizer, monitor="loss")
 
+    @staticmethod
+    def _own(run: Run, name: Literal["train", "test"]) -> EventSequences:
+        part: EventSequences = own_part(run, name, load_data, split_data, checksum_of)
+        return part
+
     def test_batches(self, run: Run, file: Path | None) -> EventBatches:
         """The test part of the run's events, or all events of another file of the same format."""
-        with reading_data(of_run=file is None):
-            if file is None:
-                test = split_data(load_data(run.config.data), run.config.data).test
-            else:
-                other = load_data(_of_file(run.config.data, file))
-                named = dataclasses.replace(other, name=str(file))  # for messages
-                test = named.with_marks(run.problem.mark_names)
-        if file is None and checksum_of(test) != run.problem.checksum["test"]:
-            raise OptionError(
-                "the data of the run have changed since; give other data to test on.", "test_file"
-            )
+        if file is None:
+            test = self._own(run, "test")
+        else:
+            other = load_data(_of_file(run.config.data, file))
+            named = dataclasses.replace(other, name=str(file))  # for messages
+            test = named.with_marks(run.problem.mark_names)
         if test.dates != run.problem.dates:
             kind = "dates" if run.problem.dates else "numbers"
             raise OptionError(
@@ -150,12 +173,22 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of Poisson, renewal and Hawkes processes, and of simple guesses."""
         assert isinstance(batches, EventBatches)
-        return evaluate.yardstick_values(run, batches.events)
+        train = at_hand(partial(self._own, run, "train"))
+        if train is None:
+            return {}
+        report: dict[str, Any] = {
+            "num_train_events": train.num_forecast,
+            "hawkes_learned_from": for_hawkes(train).num_forecast,
+        }
+        for name, process in fit_processes(train, run.problem.resolution).items():
+            report |= process_values(name, process, batches.events)
+        return report | guesses(train, batches.events)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the model's outputs, over the longest sequence."""
         assert isinstance(batches, EventBatches)
-        return evaluate.stream_error(run, batches.events)
+        tokens = max(tokens_of(batches.events, run.problem), key=lambda own: len(own.asked))
+        return stream_difference(run.model, tokens.observations[None, :COMPARED])
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """When the next event of each sequence comes, and of which mark."""
@@ -164,6 +197,31 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def stream(self, run: Run, options: EventsStreamOptions) -> EventsStream:
         """The next event after each."""
         return EventsStream(run, options)
+
+
+def events_loss(
+    model: models.EventForecaster, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Negative log likelihood a forecast event, in natural logarithms, times in units of the scale.
+
+    The survival of the last interval counts in the sum, and not as an event.
+    """
+    outputs = model(batch["observations"], mask=batch["mask"], dropout_key=dropout_key)
+    following = model.next_event(outputs)
+    weight = jnp.where(batch["mask"], batch["weight"][:, None], 0)
+    event, end = (jnp.where(batch["asked"] == kind, weight, 0) for kind in (EVENT, END))
+    gaps, marks = following.gap, following.log_marks()
+    time = -jnp.sum(gaps.log_density(batch["log_gap"]) * event)
+    mark = -jnp.sum(jnp.take_along_axis(marks, batch["mark"][..., None], axis=-1)[..., 0] * event)
+    survival = -jnp.sum(gaps.log_survival(batch["log_gap"]) * end)
+    right = jnp.argmax(marks, axis=-1) == batch["mark"]
+    total, count = time + mark + survival, jnp.maximum(jnp.sum(event), NO_EVENT)
+    return total / count, {
+        "loss": (total, count),
+        "time_nll": (time + survival, count),
+        "mark_nll": (mark, count),
+        "mark_accuracy": (jnp.sum(jnp.where(right, event, 0)), count),
+    }
 
 
 def _of_file(data: EventsData, file: Path) -> EventsData:

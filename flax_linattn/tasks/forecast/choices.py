@@ -60,7 +60,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
         ]
         for part in range(2)
     )
-    notes = []
+    notes: list[str] = []
     season = config.data.season or problem.season
     if config.data.season == 0 and season == 1:
         season = seasonal_lag([values[rows.start : rows.stop] for rows in train])

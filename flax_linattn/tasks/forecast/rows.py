@@ -84,7 +84,7 @@ class RowLines(CellLines):
     ) -> None:
         self._channels, self._numeric_names, self._zoned = channels, numeric_names, zoned
         time = next((t for t in ("time", *TIME) if t not in channels), "")
-        forms = (channels, (*(dialect.time_column or (time,)), *channels))
+        forms = (channels, (*(dialect.time_columns or (time,)), *channels))
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
@@ -117,9 +117,10 @@ class RowLines(CellLines):
         return self._forms[is_time:]
 
     def _time_names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Names of the columns of times: one, two of dates and clock times, or none."""
         names, observed = list(names), frozenset(self._channels)
-        if self._dialect.time_column and set(self._dialect.time_column) <= set(names):
-            return self._dialect.time_column
+        if self._dialect.time_column and set(self._dialect.time_columns) <= set(names):
+            return self._dialect.time_columns
         times = [name for name in names if name.lower() in TIME and name not in observed]
         if len(times) > 1:
             raise ValueError(
@@ -133,7 +134,7 @@ class RowLines(CellLines):
             # As in files: a first column that holds no numbers is that of times.
             names = () if self._dialect.is_value(cells.texts[first]) else (first,)
         text = " ".join(cells.texts[name] for name in names)
-        if not names or (cells.is_json and not text):
+        if not names or (cells.is_json and not text.strip()):
             return None
         time = self._dialect.time(text)
         if time is None:

@@ -15,7 +15,7 @@ from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, choice, listed, same_number
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import follows, parse_frequency, same_step, season_length
+from flax_linattn.data.time_index import infer_frequency, parse_frequency, same_step, season_length
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.spec import DataSpec, left_out_if_empty
@@ -257,11 +257,8 @@ class ForecastSpec(DataSpec):
         return dataclasses.replace(series, index=times.tz_convert(zone), freq=freq)
 
     def freq_of(self, series: data.TimeSeries) -> str | None:
-        """The run's frequency, or that of a series by which more of its rows follow."""
-        if self.freq is None or series.freq in (None, self.freq) or len(series.index) < 2:
-            return series.freq or self.freq
-        shares = [follows(series.index, freq).mean() for freq in (self.freq, series.freq)]
-        return series.freq if shares[1] > shares[0] else self.freq
+        """The run's frequency, or one by which more rows of a series follow."""
+        return infer_frequency(series.index, usual=self.freq)
 
     def check(self) -> None:
         """Types, sizes, and as many of each as there are channels."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError, listed, shown
-from flax_linattn.data.time_index import continue_index, follows
+from flax_linattn.data.time_index import continue_index, find_gaps, step_bounds
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, RowLines
 from flax_linattn.tasks.options import mechanism_name
@@ -297,7 +297,10 @@ class ForecastStream(Streaming):
         freq = self._problem.freq
         if time is None or self._time is None or freq is None:
             return False
-        return not follows(pd.DatetimeIndex([self._time, time]), freq).all()
+        passed = time - self._time
+        if passed < pd.Timedelta(days=1) and {passed} == {*step_bounds(freq)}:
+            return False  # the usual case, which needs no calendar
+        return not passed or find_gaps(pd.DatetimeIndex([self._time, time]), freq).size > 0
 
     def _ages(self, num_steps: int) -> tuple[int, ...]:
         """Observations that each of the streams looks back on after so many."""

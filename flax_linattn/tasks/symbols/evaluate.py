@@ -1,4 +1,4 @@
-"""Tests of models of symbols, their baselines, and predictions."""
+"""Losses and tests of models of symbols, their baselines, and predictions."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import itertools
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pandas as pd
 from flax import nnx
 from numpy.typing import NDArray
 
-from flax_linattn import inference, training
+from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.lines import open_lines
-from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
-from flax_linattn.tasks.symbols.model import make_loss
 from flax_linattn.tasks.symbols.stream import parse_symbols
 from flax_linattn.typing import Array
 
@@ -35,25 +34,47 @@ LARGEST_TABLE = 2**26
 """Most numbers of a table of pairs of symbols."""
 
 
-def test_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """Accuracy and success of the model."""
-    metrics = training.evaluate(run.model, make_loss(run.config.fit.loss), batches)
-    return {
-        "rules": run.config.data.rules,
-        "mechanism": mechanism_name(run.config.layers),
-        **{f"test_{name}": value for name, value in metrics.items()},
+Model: TypeAlias = models.WindowModel | models.LanguageModel
+
+
+def make_loss(kind: str) -> training.LossFn:
+    """The loss of ``SymbolsFit.loss``; always the same function, so that steps stay compiled."""
+    return {"squared": SQUARED, "cross_entropy": CROSS_ENTROPY}[kind]
+
+
+def squared_difference(scores: Array, targets: Array) -> Array:
+    """The squared difference to one-hot targets, summed over the symbols: [..., N] -> [...]."""
+    right = jax.nn.one_hot(targets, scores.shape[-1], dtype=scores.dtype)
+    return jnp.sum((scores - right) ** 2, axis=-1)
+
+
+def loss_fn(
+    error: Any, model: Model, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Mean error of what is asked for, the accuracy, and the success.
+
+    The success is the share of series, or of sequences, in which every answer is right; a batch of
+    windows is one series.
+    """
+    scores = model(batch["tokens"], dropout_key=dropout_key)
+    if "target" in batch:  # windows of one series
+        asked = jnp.ones((1, scores.shape[0]), bool)
+        scores, targets = scores[None], batch["target"][None]
+    else:
+        asked, targets = batch["asked"], batch["targets"]
+    weight = asked.astype(jnp.float32)
+    total, count = jnp.sum(error(scores, targets) * weight), jnp.sum(weight)
+    right = jnp.argmax(scores, axis=-1) == targets
+    whole = jnp.all(right | ~asked, axis=1)
+    return total / count, {
+        "loss": (total, count),
+        "accuracy": (jnp.sum(weight, where=right), count),
+        "success": (jnp.sum(whole, dtype=jnp.float32), jnp.float32(whole.size)),
     }
 
 
-def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """The accuracy of what a model has to beat, and of how many guesses."""
-    counts = np.sum([matches(batches.batch(i)) for i in range(len(batches))], axis=0)
-    return {
-        "num_test": int(counts[1]),
-        "chance_accuracy": run.problem.chance,
-        "longest_match_accuracy": float(counts[0] / counts[1]),
-        **one_lag(run, batches),
-    }
+SQUARED = partial(loss_fn, squared_difference)
+CROSS_ENTROPY = partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels)
 
 
 def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
@@ -77,21 +98,6 @@ def scores_of(model: Any, tokens: Array) -> Array:
     """Scores of tokens, compiled once for models that are alike."""
     scores: Array = model(tokens)
     return scores
-
-
-def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """The largest difference between streamed and parallel scores, over the first batch."""
-    batch = batches.batch(0)
-    model = run.model
-    parallel = np.asarray(scores_of(model, jnp.asarray(batch["tokens"])))
-    if "target" in batch:  # windows of one series, each one symbol later
-        context = batch["tokens"].shape[1]
-        series = np.concatenate([batch["tokens"][0], batch["tokens"][1:, -1]])
-        streamed = inference.unroll(model, jnp.asarray(series[None]))[0, context - 1 :]
-    else:
-        streamed = inference.unroll(model, jnp.asarray(batch["tokens"]))
-    error = float(np.max(np.abs(np.asarray(streamed) - parallel)))
-    return {"stream_max_error": error, "stream_steps": int(np.prod(parallel.shape[:-1]))}
 
 
 def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:

@@ -6,16 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+import numpy as np
 import pandas as pd
+from flax import nnx
 
-from flax_linattn import training
+from flax_linattn import inference, models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.options import mechanisms_by_direction
+from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.symbols import evaluate
 from flax_linattn.tasks.symbols.data import Drawn, SymbolsSpec, checksum_of, drawn_of, make_batches
-from flax_linattn.tasks.symbols.evaluate import predict
-from flax_linattn.tasks.symbols.model import Model, build_model, make_loss
+from flax_linattn.tasks.symbols.evaluate import (
+    YARDSTICKS,
+    Model,
+    make_loss,
+    matches,
+    one_lag,
+    predict,
+    scores_of,
+)
 from flax_linattn.tasks.symbols.options import SymbolsConfig, recall
 from flax_linattn.tasks.symbols.stream import SymbolsStream, SymbolsStreamOptions
 from flax_linattn.tasks.task import DataSummary, Report, Task
@@ -28,20 +37,9 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
     Config = SymbolsConfig
     DataSpec = SymbolsSpec
     is_causal = True
+    splits_time = False
     StreamOptions = SymbolsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
-
-    def check(self, config: SymbolsConfig, placement: training.Placement) -> None:
-        """Refuses what does not go together."""
-        if placement.spans > 1:
-            raise OptionError("symbols are not split along time; leave seq out.", "mesh")
-        for mechanism in config.layers.mechanisms:
-            if not mechanism.capabilities.causal:
-                raise OptionError(
-                    f"{mechanism.name!r} has no causal form, which guesses need; choose one of "
-                    f"{', '.join(mechanisms_by_direction(is_causal=True))}.",
-                    "mechanism",
-                )
 
     def load(self, config: SymbolsConfig) -> Drawn:
         """What draws them."""
@@ -78,7 +76,30 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
         """A ``models.WindowModel`` or ``models.LanguageModel``."""
-        return build_model(config, problem, placement)
+        layers, context = config.layers.map_mechanisms(placement.mechanism), config.data.context
+        rngs = nnx.Rngs(config.seed)
+        if config.data.recalls:
+            position = config.model.position
+            return models.LanguageModel(
+                problem.num_tokens,
+                tied=False,
+                position=position,
+                layers=layers,
+                max_length=context,
+                rngs=rngs,
+            )
+        return models.WindowModel(
+            problem.num_tokens,
+            context,
+            readout=config.model.readout,
+            projections=config.model.projections,
+            layers=layers,
+            kernel_init=nnx.initializers.variance_scaling(
+                config.model.init_scale**2, "fan_in", "normal"
+            ),
+            bias_init=nnx.initializers.zeros_init(),
+            rngs=rngs,
+        )
 
     def objective(
         self, config: SymbolsConfig, problem: SymbolsSpec, steps_per_epoch: int
@@ -109,15 +130,37 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Accuracy and success over fresh series."""
-        return Report(evaluate.test_values(run, batches), yardsticks=evaluate.YARDSTICKS)
+        metrics = training.evaluate(run.model, make_loss(run.config.fit.loss), batches)
+        values = {
+            "rules": run.config.data.rules,
+            "mechanism": mechanism_name(run.config.layers),
+            **{f"test_{name}": value for name, value in metrics.items()},
+        }
+        return Report(values, yardsticks=YARDSTICKS)
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Chance, the longest match, one earlier symbol."""
-        return evaluate.yardstick_values(run, batches)
+        counts = np.sum([matches(batches.batch(i)) for i in range(len(batches))], axis=0)
+        return {
+            "num_test": int(counts[1]),
+            "chance_accuracy": run.problem.chance,
+            "longest_match_accuracy": float(counts[0] / counts[1]),
+            **one_lag(run, batches),
+        }
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of scores, over a series or a hundred sequences."""
-        return evaluate.stream_error(run, batches)
+        batch = batches.batch(0)
+        model = run.model
+        parallel = np.asarray(scores_of(model, jnp.asarray(batch["tokens"])))
+        if "target" in batch:  # windows of one series, each one symbol later
+            context = batch["tokens"].shape[1]
+            series = np.concatenate([batch["tokens"][0], batch["tokens"][1:, -1]])
+            streamed = inference.unroll(model, jnp.asarray(series[None]))[0, context - 1 :]
+        else:
+            streamed = inference.unroll(model, jnp.asarray(batch["tokens"]))
+        error = float(np.max(np.abs(np.asarray(streamed) - parallel)))
+        return {"stream_max_error": error, "stream_steps": int(np.prod(parallel.shape[:-1]))}
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The next symbol of each sequence."""

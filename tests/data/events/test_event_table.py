@@ -106,7 +106,7 @@ def test_other_kinds_of_tables(tmp_path):
     frame.to_csv(tmp_path / "toy.csv", index=False, sep=";")
     frame.to_parquet(tmp_path / "toy.parquet")
     for path in tmp_path.iterdir():
-        events = load_event_table(path)
+        events = load_events(path)
         assert events.times[0].tolist() == [1.5, 2, 3] and events.mark_names == ("9", "10")
         assert events.marks[0].tolist() == [1, 0, 1] and not events.dates
 

@@ -227,7 +227,7 @@ def test_options_that_do_not_go_together(task, options, message):
     [
         ("sequence", {"mechanism": "linformer", "causal": True, "pooling": "mean"}, {},
          "'linformer' has no causal form; choose one of softmax"),
-        ("image", {}, {"mesh": "seq=2"}, "images are not split along their tokens"),
+        ("image", {}, {"mesh": "seq=2"}, "a run of image is not split along time"),
     ],
 )  # fmt: skip
 def test_models_that_do_not_go_with_the_devices(task, options, parallel, message):

@@ -87,16 +87,20 @@ def test_lengths_of_batches_are_few_and_go_over_devices():
     assert {train.batch(step)["tokens"].shape[1] for step in range(20)} == {40}
 
 
+def splits_of(source, config):
+    return source.splits(config, source.describe(config))
+
+
 def test_bytes_of_texts(texts):
     config = small(data=str(texts), max_length=10)
     source = TASK.load(config)
     assert source.alphabet.name == "bytes" and source.max_length == 10
-    batch = source.splits(config).test.batch(0)
+    batch = splits_of(source, config).test.batch(0)
     row = batch["tokens"][0][batch["mask"][0]]
     first = sorted((texts / "test" / source.classes[0]).iterdir())[0].read_bytes()
     assert bytes(row.astype(np.uint8).tolist()) == first[:10]
     as_python = config.replace(as_python=True, padding="symbol")
-    batch = TASK.load(as_python).splits(as_python).test.batch(0)
+    batch = splits_of(TASK.load(as_python), as_python).test.batch(0)
     assert batch["mask"].all()
     assert bytes(batch["tokens"][0].astype(np.uint8).tolist()) == repr(first).encode()[:10]
 
@@ -105,8 +109,8 @@ def test_packed_texts_are_those_that_are_padded(texts):
     """Each once, with its label where it ends; the loss is that of the texts one by one."""
     config = small(data=str(texts), max_length=40, padding="packed", pooling="mean", batch_size=4)
     source = TASK.load(config)
-    packed = source.splits(config).train
-    plain = source.splits(config.replace(padding="masked", crop="prefix")).train
+    packed = splits_of(source, config).train
+    plain = splits_of(source, config.replace(padding="masked", crop="prefix")).train
     found, told = [], {}
     for step in range(len(packed)):
         batch = packed.batch(step)
@@ -135,7 +139,7 @@ def test_pixels_of_images(pictures):
     config = small(data=str(pictures))
     source = TASK.load(config)
     assert source.alphabet.name == "grey" and source.max_length == 16
-    batch = source.splits(config).test.batch(0)
+    batch = splits_of(source, config).test.batch(0)
     assert batch["tokens"].dtype == np.uint8
     np.testing.assert_array_equal(batch["tokens"][0], source.test.pixels[0].ravel())
     with pytest.raises(OptionError, match="max_length changes nothing of images"):
@@ -312,4 +316,4 @@ def test_official_files_are_sources():
     config = small(data=str(folder / "imdb" / "aclImdb_labeled.tar.xz"), max_length=100)
     source = TASK.load(config)
     assert source.classes == ("neg", "pos")
-    assert len(source.splits(config).test) * config.fit.batch_size >= 25_000
+    assert len(splits_of(source, config).test) * config.fit.batch_size >= 25_000

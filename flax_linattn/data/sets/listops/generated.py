@@ -131,16 +131,6 @@ class SampledListOps(GeneratedListOps):
             )
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Draws expressions.
-
-        Args:
-            rng: The source of chance.
-            rows: How many.
-
-        Returns:
-            "tokens", int32 ``[rows, max_length]``; "mask", bool ``[rows, max_length]``, False at
-            the padding behind; "labels", int32 ``[rows]``, the values.
-        """
         randoms = RandomIntegers(rng)
         tokens = np.zeros((rows, self.max_length), np.int32)
         mask = np.zeros((rows, self.max_length), bool)
@@ -243,15 +233,7 @@ class GrownListOps(GeneratedListOps):
             )
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Draws expressions of one length.
-
-        Args:
-            rng: The source of chance.
-            rows: How many.
-
-        Returns:
-            "tokens", int32 ``[rows, T]``; "mask", bool ``[rows, T]``, False at the padding behind;
-            "labels", int32 ``[rows]``, the values.
+        """Draws expressions of one length; see ``GeneratedListOps.draw``.
 
         Raises:
             ValueError: No expression has that length, as where lists have few values.

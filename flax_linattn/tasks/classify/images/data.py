@@ -96,8 +96,8 @@ class FileImages(FileSource[ImageConfig, ImageSpec, LabelledImages]):
 
     def __init__(self, options: ImageData, folder: Path) -> None:
         train, test = read_images(folder, options.image_size)
-        super().__init__(folder.name.partition(".")[0], train, test, options)
-        self._checksum = images_checksum(train, test)
+        name, checksum = folder.name.partition(".")[0], images_checksum(train, test)
+        super().__init__(name, train, test, options, checksum)
 
     @cached_property
     def _scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -112,20 +112,23 @@ class FileImages(FileSource[ImageConfig, ImageSpec, LabelledImages]):
 
     def about(self, config: ImageConfig) -> str:
         """Sizes."""
-        train, validation, test = self.counts
-        return (
-            f"{self.name}: images of {_by(self.test.image_shape)}, {train} to train, {validation} "
-            f"to validate and {test} to test\n{about_classes(self.classes)}"
-        )
+        size = _by(self.test.image_shape)
+        return f"{self.name}: images of {size}, {self.counts()}\n{about_classes(self.classes)}"
 
-    def splits(self, config: ImageConfig, problem: ImageSpec, spans: int = 1) -> training.Splits:
-        """Training images in an order, and with changes, of each epoch's own."""
+    def part_batches(
+        self,
+        part: LabelledImages,
+        config: ImageConfig,
+        problem: ImageSpec,
+        spans: int,
+        *,
+        training: bool,
+    ) -> ImageBatches:
+        """Scaled images; those to train on with random changes."""
+        if not training:
+            return image_batches(part, config, problem)
         augmentation = AUGMENTATIONS[config.data.augmentation]
-        return training.Splits(
-            image_batches(self.fitted, config, problem, augmentation, config.seed),
-            image_batches(self.validation, config, problem),
-            image_batches(self.test, config, problem),
-        )
+        return image_batches(part, config, problem, augmentation, config.seed)
 
 
 def image_batches(

@@ -12,6 +12,7 @@ from flax_linattn.tasks.classify.label_options import (
     OF_DRAWN,
     OF_FILES,
     RECIPE,
+    SMALL_LAYERS,
     LabelData,
     RecipeFit,
 )
@@ -42,15 +43,7 @@ class ImageData(LabelData):
             self.refuse(OF_DRAWN, "a folder", "folder")
 
 
-IMAGE_LAYERS = Layers(
-    features=64,
-    num_layers=4,
-    num_heads=4,
-    hidden_features=128,
-    mechanism="taylorshift",
-    norm="pre",
-    dropout_rate=0.0,
-)
+IMAGE_LAYERS = dataclasses.replace(SMALL_LAYERS, num_layers=4)
 """Small layers of a vision transformer."""
 
 

@@ -22,10 +22,7 @@ from flax_linattn.tasks.classify.images.data import (
     read_unlabeled,
 )
 from flax_linattn.tasks.classify.images.options import ImageConfig
-from flax_linattn.tasks.classify.label_task import (
-    SourceTask,
-    check_direction,
-)
+from flax_linattn.tasks.classify.label_task import SourceTask
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
@@ -42,6 +39,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
     Config = ImageConfig
     DataSpec = ImageSpec
     is_causal = False
+    splits_time = False
     StreamOptions = ImageStreamOptions
     kinds = (IMAGES,)
 
@@ -49,16 +47,6 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         """The folder of the files."""
         (folder,) = {file.parent for file in files}
         return {"folder": folder}
-
-    def check(self, config: ImageConfig, placement: training.Placement) -> None:
-        """A mechanism sees all patches, which are few.
-
-        Raises:
-            ValueError: they do not go together.
-        """
-        if placement.spans > 1:
-            raise OptionError("images are not split along their tokens; leave seq out.", "mesh")
-        check_direction(config, is_causal=False)
 
     def load(self, config: ImageConfig) -> DrawnImages | FileImages:
         """Files, or generated images."""

@@ -255,46 +255,35 @@ class PixelTokens(FileSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
     def __init__(self, options: SequenceData) -> None:
         train, test = (part.grey() for part in read_images(options.path, options.image_size))
         options.refuse(OF_LENGTHS, "images", "data")
-        super().__init__(options.data_name, train, test, options)
-        self._checksum = images_checksum(train, test)
+        super().__init__(options.data_name, train, test, options, images_checksum(train, test))
         height, width, _ = train.image_shape
         self.max_length = height * width
 
-    def splits(
-        self, config: SequenceConfig, problem: SequenceSpec | None = None, spans: int = 1
-    ) -> training.Splits:
-        """Training images in an order of each epoch's own."""
+    def part_batches(
+        self,
+        part: LabelledImages,
+        config: SequenceConfig,
+        problem: SequenceSpec,
+        spans: int,
+        *,
+        training: bool,
+    ) -> data.Batches:
+        """All pixels of each image."""
         if self.max_length % spans:
             raise ValueError(
                 f"{self.max_length:,} pixels do not go over {spans} devices; bring the images to a "
                 "size that does, or leave seq out of the mesh."
             )
-        return training.Splits(
-            self._batches(self.fitted, config, config.seed),
-            self._batches(self.validation, config, None),
-            self._batches(self.test, config, None),
-        )
-
-    def _batches(
-        self, images: LabelledImages, config: SequenceConfig, seed: int | None
-    ) -> data.Batches:
-        arrays: dict[str, NDArray] = {
-            "tokens": images.pixels_as_tokens(),
-            "labels": images.labels,
-        }
+        arrays: dict[str, NDArray] = {"tokens": part.pixels_as_tokens(), "labels": part.labels}
+        seed = config.seed if training else None
         return data.Batches(arrays, config.fit.batch_size, seed=seed)
-
-    def checksum(self, config: SequenceConfig) -> str:
-        """Checksum of all pixels and classes."""
-        return self._checksum
 
     def about(self, config: SequenceConfig) -> str:
         """Sizes."""
         height, width, _ = self.test.image_shape
-        train, validation, test = self.counts
         return (
-            f"{self.name}: images of {height} x {width} grey pixels, {train} to train, "
-            f"{validation} to validate and {test} to test\n{about_classes(self.classes)}"
+            f"{self.name}: images of {height} x {width} grey pixels, {self.counts()}\n"
+            f"{about_classes(self.classes)}"
         )
 
 
@@ -315,42 +304,34 @@ class TextTokens(FileSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         if options.as_python:
             train, test = map(_printed, (train, test))
         check_classes(options.path, train.classes)
-        super().__init__(options.data_name, train, test, options)
-        self.max_length = options.max_length
         content: list[NDArray] = []
         for part in (train, test):
             content += [part.labels, *(np.frombuffer(text, np.uint8) for text in part.texts)]
-        self._checksum = checksum(content)
+        super().__init__(options.data_name, train, test, options, checksum(content))
+        self.max_length = options.max_length
 
-    def splits(
-        self, config: SequenceConfig, problem: SequenceSpec | None = None, spans: int = 1
-    ) -> training.Splits:
-        """Training texts in an order, and perhaps with crops, of each epoch's own."""
-        length = -(-config.data.max_length // spans) * spans
-        train: training.BatchSource
-        if config.data.padding == "packed":
-            rows = config.fit.batch_size
-            train = PackedTextBatches(self.fitted, rows, length, seed=config.seed)
-        else:
-            train = self._batches(self.fitted, config, spans, training=True)
-        return training.Splits(
-            train,
-            self._batches(self.validation, config, spans),
-            self._batches(self.test, config, spans),
-        )
-
-    def _batches(
-        self, texts: LabelledTexts, config: SequenceConfig, spans: int, *, training: bool = False
-    ) -> TextBatches:
-        options = config.data
+    def part_batches(
+        self,
+        part: LabelledTexts,
+        config: SequenceConfig,
+        problem: SequenceSpec,
+        spans: int,
+        *,
+        training: bool,
+    ) -> TextBatches | PackedTextBatches:
+        """Texts cut to the longest length; those to train on perhaps cropped, or packed."""
+        options, rows = config.data, config.fit.batch_size
+        length = -(-options.max_length // spans) * spans
+        if training and options.padding == "packed":
+            return PackedTextBatches(part, rows, length, seed=config.seed)
         return TextBatches(
-            texts,
-            config.fit.batch_size,
-            max_length=-(-options.max_length // spans) * spans,
+            part,
+            rows,
+            max_length=length,
             seed=config.seed if training else None,
             crop=options.crop if training else "prefix",
             padding="symbol" if options.padding == "symbol" else "masked",
-            lengths=self._lengths(texts, config, spans),
+            lengths=self._lengths(part, config, spans),
         )
 
     def _lengths(
@@ -364,17 +345,12 @@ class TextTokens(FileSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
         return tuple(sorted({-(-int(np.ceil(share)) // spans) * spans for share in shares}))
 
-    def checksum(self, config: SequenceConfig) -> str:
-        """Checksum of all texts and classes."""
-        return self._checksum
-
     def about(self, config: SequenceConfig) -> str:
         """Sizes."""
-        train, validation, test = self.counts
         longest = max(part.lengths.max() for part in (self.fitted, self.validation, self.test))
         return (
-            f"{self.name}: {train} texts to train, {validation} to validate and {test} to test, of "
-            f"up to {longest:,} bytes, of which {self.max_length:,} are seen\n"
+            f"{self.name}: {self.counts(' texts')}, of up to {longest:,} bytes, of which "
+            f"{self.max_length:,} are seen\n"
             f"{about_classes(self.classes)}"
         )
 

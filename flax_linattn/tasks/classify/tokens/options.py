@@ -8,7 +8,13 @@ from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import Layers
-from flax_linattn.tasks.classify.label_options import OF_DRAWN, OF_FILES, LabelData, RecipeFit
+from flax_linattn.tasks.classify.label_options import (
+    OF_DRAWN,
+    OF_FILES,
+    SMALL_LAYERS,
+    LabelData,
+    RecipeFit,
+)
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 
@@ -89,18 +95,6 @@ class SequenceData(LabelData):
         return self.data if named else self.path.name.partition(".")[0]
 
 
-SEQUENCE_LAYERS = Layers(
-    features=64,
-    num_layers=2,
-    num_heads=4,
-    hidden_features=128,
-    mechanism="taylorshift",
-    norm="pre",
-    dropout_rate=0.0,
-)
-"""Small ones of TaylorShift's kind; its own sizes are presets."""
-
-
 @dataclasses.dataclass(frozen=True)
 class SequenceModel(ModelOptions):
     """The classifier.
@@ -116,7 +110,7 @@ class SequenceModel(ModelOptions):
             with pooling mean or last.
     """
 
-    layers: Layers = SEQUENCE_LAYERS
+    layers: Layers = SMALL_LAYERS
     embedding: Literal["linear", "conv", "table"] = "linear"
     position: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     pooling: Literal["class", "mean", "last"] = "class"

@@ -54,7 +54,7 @@ def taylorshift_imdb(config: SequenceConfig) -> SequenceConfig:
     """
     return config.replace(
         **_OF_PAPER,
-        data="imdb" if config.data.data in DRAWN else config.data.data,
+        data=_files(config, "imdb"),
         max_length=4000,
         as_python=True,
         crop="random",
@@ -76,7 +76,7 @@ def taylorshift_cifar(config: SequenceConfig) -> SequenceConfig:
     """
     return config.replace(
         **_OF_PAPER,
-        data="cifar-pixels" if config.data.data in DRAWN else config.data.data,
+        data=_files(config, "cifar-pixels"),
         select_on="test",
         features=256,
         num_layers=1,
@@ -100,6 +100,21 @@ _OF_ARENA: dict[str, Any] = {
 }
 """Long Range Arena: what its runs have in common."""
 
+_BY_WARMUP: dict[str, Any] = {
+    **_OF_ARENA,
+    "position": "sinusoidal",
+    "schedule": "reciprocal_sqrt",
+    "learning_rate": 0.05,
+    "weight_decay": 0.1,
+    "batch_size": 32,
+}
+"""What those on expressions and on texts also have."""
+
+
+def _files(config: SequenceConfig, name: str) -> str:
+    """The files that options name, or the fetched ones of this name."""
+    return name if config.data.data in DRAWN else config.data.data
+
 
 def lra_listops(config: SequenceConfig) -> SequenceConfig:
     """Long Range Arena's ListOps: 4 layers of 512, 5,000 steps.
@@ -108,7 +123,7 @@ def lra_listops(config: SequenceConfig) -> SequenceConfig:
     1e-8 instead of 1e-9; of this one: expressions are drawn anew, where there 96,000 come again.
     """
     return config.replace(
-        **_OF_ARENA,
+        **_BY_WARMUP,
         data="listops-lra",
         min_length=501,
         max_length=1999,
@@ -119,12 +134,7 @@ def lra_listops(config: SequenceConfig) -> SequenceConfig:
         num_layers=4,
         num_heads=8,
         hidden_features=1024,
-        position="sinusoidal",
-        schedule="reciprocal_sqrt",
-        learning_rate=0.05,
         warmup=0.2,
-        weight_decay=0.1,
-        batch_size=32,
         steps=5000,
         validate_every=500,
     )
@@ -137,8 +147,8 @@ def lra_text(config: SequenceConfig) -> SequenceConfig:
     ``lra_listops``.
     """
     return config.replace(
-        **_OF_ARENA,
-        data="imdb" if config.data.data in DRAWN else config.data.data,
+        **_BY_WARMUP,
+        data=_files(config, "imdb"),
         max_length=4000,
         crop="prefix",
         padding="masked",
@@ -147,12 +157,7 @@ def lra_text(config: SequenceConfig) -> SequenceConfig:
         num_layers=4,
         num_heads=4,
         hidden_features=1024,
-        position="sinusoidal",
-        schedule="reciprocal_sqrt",
-        learning_rate=0.05,
         warmup=0.4,
-        weight_decay=0.1,
-        batch_size=32,
         steps=20_000,
         validate_every=1000,
     )
@@ -166,7 +171,7 @@ def lra_cifar(config: SequenceConfig) -> SequenceConfig:
     """
     return config.replace(
         **{**_OF_ARENA, "dropout_rate": 0.3},
-        data="cifar-pixels" if config.data.data in DRAWN else config.data.data,
+        data=_files(config, "cifar-pixels"),
         features=128,
         num_layers=1,
         num_heads=8,

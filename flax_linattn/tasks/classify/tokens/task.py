@@ -27,7 +27,7 @@ from flax_linattn.tasks.classify.baselines import (
 )
 from flax_linattn.tasks.classify.class_stream import ClassStream
 from flax_linattn.tasks.classify.figures import draw_lengths
-from flax_linattn.tasks.classify.label_task import SourceTask, check_direction
+from flax_linattn.tasks.classify.label_task import SourceTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.tasks.classify.tokens.baselines import FirstToken, NaiveBayes, examples, some
 from flax_linattn.tasks.classify.tokens.data import (
@@ -40,6 +40,7 @@ from flax_linattn.tasks.classify.tokens.data import (
 from flax_linattn.tasks.classify.tokens.options import FETCHED, SequenceConfig
 from flax_linattn.tasks.classify.tokens.presets import PRESETS
 from flax_linattn.tasks.lines import open_lines
+from flax_linattn.tasks.options import check_direction
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import Report
