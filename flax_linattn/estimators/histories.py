@@ -279,8 +279,8 @@ def _read_frame(
         time_name = next(label for label in labels if str(label) not in names)
     of_names = {str(label): label for label in labels}
     chosen = [labels.get_loc(of_names[channel]) for channel in names if channel in of_names]
-    found = None if ids is None else ids.unique()
-    return History(series, 2, labels[chosen], None, found, time_name, categories)
+    labels, of_series = labels[chosen], None if ids is None else ids.unique()
+    return History(series, 2, labels, None, of_series, time_name, categories)
 
 
 def _as_texts(ids: pd.Index, name: str) -> NDArray:
