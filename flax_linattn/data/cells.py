@@ -49,6 +49,24 @@ class BadCellError(ValueError):
         self.index = index
 
 
+def is_comment(text: str, begun: bool) -> bool:
+    """Whether a line is a comment: it begins with #, and after the first row with a blank behind.
+
+    Args:
+        text: The line, without its newline.
+        begun: Whether another line came before that is neither blank nor a comment.
+
+    Example:
+        >>> is_comment("#made by me", False), is_comment("#N/A,1", False), is_comment("# 2", True)
+        (True, False, True)
+    """
+    if not text.startswith("#"):
+        return False
+    if begun:
+        return not text[1:2].strip()
+    return not any(text.lower().startswith(word) for word in MISSING if word.startswith("#"))
+
+
 def parse_numbers(cells: Sequence[str], missing: Collection[str] = MISSING) -> NDArray[np.float64]:
     """Reads finite numbers; NaN stands for a missing one.
 
