@@ -34,6 +34,8 @@ _YEAR_LAST = re.compile(
 )
 _QUARTER = re.compile(r"(\d{4})[- ]?[Qq]([1-4])", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MISSING = re.compile(r"#n/?a\s*([,;|\t]|$)", re.IGNORECASE)
+"""A missing value at the beginning of a line, which is no comment."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -64,7 +66,7 @@ def is_comment(text: str, begun: bool) -> bool:
         return False
     if begun:
         return not text[1:2].strip()
-    return not any(text.lower().startswith(word) for word in MISSING if word.startswith("#"))
+    return _FIRST_MISSING.match(text) is None
 
 
 def parse_numbers(cells: Sequence[str], missing: Collection[str] = MISSING) -> NDArray[np.float64]:

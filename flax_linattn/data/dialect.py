@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.annotations import check_fields
-from flax_linattn.checks import OptionError, choice, shown
+from flax_linattn.checks import OptionError, choice, listed, shown
 from flax_linattn.data.cells import (
     MISSING,
     BadCellError,
@@ -66,7 +66,7 @@ class Dialect:
 
     separator: str = "auto"
     decimal: str = "."
-    time_column: tuple[str, ...] = ()
+    time_column: str | tuple[str, ...] = ""
     day_first: bool = False
     month_first: bool = False
     date_format: str = ""
@@ -82,13 +82,12 @@ class Dialect:
                 f"({str(self.missing_values)!r},).",
                 "missing_values",
             )
-        if isinstance(self.time_column, str):
-            object.__setattr__(self, "time_column", (self.time_column,) * bool(self.time_column))
         check_fields(self)
         choice(["auto", *_SPELLINGS], separator=self.separator)
         choice([".", ","], decimal=self.decimal)
-        for name in ("missing_values", "time_column"):  # of JSON a list
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        columns = self.time_columns
+        object.__setattr__(self, "missing_values", tuple(self.missing_values))  # of JSON a list
+        object.__setattr__(self, "time_column", columns if len(columns) > 1 else "".join(columns))
         if self.separator == self.decimal:
             raise OptionError(
                 "separator and decimal must differ, got ',' for both; give the separator.",
@@ -103,10 +102,10 @@ class Dialect:
                 "out.",
                 *(name for name, given in orders.items() if given),
             )
-        if len(self.time_column) > 2:
+        if len(columns) > 2:
             raise OptionError(
                 f"time_column must be a column, or two of dates and clock times, got "
-                f"{len(self.time_column)}.",
+                f"{listed(columns)}.",
                 "time_column",
             )
         if self.timezone:
@@ -185,6 +184,12 @@ class Dialect:
             return time.replace(tzinfo=zone) if time.tzinfo is None else time.astimezone(zone)
         except OverflowError:  # the first and the last day of the calendar
             return None
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The names of the columns of times that are given."""
+        given = self.time_column
+        return (given,) * bool(given) if isinstance(given, str) else tuple(given)
 
     @property
     def date_order(self) -> DateOrder:

@@ -136,7 +136,7 @@ def read_table(
         return Table(_read_arrow(path, _ARROW[suffix]), str(path))
     if suffix in _EXCEL:
         return _read_excel(path, header is not False)
-    return _read_text(path, dialect, header, {*texts, *dialect.time_column})
+    return _read_text(path, dialect, header, {*texts, *dialect.time_columns})
 
 
 def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:

@@ -40,7 +40,7 @@ def same(one, other):
 def shops(tmp_path):
     path = tmp_path / "shops.csv"
     path.write_text(TABLE)
-    return data.load_long(path, id_column="shop", dialect=Dialect(time_column=("when",)))
+    return data.load_long(path, id_column="shop", dialect=Dialect(time_column="when"))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

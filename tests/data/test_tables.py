@@ -4,6 +4,7 @@ import csv
 import gzip
 import lzma
 from datetime import datetime, timedelta
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError
-from flax_linattn.data import DataFormatError, Dialect
+from flax_linattn.data import DataFormatError, Dialect, tables
 
 SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 FIRST = datetime(2016, 7, 1)
@@ -125,7 +126,7 @@ def dialects(draw):
     return Dialect(
         separator=draw(st.sampled_from([s for s in SEPARATORS if s != decimal])),
         decimal=decimal,
-        time_column=("when",),
+        time_column="when",
         day_first=order == "day_first",
         month_first=order == "month_first",
         date_format="%d %b %Y, %H h" if order == "date_format" else "",
@@ -181,6 +182,7 @@ NIGHT = "2016-10-30T0{}:00"
          [[NAN, NAN], [1, NAN], [1.5, NAN], [NAN, 2]], None),
         ("flow,level\n1.5,10\n#N/A,11\n", {}, ("flow", "level"), [[1.5, 10], [NAN, 11]], None),
         ("#N/A,11\n1.5,10\n", {"header": False}, ("0", "1"), [[NAN, 11], [1.5, 10]], None),
+        ("#NASA\n#name,b\nname,b\n1,2\n", {}, ("name", "b"), [[1, 2]], None),
         ("date,a\n2024-01-01,1\n# restart\n\n2024-01-02,2\n", {}, ("a",), [[1], [2]],
          ("2024-01-01", "2024-01-02")),
         ("1,x,3\n", {"header": False, "channels": ["2"]}, ("2",), [[3]], None),
@@ -191,7 +193,7 @@ NIGHT = "2016-10-30T0{}:00"
           for separator in SEPARATORS.values()),
         ("a\tb\n1\t2\n\t\n", {}, ("a", "b"), [[1, 2], [NAN, NAN]], None),
         ("date,load|MW,x|y\n2024-01-01,1,2\n", {}, ("load|MW", "x|y"), [[1, 2]], ("2024-01-01",)),
-        ("a,when\n1,2024-01-01\n", {"dialect": Dialect(time_column=("when",))}, ("a",), [[1]],
+        ("a,when\n1,2024-01-01\n", {"dialect": Dialect(time_column="when")}, ("a",), [[1]],
          ("2024-01-01",)),
         ("a,timestamp\n1,2024-01-01\n", {}, ("a",), [[1]], ("2024-01-01",)),
         ("a,time\n1,35\n2,40\n", {}, ("a", "time"), [[1, 35], [2, 40]], None),
@@ -329,11 +331,14 @@ def test_an_excel_export(tmp_path):
         ("a,when\n1,2016-07-01\n", {}, ":2: .* with time_column=", "time_column"),
         ("Date;Time;a\n16/12/2006;17:24:00;1\n", {"dialect": Dialect(day_first=True)},
          r":2: .*\(Time\), got '17:24:00'.* time_column=\('Date', 'Time'\)", "time_column"),
-        ("when,a,when\n2016-07-01,1,2\n", {"dialect": Dialect(time_column=("when",))},
+        ("Date;Time;a\n1/2/2006;17:24:00;1\n1/2/2006;17:25:00;2\n",
+         {"dialect": Dialect(day_first=True), "channels": ["a"]},
+         r":3: .* got 1 of 1 .* time_column=\('Date', 'Time'\)", "time_column"),
+        ("when,a,when\n2016-07-01,1,2\n", {"dialect": Dialect(time_column="when")},
          ":1: expected different names of columns, got 'when' twice", None),
-        ("date,a\n1,2\n", {"dialect": Dialect(time_column=("when",))},
+        ("date,a\n1,2\n", {"dialect": Dialect(time_column="when")},
          r"unknown column 'when'; .*toy\.csv has date, a", "time_column"),
-        ("2016-07-01,1\n", {"header": False, "dialect": Dialect(time_column=("when",))},
+        ("2016-07-01,1\n", {"header": False, "dialect": Dialect(time_column="when")},
          "expected a header that names the column 'when'", "header"),
         ("date,shop,a\n2024-01-01,x,1\n2024-01-02,,1\n", {"id_column": "shop"},
          r":3: expected the name of a series in column 2 \(shop\)", "id_column"),
@@ -467,17 +472,19 @@ def test_the_columns_of_a_wide_table_are_read_in_time(tmp_path, bounded):
 @pytest.mark.parametrize("odd", ["", "\n\n", "# restart\n", '2000-01-01, "1"\n'])
 def test_long_tables_are_read_as_short_ones(tmp_path, odd):
     """Past the block that is read at a time, with what only the slower reader knows."""
-    minutes = pd.date_range("2001-01-01", periods=40_000, freq="min")
+    minutes = pd.date_range("2001-01-01", periods=1000, freq="min")
     lines = [f"{time},{i}.25\n" for i, time in enumerate(minutes)]
     path = write(tmp_path, "date,a\n" + odd + "".join(lines))
-    series = data.load_series(path)
-    rows = series.values.ravel()[-len(lines) :]
-    np.testing.assert_array_equal(rows, np.arange(len(lines)) + 0.25)
-    assert series.lines is not None and series.lines[-1] == 1 + odd.count("\n") + len(lines)
-    lines[30_000] = lines[30_000].replace(".25", ".x")
-    path.write_text("date,a\n" + odd + "".join(lines))
-    with pytest.raises(DataFormatError, match=rf":{30_002 + odd.count(chr(10))}: .*'30000\.x'"):
-        data.load_series(path)
+    with mock.patch.object(tables, "_BLOCK", 2**12):
+        series = data.load_series(path)
+        rows = series.values.ravel()[-len(lines) :]
+        np.testing.assert_array_equal(rows, np.arange(len(lines)) + 0.25)
+        assert series.lines is not None
+        assert series.lines[-1] == 1 + odd.count("\n") + len(lines)
+        lines[700] = lines[700].replace(".25", ".x")
+        path.write_text("date,a\n" + odd + "".join(lines))
+        with pytest.raises(DataFormatError, match=rf":{702 + odd.count(chr(10))}: .*'700\.x'"):
+            data.load_series(path)
 
 
 def test_offsets_of_a_zone_are_its_own():

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +13,7 @@ from flax_linattn.tasks.run import read_config
 from tests.fuzz.damage import corrupted
 from tests.fuzz.subject import Case, Subject
 from tests.tasks.commands import no_drawing
-
-STORED = Path(__file__).parents[1] / "tasks" / "stored" / "runs.tar.gz"
+from tests.tasks.states import extract_stored
 
 SMALL = {
     "features": 8,
@@ -58,11 +56,7 @@ class StoredRuns(Subject):
 
     def make(self, folder: Path) -> list[Path]:
         """Runs that took no training here."""
-        with tarfile.open(STORED) as archive:
-            archive.extractall(folder, filter="data")
-        path = folder / "forecast" / "config.json"
-        config = json.loads(path.read_text()) | {"csv": str(folder / "waves.csv")}
-        path.write_text(json.dumps(config))
+        extract_stored(folder)
         return [folder / "classify", folder / "forecast"]
 
     def samples(self) -> Iterator[Case]:

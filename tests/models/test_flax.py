@@ -186,7 +186,7 @@ def test_linen_users_step(kind):
             return self.layer.step(x, state)
 
     parent = Parent()
-    variables = parent.init(jax.random.key(0), x)
+    variables = jax.jit(parent.init)(jax.random.key(0), x)
     alone = {"params": variables["params"]["layer"]}
     ways = {
         "apply": (
@@ -202,7 +202,7 @@ def test_linen_users_step(kind):
             jax.jit(lambda x, state: parent.apply(variables, x, state, method="step")),
         ),
     }
-    want = parent.apply(variables, x)
+    want = jax.jit(parent.apply)(variables, x)
     for init_state, step in ways.values():
         state = init_state()
         for t in range(LENGTH):

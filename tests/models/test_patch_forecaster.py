@@ -83,13 +83,15 @@ def features(model, x, marks, missing):
     return normed(model.backbone.final_norm, h)[-1]
 
 
-def read_out(model, h, x, missing):
+def read_out(model, h, x, missing, target=0):
     """The forecast after x [t] from the features of its last patch."""
     mean, std = moments(x, np.zeros(len(x)) if missing is None else missing)
     y = affine(model.head, h) * std
     if model.context == 0:
         return y + mean
-    return y + x[-1] + affine(model.linear_map, padded(x)[-model.context :] - x[-1])
+    kernel = array(model.linear_map.kernel)
+    kernel = kernel[target] if kernel.ndim == 3 else kernel
+    return y + x[-1] + (padded(x)[-model.context :] - x[-1]) @ kernel
 
 
 def every_forecast(model, x):
@@ -104,20 +106,36 @@ def every_forecast(model, x):
         if model.mixing is not None:
             told = np.stack(h) + array(model.mixing.channels)
             h = transformed(model.mixing.block, told, causal=False)
-        found = [read_out(model, *each) for each in zip(h, channels, gone, strict=True)]
+        of_each = zip(h, channels, gone, range(len(h)), strict=True)
+        found = [read_out(model, *each) for each in of_each]
         want[row, t] = np.stack(found, axis=-1)
     return want
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_layers": 2}, {"num_layers": 2, "context": 0}, {"channel_mechanism": "softmax"}],
+    [
+        {"num_layers": 2},
+        {"num_layers": 2, "context": 0},
+        {"channel_mechanism": "softmax"},
+        {"channel_maps": True},
+    ],
     ids=str,
 )
 def test_every_forecast_is_the_equations(options):
-    """The last one's channels are mixed."""
+    """Mixed channels and maps of each channel among them."""
     model, x = forecaster(activation="relu", **options), observations(2, LENGTH)
     close(call(model, x, every_step=True), every_forecast(model, x))
+
+
+def test_maps_of_each_channel_stream_and_are_saved(tmp_path):
+    model, x = forecaster(channel_maps=True, fixed_map=True), observations(2, LENGTH)
+    assert model.linear_map.kernel.shape == (2, CONTEXT, HORIZON)
+    streamed, _ = run_steps(model, x, model.init_state(2))
+    close(streamed, call(model, x, every_step=True))
+    models.save_model(tmp_path / "model", model)
+    again = models.load_model(tmp_path / "model")
+    assert_same_bits(call(again, x), call(model, x))
 
 
 @pytest.mark.parametrize("context", [CONTEXT, pytest.param(0, marks=pytest.mark.slow)])

@@ -293,7 +293,7 @@ def test_training_counted_in_steps(task, tmp_path, capsys):
     assert {"epochs", "best_epoch"}.isdisjoint(report)
 
 
-@fast()  # runs of classify, in test_many.py, are fast
+@fast()  # runs of classify, in test_seeds.py, are fast
 def test_many_runs_at_once(task, lines, tmp_path, capsys):
     folder = tmp_path / "many"
     args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]

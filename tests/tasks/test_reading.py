@@ -215,7 +215,7 @@ def test_rows_of_other_dialects():
     ((_, first, second),) = rows("\t\n", dialect=Dialect(separator="tab"))
     assert np.isnan([first, second]).all()
     assert rows("1467331200|1|2", dialect=Dialect(time_unit="s")) == [(utc, 1, 2)]
-    named = rows("b,moment,a\n1,2016-07-01,2\n", dialect=Dialect(time_column=("moment",)))
+    named = rows("b,moment,a\n1,2016-07-01,2\n", dialect=Dialect(time_column="moment"))
     assert named == [(seven, 2, 1)]
     two = Dialect(time_column=("day", "clock"), day_first=True)
     assert rows("1.7.2016,0:00,1,2\n", dialect=two) == [(seven, 1, 2)]

@@ -1,25 +1,17 @@
 """Runs in the formats of 0.1.0, made by an earlier commit, are tested and go on as they were."""
 
 import json
-import tarfile
-from pathlib import Path
 
 import pytest
 
 from flax_linattn import tasks
+from tests.tasks import states
 from tests.tasks.commands import fail, succeed
-
-STORED = Path(__file__).parent / "stored" / "runs.tar.gz"
 
 
 @pytest.fixture
 def stored(tmp_path):
-    """Their folder; the CSV file of one has moved."""
-    with tarfile.open(STORED) as archive:
-        archive.extractall(tmp_path, filter="data")
-    path = tmp_path / "forecast" / "config.json"
-    config = json.loads(path.read_text()) | {"csv": str(tmp_path / "waves.csv")}
-    path.write_text(json.dumps(config))
+    states.extract_stored(tmp_path)
     return tmp_path
 
 

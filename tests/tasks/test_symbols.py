@@ -309,7 +309,7 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
 def test_runs_in_groups_are_those_at_once(tmp_path, capsys):
     """On two devices, each of which loops over its runs, with a mechanism that scans.
 
-    The fast tests of groups and of devices are in ``tests/training/test_many.py``.
+    The fast tests of groups and of devices are in ``tests/training/test_runs.py``.
     """
     args = [*TINY, "--runs", "4", "--mechanism", "aaren", "--epochs", "2"]
     mesh = ["--parallel", "jit", "--mesh", "data=2", "--runs-at-once", "1"]

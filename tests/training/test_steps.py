@@ -67,6 +67,27 @@ def test_the_period_has_no_influence_on_the_steps(tmp_path):
     assert arrays[0] == arrays[1]
 
 
+def test_a_time_limit_ends_with_a_validation(tmp_path, capsys):
+    """With more time a run continues to the bits of one without a limit."""
+    every = {"epochs": None, "steps": 60, "validate_every": 15}
+    _, result = train(tmp_path / "run", **every, time_limit=1e-9)
+    assert (steps_of(tmp_path / "run"), result.steps) == ([15], 15)
+    assert "note: the time limit of 1e-09 s ended training after step 15 of 60" in (
+        capsys.readouterr().err
+    )
+    train(tmp_path / "long", epochs=None, steps=60, time_limit=1e-9)
+    assert steps_of(tmp_path / "long") == [5]
+    model, _ = train(tmp_path / "run", **every, time_limit=3600.0, resume=True)
+    whole, _ = train(tmp_path / "whole", **every)
+    assert bits(model) == bits(whole) and steps_of(tmp_path / "run") == [15, 30, 45, 60]
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+def test_a_time_limit_is_a_number_of_seconds(limit):
+    with pytest.raises(ValueError, match="time_limit must be a number of seconds above 0, or None"):
+        FitConfig(steps=1, time_limit=limit)
+
+
 def test_patience_counts_validations(tmp_path):
     # The wrong way round: the loss falls, so that the first validation stays the best.
     _, result = train(tmp_path, mode="max", patience=2, validate_every=2)

@@ -84,7 +84,7 @@ class RowLines(CellLines):
     ) -> None:
         self._channels, self._numeric_names, self._zoned = channels, numeric_names, zoned
         time = next((t for t in ("time", *TIME) if t not in channels), "")
-        forms = (channels, (*(dialect.time_column or (time,)), *channels))
+        forms = (channels, (*(dialect.time_columns or (time,)), *channels))
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
@@ -119,8 +119,8 @@ class RowLines(CellLines):
     def _time_names(self, names: Iterable[str]) -> tuple[str, ...]:
         """Names of the columns of times: one, two of dates and clock times, or none."""
         names, observed = list(names), frozenset(self._channels)
-        if self._dialect.time_column and set(self._dialect.time_column) <= set(names):
-            return self._dialect.time_column
+        if self._dialect.time_column and set(self._dialect.time_columns) <= set(names):
+            return self._dialect.time_columns
         times = [name for name in names if name.lower() in TIME and name not in observed]
         if len(times) > 1:
             raise ValueError(

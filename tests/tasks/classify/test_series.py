@@ -14,8 +14,7 @@ from flax import nnx
 from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec, ClassifyStream
 from flax_linattn.tasks.classify.series.data import load_data, make_batches, notes
-from flax_linattn.tasks.classify.series.stream import parse_observations
-from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, read_lines, succeed
+from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, succeed
 
 
 @pytest.fixture
@@ -274,18 +273,6 @@ class TestBadInput:
     def test_resume_of_nothing(self, tmp_path, capsys):
         message = fail(capsys, "train", "classify", "--resume", "--run", str(tmp_path / "none"))
         assert "is no run folder" in message
-
-    @pytest.mark.parametrize(
-        ("line", "expected"),
-        [
-            ("1,2,3", r"standard input:1: expected 12 cells \(0, 1, .*\), got 3"),
-            (",".join(["x"] * 12), "expected a finite number for 0, got 'x'"),
-            (",".join(["inf"] * 12), "expected a finite number for 0, got 'inf'"),
-        ],
-    )
-    def test_stream_lines(self, line, expected):
-        with pytest.raises(ValueError, match=expected):
-            read_lines(parse_observations, [line], tuple(map(str, range(12))))
 
     def test_stream_sequence_out_of_range(self, run_dir, capsys):
         assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
