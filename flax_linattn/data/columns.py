@@ -1,0 +1,377 @@
+"""The columns of tables: times, ids and numbers, and which column holds which."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import re
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flax_linattn.checks import OptionError, shown
+from flax_linattn.data.cells import TIME, BadCellError
+from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.files import DataFormatError, printed
+from flax_linattn.data.regular import TimesPolicy
+from flax_linattn.data.tables import Table
+from flax_linattn.data.times import BadTimeError, epoch_unit, is_dated, parse_times
+from flax_linattn.data.unknown import UnknownChannelError
+
+MAX_ID_FRACTION = 0.5
+"""Limit on the number of ids that an error proposes, as a fraction of the rows."""
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
+_CACHED = 2**16
+"""Numbers that are moved at a time."""
+
+
+def find_named(table: Table, name: str, option: str) -> int:
+    """Which column has a name that an option gives.
+
+    Raises:
+        OptionError: There is no such column, or no header.
+        DataFormatError: Two columns have the name.
+    """
+    names = table.names
+    if not table.has_header:
+        raise OptionError(
+            f"{table.source}: expected a header that names the column {shown(name)}, got none; add "
+            "one.",
+            option,
+            "header",
+        )
+    if name not in names:
+        raise OptionError(
+            f"unknown column {shown(name)}; {table.source} has {printed(names)}", option
+        )
+    _check_once(table, name, names.count(name))
+    return names.index(name)
+
+
+def _check_once(table: Table, name: str, count: int) -> None:
+    if count > 1:
+        raise table.error(None, "different names of columns", f"{shown(name)} twice", "rename one")
+
+
+def choose_channels(
+    table: Table, names: list[str], channels: Sequence[str] | None
+) -> Sequence[str]:
+    """The names of the channels to read; default all.
+
+    Raises:
+        OptionError: There is no such channel, or it is asked for twice.
+        DataFormatError: Two columns have the name of one.
+    """
+    counts, seen = Counter(names), set()
+    for name in names if channels is None else channels:
+        if name not in counts:
+            raise UnknownChannelError.of(name, table.source, names)
+        _check_once(table, name, counts[name])
+        if name in seen:
+            raise OptionError(f"expected each channel once, got {name!r} twice", "channels")
+        seen.add(name)
+    return names if channels is None else channels
+
+
+def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, ...]:
+    """The columns of times; none where the index has them, or there are none.
+
+    Raises:
+        OptionError: Several may be meant, or there is none of the name that is given.
+    """
+    if dialect.time_column:
+        return tuple(find_named(table, name, "time_column") for name in dialect.time_columns)
+    frame, names = table.frame, [name.lower() for name in table.names]
+    others = [i for i in range(frame.shape[1]) if i != of_id]
+    if not others or not len(frame) or frame.index.dtype.kind not in "iu":
+        return ()
+    kinds = frame.dtypes.tolist()
+    dated = [i for i in others if kinds[i].kind in "MO" and is_dated(frame.iloc[:, i])]
+    if len(dated) > 1:
+        raise OptionError(
+            f"{table.source}: expected one column of times, got "
+            f"{printed([table.names[i] for i in dated])}; say which one holds them, with "
+            "time_column=...",
+            "time_column",
+        )
+    if dated:
+        return (dated[0],)
+    first = others[0]
+    named = [i for i in others if table.has_header and names[i] in TIME]
+    cells = {i: _text(frame.iloc[0, i]) for i in {first, *named}}
+    timed = [i for i in named if _is_time(cells[i], dialect)]
+    is_text = kinds[first].kind not in "biuf"
+    by_place = first in named or (is_text and not dialect.is_value(cells[first]))
+    if by_place and (dialect.time(cells[first]) is not None or len(timed) != 1):
+        return (first,)
+    if len(timed) == 1:
+        return (timed[0],)
+    since = [i for i in named if epoch_unit(cells[i])]
+    if since:
+        return (since[0],)
+    is_year = table.has_header and names[first] == "year" and _are_years(frame.iloc[:, first])
+    return (first,) if is_year else ()
+
+
+def _is_time(cell: str, dialect: Dialect) -> bool:
+    """Whether a cell can only be a time."""
+    numeric = dialect.is_value(cell)
+    return dialect.time(cell) is not None and numeric == (dialect.time_unit != "none")
+
+
+def _are_years(column: pd.Series) -> bool:
+    """Whether a column holds rising years."""
+    texts = column.map(_text)
+    return bool(texts.str.fullmatch(r"[12]\d{3}").all() and texts.is_monotonic_increasing
+                and texts.is_unique)  # fmt: skip
+
+
+def read_times(
+    table: Table, columns: tuple[int, ...], dialect: Dialect, *, keep: bool
+) -> pd.Index | None:
+    """The times of the rows, or the integers of the index.
+
+    Args:
+        table: With these columns.
+        columns: As of ``find_times``.
+        dialect: How times are written.
+        keep: Whether integers of the index are kept, as of a single series.
+
+    Raises:
+        DataFormatError: A row has no time, or one of another kind than others.
+    """
+    frame = table.frame
+    if not columns:
+        if frame.index.dtype.kind in "iu":
+            return frame.index if keep else None
+        if isinstance(frame.index, pd.PeriodIndex):
+            return frame.index
+        try:
+            times = parse_times(frame.index.to_series(), dialect)
+        except BadTimeError as bad:
+            raise table.error(
+                bad.row,
+                f"{bad.expected} in the index",
+                bad.found,
+                "convert it by pandas.to_datetime, or leave it out by reset_index(drop=True)",
+            ) from None
+        kept = isinstance(frame.index, pd.DatetimeIndex) and not dialect.timezone  # with its freq
+        return frame.index if kept else times.rename(frame.index.name)
+    try:
+        if len(columns) == 2:
+            return _joined(table, columns, dialect)
+        column = frame.iloc[:, columns[0]]
+        if column.dtype.kind in "iuf" and dialect.time_unit == "none":
+            column = column.map(_text, na_action="ignore")
+        is_plain = not dialect.date_format and dialect.time_unit == "none"
+        if is_plain and table.names[columns[0]].lower() == "year" and _are_years(column):
+            column = column.map(_text) + "-01-01"
+        return parse_times(column, dialect)
+    except BadTimeError as bad:
+        place = " and ".join(table.column(column) for column in columns)
+        raise time_error(table, bad, bad.row, f" in {place}") from None
+
+
+def time_error(table: Table, bad: BadTimeError, row: int, place: str = "") -> DataFormatError:
+    """Returns the error to raise about the time of a row."""
+    return table.error(row, bad.expected + place, bad.found, bad.advice, *bad.options)
+
+
+def _joined(table: Table, columns: tuple[int, ...], dialect: Dialect) -> pd.Index:
+    """Times of a column of dates and one of clock times."""
+    date, clock = (table.frame.iloc[:, i].map(_text) for i in columns)
+    codes, texts = pd.factorize(clock)
+    try:  # each once, of which there are few
+        hours = parse_times(pd.Series([f"2000-01-01 {text}" for text in texts]), PLAIN)
+        days = parse_times(date, dataclasses.replace(dialect, timezone=""))
+    except BadTimeError:
+        hours = days = None
+    if hours is None or hours.tz is not None or days.tz is not None:
+        return parse_times(date + " " + clock, dialect)
+    return days + (hours - pd.Timestamp("2000-01-01"))[codes]
+
+
+def _text(value: Any) -> str:
+    """A value of a column as a file would write it; "" where there is none."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        return ""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def read_numbers(table: Table, columns: Sequence[int], dialect: Dialect) -> NDArray[np.float64]:
+    """The values of columns, float64 ``[T, C]``, NaN where one is missing.
+
+    Raises:
+        DataFormatError: A column holds something else than finite numbers.
+    """
+    kinds = table.frame.dtypes.tolist()
+    if all(kinds[i] == np.float64 for i in columns):
+        values = table.frame.iloc[:, list(columns)].to_numpy(copy=True)
+    else:
+        parts = [_column(table, i, dialect) for i in columns]
+        values = np.empty((len(table.frame), len(parts)))
+        step = 1 + _CACHED // len(parts)
+        for row in range(0, len(values), step):  # rows that a cache holds: columns are far apart
+            block = slice(row, row + step)
+            np.stack([np.asarray(part[block]) for part in parts], 1, out=values[block])
+    if np.isinf(values).any():
+        row, column = np.argwhere(np.isinf(values))[0].tolist()
+        raise _not_finite(table, row, columns[column], str(values[row, column]))
+    return np.ascontiguousarray(dialect.without_codes(values))
+
+
+def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] | pa.ChunkedArray:
+    column = table.frame.iloc[:, index]
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(object)
+    if column.dtype == pd.ArrowDtype(pa.float64()):
+        return column.array.__arrow_array__()
+    if column.dtype.kind in "biuf":
+        missing = {} if isinstance(column.dtype, np.dtype) else {"na_value": np.nan}
+        return np.asarray(column.to_numpy(np.float64, **missing))
+    cells = []
+    for value in column:
+        cell = _text(value)
+        if isinstance(value, numbers.Real | Decimal):
+            cell = cell.replace(".", dialect.decimal)
+        cells.append(cell)
+    try:
+        return dialect.numbers(cells)
+    except BadCellError as bad:
+        row = bad.index
+    cell, place = cells[row], table.column(index)
+    if dialect.time(cell) is not None:
+        raise table.error(
+            row,
+            f"times in one column, and numbers in {place}",
+            shown(cell),
+            "put the column of times first, without another index, or name it, with "
+            "time_column=..., or read other columns only, with channels=...",
+            "time_column",
+            "channels",
+        )
+    other = Dialect(decimal="." if dialect.decimal == "," else ",", separator="tab")
+    if other.number(cell) is not None:
+        raise table.error(
+            row,
+            f"a number with decimals after {dialect.decimal!r} in {place}",
+            shown(cell),
+            "say how numbers are written, with decimal=..., and leave out what sets thousands "
+            "apart",
+            "decimal",
+        )
+    raise _not_finite(table, row, index, shown(cell))
+
+
+def _not_finite(table: Table, row: int, column: int, got: str) -> DataFormatError:
+    return table.error(
+        row,
+        f"a finite number in {table.column(column)}",
+        got,
+        "correct it, leave the cell empty if the value is missing, read other columns only, with "
+        "channels=..., or say that it stands for a missing value, with missing_values=..., or that "
+        "the column names the series of each row, with id_column=...",
+        "channels",
+        "missing_values",
+        "id_column",
+    )
+
+
+def group_rows(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.int64]]]:
+    """The rows of each series, by its name, in the order of their first rows.
+
+    Raises:
+        DataFormatError: A row does not name its series.
+    """
+    if of_id is None:
+        return [("", np.arange(len(table.frame)))]
+    column = table.frame.iloc[:, of_id]
+    codes, labels = pd.factorize(column if column.dtype.kind in "biufM" else column.map(_text))
+    texts = ["" if pd.isna(label) else str(label) for label in labels]
+    missing = (codes < 0) | np.isin(codes, [i for i, text in enumerate(texts) if not text])
+    if missing.any():
+        raise table.error(
+            int(np.argmax(missing)),
+            f"the name of a series in {table.column(of_id)}",
+            "none",
+            "add it",
+            "id_column",
+        )
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(texts)))
+    return [*zip(texts, np.split(order, ends[:-1]), strict=True)]
+
+
+def check_order(
+    table: Table, times: pd.Index | None, rows: NDArray[np.int64], policy: TimesPolicy
+) -> None:
+    """Refuses times that fall, and repeated ones if the policy is strict.
+
+    Raises:
+        DataFormatError: A time is before the one of the row before.
+    """
+    if times is None or (times.is_monotonic_increasing and (policy != "strict" or times.is_unique)):
+        return
+    late = times[1:] <= times[:-1] if policy == "strict" else times[1:] < times[:-1]
+    row = 1 + int(np.argmax(late))
+    raise table.error(
+        int(rows[row]),
+        f"a time after {times[row - 1]}, that of the row before",
+        f"{times[row]}",
+        "sort the rows, drop repeated ones, and write times in UTC, with their offset, or say with "
+        "timezone=... in which zone clocks go back; where the table holds several series, name "
+        "the column that tells them apart, with id_column=...",
+        "times" if times[row] == times[row - 1] else "id_column",
+    )
+
+
+def find_clock(table: Table, dialect: Dialect, id_column: str) -> tuple[str, str] | None:
+    """The column of dates and that of clock times, if these have a column of their own."""
+    first = [_text(cell) for cell in table.frame.iloc[0]] if len(table.frame) else []
+    clocks = [i for i, cell in enumerate(first) if _CLOCK.fullmatch(cell)]
+    try:
+        dates = find_times(table, dialect, table.names.index(id_column) if id_column else None)
+    except ValueError:
+        return None
+    if len(dates) != 1 or len(clocks) != 1 or dates[0] in clocks or not table.has_header:
+        return None
+    return table.names[dates[0]], table.names[clocks[0]]
+
+
+def find_id(table: Table, dialect: Dialect) -> str:
+    """The column that names the series of each row, if the times say that there are several.
+
+    Times repeat or fall from row to row, and rise among the rows of each value of that column. A
+    column of words comes before one of numbers, then that of the fewest values.
+    """
+    frame = table.frame
+    try:
+        columns = find_times(table, dialect, None)
+        times = read_times(table, columns, dialect, keep=True) if columns else None
+    except ValueError:
+        return ""
+    if times is None or (times.is_monotonic_increasing and times.is_unique):
+        return ""
+    exact, found = times.asi8, []
+    for i, name in enumerate(table.names):
+        if i in columns:
+            continue
+        codes, labels = pd.factorize(frame.iloc[:, i])
+        order = np.argsort(codes, kind="stable")
+        rise = (np.diff(exact[order]) > 0) | (np.diff(codes[order]) != 0)
+        if 1 < len(labels) <= MAX_ID_FRACTION * len(frame) and codes.min() >= 0 and rise.all():
+            words = not any(dialect.is_value(_text(label)) for label in labels)
+            found.append((not words, len(labels), i, name))
+    return min(found)[-1] if found else ""
