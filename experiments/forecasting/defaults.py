@@ -239,8 +239,8 @@ EXPERIMENT = Measured(
     left_out={
         "": "weather (10-minute rows, 21 channels), ETTm1, and the whole electricity and traffic "
         "sets, which are not available; other horizons, and a former default of the former "
-        "code. Two seeds, and the former default on ETTm2, were stated: they are missing for want of "
-        "time"
+        "code. Two seeds, and the former default on ETTm2, were stated: they are missing for want "
+        "of time"
     },
 )
 
