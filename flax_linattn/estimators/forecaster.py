@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, listed
 from flax_linattn.data.cells import join_cells, split_cells
+from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
 from flax_linattn.estimators.histories import (
-    ID,
     TARGET,
     History,
     Reading,
@@ -130,11 +131,12 @@ class Forecaster(Estimator):
         at_least(1, horizon=self.horizon)
         at_least(0, input_length=self.input_length)
         given = dict(self.options or {})
+        written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()
         reading = Reading(
-            given.get("id_column") or ID,
-            given.get("time_column") or "",
+            given.get("id_column") or NIXTLA_ID,
             times=given.get("times", "report"),
             resample=given.get("resample", ""),
+            dialect=Dialect(**{name: given[name] for name in written}),
         )
         history = as_history(X, reading=reading)
         task: Any = get_task("forecast")
@@ -290,10 +292,11 @@ class Forecaster(Estimator):
         if X is not None:
             reading = Reading(
                 history.id_name,
-                history.time_name or "",
+                history.time_name,
                 history.categories,
                 source.times,
                 source.resample,
+                source.dialect,
             )
             history = as_history(X, problem.channels, reading)
         series = tuple(problem.in_zone(with_frequency(one, source.freq)) for one in history.series)

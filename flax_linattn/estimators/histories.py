@@ -14,12 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import parse_time
+from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, as_pandas
 from flax_linattn.estimators.sequences import as_numbers, check_not_empty
 
-ID, TIME, TARGET = "unique_id", "ds", "y"
-"""Columns of the frames of Nixtla's libraries."""
+TARGET = "y"
+"""The column to forecast in frames of Nixtla's libraries."""
 MAX_CATEGORIES = 50
 """Strings that a column of a panel may have: each becomes a channel."""
 
@@ -30,18 +32,20 @@ class Reading:
 
     Attributes:
         id: name of the column that names the series of each row.
-        time: of the column of times; default that of Nixtla's libraries in a frame of these, else
-            the index, or the only column of times.
+        time: of the column of times; default that of ``dialect``, that of Nixtla's libraries in a
+            frame of these, the index, or the only column of times.
         categories: of columns of strings, the strings that were fitted; None to take all.
         times: what is done about irregular times, see ``data.from_frame``.
         resample: the interval whose means are taken, likewise.
+        dialect: of times that are texts, and what stands for a missing value.
     """
 
-    id: str = ID
-    time: str = ""
+    id: str = NIXTLA_ID
+    time: Any = None
     categories: Mapping[str, tuple[str, ...]] | None = None
     times: data.TimesPolicy = "report"
     resample: str = ""
+    dialect: Dialect = PLAIN
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ class History:
         names = (
             [] if self.ids is None else [str(name) for name in self.ids.names if name is not None]
         )
-        return "/".join(names) or ID
+        return "/".join(names) or NIXTLA_ID
 
     @property
     def num_features(self) -> int:
@@ -202,8 +206,7 @@ def as_history(
         return _read_frame(given, channels, reading, name)
     frame = nw.from_native(given, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
-        pandas = frame.to_arrow().to_pandas(date_as_object=False)
-        history = _read_frame(pandas, channels, reading, name)
+        history = _read_frame(as_pandas(given), channels, reading, name)
         return dataclasses.replace(history, library=frame.implementation)
     return _read_array(given, channels, name)
 
@@ -231,7 +234,7 @@ def _read_frame(
     given: pd.DataFrame, channels: Sequence[str] | None, reading: Reading, name: str
 ) -> History:
     """A frame, whose ids and times are brought into one form for ``data.from_frame``."""
-    frame, ids, time_name = given, None, None
+    frame, ids, time_name, dialect = given, None, None, reading.dialect
     if given.index.nlevels > 1:
         ids = given.index.droplevel(-1)
         frame = given.set_axis(given.index.get_level_values(-1))
@@ -239,38 +242,32 @@ def _read_frame(
         if reading.id in frame.columns:
             ids = pd.Index(frame[reading.id])
             frame = frame.drop(columns=reading.id)
-        time_name = reading.time or (TIME if ids is not None and TIME in frame.columns else None)
-        if time_name is not None and time_name in frame.columns:
+        named = [*dialect.time_columns, reading.time, NIXTLA_TIME if ids is not None else None]
+        found = [column for column in named if column is not None and column in frame.columns]
+        if found and len(dialect.time_columns) < 2:
+            time_name, *_ = found
             frame = frame.set_index(time_name)
-        elif reading.time and pd.api.types.is_integer_dtype(frame.index):
-            raise OptionError(
-                f"unknown column {time_name!r}; {name} has {listed([*map(str, frame)])}.",
-                "time_column",
-            )
-        else:
-            time_name = None
+            dialect = dataclasses.replace(dialect, time_column="")
     check_not_empty(np.empty(frame.shape, np.bool_))
     labels = frame.columns
     plain = frame.set_axis([str(label) for label in labels], axis=1)
-    plain = plain.set_axis(_as_times(plain.index))
-    for column in range(plain.shape[1]):
-        plain.isetitem(column, _as_numbers(plain.iloc[:, column]))
     categories: Mapping[str, tuple[str, ...]] = {}
     if ids is not None:
         texts = _as_texts(ids, name)
         plain, categories = _encode(plain, texts, reading.categories, name)
-        plain = plain.assign(**{ID: texts})
+        plain = plain.assign(**{NIXTLA_ID: texts})
     read: Any = data.from_frame(
         plain,
-        id_column=None if ids is None else ID,
+        id_column=None if ids is None else NIXTLA_ID,
         channels=channels,
         times=reading.times,
         resample=reading.resample,
+        dialect=dialect,
         name=name,
     )
     series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
-    if pd.api.types.is_integer_dtype(plain.index) and series[0].times is None:
-        codes = np.zeros(len(plain), np.int64) if ids is None else pd.factorize(texts)[0]
+    if ids is not None and pd.api.types.is_integer_dtype(plain.index):  # no row numbers, but places
+        codes, _ = pd.factorize(texts)
         series = tuple(
             dataclasses.replace(one, index=plain.index[codes == code])
             for code, one in enumerate(series)
@@ -298,16 +295,15 @@ def _as_texts(ids: pd.Index, name: str) -> NDArray:
     return texts
 
 
-def _as_numbers(column: pd.Series) -> pd.Series:
-    """Objects as numbers, if they all are."""
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind == "c":
-        raise ValueError("Complex data not supported; give real numbers.")
+def _is_text(column: pd.Series) -> bool:
+    """Whether a column holds something else than numbers and times."""
     if pd.api.types.is_numeric_dtype(column) or column.dtype.kind in "mM":
-        return column
+        return False
     try:
-        return pd.to_numeric(column.astype(object))
+        pd.to_numeric(column.astype(object))
     except (ValueError, TypeError):
-        return column
+        return True
+    return False
 
 
 def _encode(
@@ -328,12 +324,7 @@ def _encode(
         ValueError: strings differ within a series, or are too many; a fitted column is missing.
     """
     if fitted is None:
-        kinds = frame.dtypes
-        found = [
-            label
-            for label in frame.columns
-            if not pd.api.types.is_numeric_dtype(kinds[label]) and kinds[label].kind not in "mM"
-        ]
+        found = [label for label in frame.columns if _is_text(frame[label])]
         fitted = {label: tuple(sorted({*frame[label].dropna().map(str)})) for label in found}
     channels: dict[str, Any] = {}
     for label, strings in fitted.items():
@@ -354,20 +345,6 @@ def _encode(
         texts = frame[label].map(str, na_action="ignore")
         channels |= {f"{label}={text}": (texts == text).astype(float) for text in strings}
     return frame.drop(columns=[*fitted]).assign(**channels), fitted
-
-
-def _as_times(index: pd.Index) -> pd.Index:
-    """An index of times, periods or integers; of texts and dates the times that they are."""
-    if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex) or index.dtype.kind in "iu":
-        return index
-    if not pd.api.types.is_numeric_dtype(index):
-        times = [parse_time(str(label)) for label in index]
-        if None not in times and len({time.tzinfo is None for time in times if time}) == 1:
-            return pd.DatetimeIndex(times, name=index.name)
-    raise ValueError(
-        f"expected times, periods or integers in the index, got {shown(index[0])}; convert it by "
-        "pandas.to_datetime, or leave it out by reset_index(drop=True)."
-    )
 
 
 def as_future(
@@ -409,7 +386,7 @@ def as_future(
             f"expected X_future as a frame with {listed(needed)}, like the history, got "
             f"{type(given).__name__}."
         )
-    reading = Reading(history.id_name, history.time_name or "", {}, "irregular")
+    reading = Reading(history.id_name, history.time_name, {}, "irregular")
     there = {str(label) for label in getattr(given, "column_names", given.columns)}
     if gone := [name for name in needed if name not in there]:
         raise ValueError(f"X_future has no column {gone[0]!r}, got {listed(sorted(there), 9)}.")

@@ -148,11 +148,11 @@ def test_what_does_not_fit(fitted, values):
 
 def test_a_run_is_kept_only_if_its_series_can_be_read_again(values, tmp_path):
     """Which is found before training; any names of channels can be read."""
-    frame = pd.DataFrame(values[:ROWS], columns=["time", "#x", " a"])
+    frame = pd.DataFrame(values[:ROWS], columns=["x,y", "#x", " a"])
     with no_training():
         make(options=SMALL, run=tmp_path / "names").fit(frame)
     found = tasks.predict_run(tmp_path / "names")
-    assert found.columns.tolist() == ["step", "time", "#x", " a"]
+    assert found.columns.tolist() == ["step", "x,y", "#x", " a"]
     counted = frame.assign(day=range(ROWS))
     options = {**SMALL, "time_column": "day"}
     with pytest.raises(ValueError, match="is not read as it was written: unknown column 'day'"):
@@ -346,7 +346,7 @@ def test_an_index_that_is_no_time_is_refused(untimed):
     for labels in (list("abc") * 10, [float(i) for i in range(30)], [*range(29), "x"]):
         frame = pd.DataFrame({"a": np.zeros(30)}, pd.Index(labels))
         with pytest.raises(
-            ValueError, match=r"expected times, .*by pandas\.to_datetime.*reset_ind"
+            ValueError, match=r"expected a time .*by pandas\.to_datetime.*reset_ind"
         ):
             untimed.predict(frame)
 

@@ -7,6 +7,7 @@ import pandas as pd
 import polars
 import pytest
 
+from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.time_index import continue_index
 from flax_linattn.estimators.histories import Reading, as_future, as_history, as_time
 
@@ -112,7 +113,7 @@ def test_values_of_nullable_columns_and_objects():
         (pd.DataFrame({"a": [0.0, np.inf]}), ValueError, "finite number in .*, got inf"),
         (pd.DataFrame({"a": [0.0, 1e39]}), ValueError, "too large for float32"),
         (pd.DataFrame({"a": [1, 2], "shop": ["Bern", "Bonn"]}), ValueError, "number in .*shop"),
-        (pd.DataFrame({"a": [1.0]}, [2.5]), ValueError, "times, periods or integers in the index"),
+        (pd.DataFrame({"a": [1.0]}, [2.5]), ValueError, "a time .* in the index, got .2.5"),
         (pd.DataFrame({"a": [1.0]}, ["x"]), ValueError, "in the index, got 'x'; convert it by pan"),
         (pd.Series(range(4), WHEN[::-1]), ValueError, "row 1, .* a time after"),
         (pd.Series(range(2), [pd.NaT, WHEN[0]]), ValueError, "expected a time .* got none"),
@@ -138,7 +139,7 @@ def test_a_column_of_times():
     again = as_history(frame.assign(more=days), ("load",), Reading(time="when"))
     assert again.series[0].index.equals(days)
     with pytest.raises(ValueError, match="unknown column 'day'; the history has load, when"):
-        as_history(frame, reading=Reading(time="day"))
+        as_history(frame, reading=Reading(dialect=Dialect(time_column="day")))
 
 
 def panel(**columns):
