@@ -112,7 +112,7 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 66_900,
+    "lines of the package": 67_000,
     "files of the package": 370,
     "files of fewer than 60 lines in the package": 52,
     "lines of tasks": 16_880,

@@ -34,6 +34,8 @@ _YEAR_LAST = re.compile(
 )
 _QUARTER = re.compile(r"(\d{4})[- ]?[Qq]([1-4])", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MISSING = re.compile(r"#n/?a\s*([,;|\t]|$)", re.IGNORECASE)
+"""A missing value at the beginning of a line, which is no comment."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -47,6 +49,24 @@ class BadCellError(ValueError):
     def __init__(self, index: int, cell: str) -> None:
         super().__init__(f"expected a finite number, got {cell!r}")
         self.index = index
+
+
+def is_comment(text: str, begun: bool) -> bool:
+    """Whether a line is a comment: it begins with #, and after the first row with a blank behind.
+
+    Args:
+        text: The line, without its newline.
+        begun: Whether another line came before that is neither blank nor a comment.
+
+    Example:
+        >>> is_comment("#made by me", False), is_comment("#N/A,1", False), is_comment("# 2", True)
+        (True, False, True)
+    """
+    if not text.startswith("#"):
+        return False
+    if begun:
+        return not text[1:2].strip()
+    return _FIRST_MISSING.match(text) is None
 
 
 def parse_numbers(cells: Sequence[str], missing: Collection[str] = MISSING) -> NDArray[np.float64]:

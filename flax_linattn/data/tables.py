@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyarrow import compute, csv, feather, parquet
 
 from flax_linattn.checks import import_extra, shown
-from flax_linattn.data.cells import TIME, split_cells
+from flax_linattn.data.cells import TIME, is_comment, split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
 from flax_linattn.data.files import (
     MEND,
@@ -45,8 +45,6 @@ _MAX_EXCEL = 2**30
 _BLOCK = 2**20
 """Bytes that are read at a time."""
 _COMMENT = re.compile(rb"\n#\s")
-_FIRST_MISSING = re.compile(r"#n/?a\s*([,;|\t]|$)", re.IGNORECASE)
-"""A missing value at the beginning of a line, which is no comment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +248,7 @@ class _Rows(Iterator[list[str]]):
     def _content(self) -> Iterator[tuple[int, str]]:
         begun = False
         for text in self._reader:
-            if text.startswith("#") and _is_comment(text, begun):
+            if is_comment(text, begun):
                 continue
             if text.strip() or "\t" in text:
                 begun = True
@@ -268,13 +266,6 @@ class _Rows(Iterator[list[str]]):
                     f"cells separated by {self.separator!r}, each quote closed", shown(text), MEND
                 ) from None
         raise StopIteration
-
-
-def _is_comment(text: str, begun: bool) -> bool:
-    """Whether a line that begins with # is a comment: after the header a blank has to follow."""
-    if begun:
-        return not text[1:2].strip()
-    return _FIRST_MISSING.match(text) is None
 
 
 class _Watched(io.RawIOBase):

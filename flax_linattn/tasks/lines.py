@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,15 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, listed, shown
-from flax_linattn.data.cells import BadCellError, split_cells
+from flax_linattn.data.cells import BadCellError, is_comment, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, LineReader
 
 COMMA = Dialect(separator=",")
 """The dialect of lines whose cells are separated by commas."""
-
-COMMENT = re.compile(r"#(\s|$)")
-"""The beginning of a comment line; ``#N/A`` is a missing value."""
 
 
 @contextmanager
@@ -101,20 +97,22 @@ class Rows:
     ) -> Iterator[str]:
         """Lines without newlines, byte-order marks and comment lines.
 
-        A comment line begins with ``#`` and a blank, or is ``#`` alone.
+        Comments are those of files, see ``data.cells.is_comment``.
 
         Args:
             comments: whether there are comment lines; False = each line counts.
             unfinished: called with a last line without a newline, which is left out: it may be cut
                 in the middle of a number. None = that line counts.
         """
+        begun = False
         for line in self:
             text = line.removesuffix("\n")
             if self.number == 1:
                 text = text.lstrip("\ufeff")  # byte-order marks
             if unfinished is not None and text and not line.endswith("\n"):
                 unfinished(text)
-            elif not (comments and COMMENT.match(text)):
+            elif not (comments and is_comment(text, begun)):
+                begun = begun or bool(text.strip())
                 yield text
 
     def parse(

@@ -67,7 +67,7 @@ class Streaming(abc.ABC):
 
     @property
     def comments(self) -> bool:
-        """Whether lines that begin with ``#`` and a blank are comments."""
+        """Whether there are comment lines, see ``data.cells.is_comment``."""
         return True
 
     @abc.abstractmethod

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.forecasting import contexts, mixing, patch, peers, statistical
+from experiments.forecasting import contexts, defaults, mixing, patch, peers, statistical
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import data
 from flax_linattn.bench import Journal
@@ -140,3 +140,23 @@ def test_contexts_are_compared_with_the_table_of_96_rows(monkeypatch):
     assert contexts.EXPERIMENT.statements[0].verdict(rows).word == "not run"  # 336 rows
     page = contexts.table(rows, contexts.Size(horizons=(96, 720)))
     assert "| ETTh1, 720 | 0.500 | - | 0.525 | 0." in page
+
+
+def test_the_default_is_compared_with_other_forecasts_over_series():
+    numbers = {"mse": 1.0, "mae": 1.0, "crps": 1.0, "coverage_80": 0.8}
+    rows = [
+        {"series": series, "model": model, "seed": 0, "context": 96, "ridge_maps": "channel",
+         "stride": 1, "share": 0.5, "train_seconds": 1.0, "seconds": 2.0, "cpu_seconds": 2.0,
+         **{f"test_{name}": level - number / 100 for name in numbers},
+         **{f"{m}_{name}": value for m in ("ridge", "seasonal_naive")
+            for name, value in numbers.items()}}
+        for number, series in enumerate(defaults.SERIES)
+        for model, level in (("default", 1.0), ("former default", 1.2))
+    ]  # fmt: skip
+    found = defaults.compared("former default", "mse", defaults.BETTER, 0)(rows)
+    assert found.word == HOLDS and "ETTh1 -16.7" in found.ours
+    assert defaults.compared("ridge, chosen", "mse", defaults.AT_MOST, 1)(rows).word == HOLDS
+    assert defaults.EXPERIMENT.statements[0].verdict([]).word == "not run"
+    page = defaults.table(rows, defaults.Size())
+    assert "| ETTh1 | 1.000 | 1.000 | 1.000 | 1.000 | 1.200 |" in page
+    assert "| ETTh1, default, seed 0 | 96 | channel | 1 | 0.50 | 1 | 2 | 2 |" in page

@@ -70,6 +70,12 @@ def test_a_short_series_gets_a_context_that_fits(rows):
     assert 1 <= config.data.input_length <= rows - 12 - 4
 
 
+def test_rows_without_a_window_are_refused_with_the_options_that_say_so():
+    message = r"too few rows to choose by: rows 54 to 56 have no window .* split \(54/3/3\) and hor"
+    with pytest.raises(ValueError, match=message):
+        choices.choose(panel_of(repeated(60), "54/3/3"), preset(split="54/3/3"))
+
+
 def test_test_rows_choose_nothing():
     values = repeated()
     changed = values.copy()

@@ -1008,7 +1008,7 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
     [
         (None, [], "{path}"),
         ("", [], "{path}"),
-        ("time,mark\n1,a\nx,b\n", [], "{path}:3: expected a number, as on line 2"),
+        ("time,mark\n1,a\nx,b\n", [], "{path}:3: expected a number, as in the first row"),
         ("when,mark\n2,a\n3,b\n", [], "{path}:1: expected a column 'time' for time="),
         ("time,mark\n2,a\n3,b\n", ["--begin", "2.5"], "{path}:2: expected events at or after"),
         ("time,mark\n2,a\n3,b\n", ["--begin", "noon"], "begin must be a number, as the times"),

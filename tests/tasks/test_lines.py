@@ -14,7 +14,7 @@ from tests.tasks.commands import read_lines
 
 
 def test_standard_input_and_files_are_read_alike(monkeypatch, tmp_path):
-    text = "\ufeff# sensor 7\n1\n#\n#\tx\n\n#N/A\n#2\n12345"
+    text = "\ufeff#sensor 7\n1\n#\n#\tx\n\n#N/A\n#2\n12345"
     path = tmp_path / "lines.txt.xz"
     path.write_bytes(lzma.compress(text.encode()))
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
@@ -24,7 +24,7 @@ def test_standard_input_and_files_are_read_alike(monkeypatch, tmp_path):
             assert list(rows.lines(unfinished=cut.append)) == ["1", "", "#N/A", "#2"]
         assert cut == ["12345"] and rows.place.endswith(":8")
     with open_lines(path) as rows:
-        every = ["# sensor 7", "1", "#", "#\tx", "", "#N/A", "#2", "12345"]
+        every = ["#sensor 7", "1", "#", "#\tx", "", "#N/A", "#2", "12345"]
         assert list(rows.lines(comments=False)) == every
 
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import OptionError
 from flax_linattn.models.layers import Layers
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig
 from flax_linattn.tasks.forecast.panel import SeriesPanel
-from flax_linattn.tasks.forecast.ridge import MAX_INPUT, MIN_GAIN, fit_ridge
+from flax_linattn.tasks.forecast.ridge import MAX_INPUT, MIN_GAIN, NoWindowError, fit_ridge
 from flax_linattn.tasks.forecast.spec import ForecastSpec, describe
 from flax_linattn.tasks.forecast.windows import stack
 
@@ -23,8 +24,6 @@ USUAL_SEASON = 24
 """Rows that count as a season where none is known, or none fits into a context."""
 MIN_CORRELATION = 0.3
 """Autocorrelation from which on a lag counts as a season."""
-USUAL_CONTEXT = 96
-"""Of a series that is too short to compare several."""
 OPERATIONS_PER_SECOND = 10**10
 """Floating-point operations of a training in a second: of one core that is not idle."""
 
@@ -50,6 +49,20 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     """
     if not config.open_choices:
         return config, []
+    try:
+        return _choose(panel, config)
+    except NoWindowError as error:
+        source = config.data
+        raise OptionError(
+            f"too few rows to choose by: {error}; they depend on split ({source.split}) and "
+            f"horizon ({source.horizon}).",
+            "split",
+            "horizon",
+            "input_length",
+        ) from None
+
+
+def _choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, list[str]]:
     problem = describe(panel, config)
     arrays, begins = stack(panel.series, [problem.of_series(one.name) for one in panel.series])
     values = arrays["values"][:, list(problem.targets)]
@@ -157,9 +170,9 @@ def _best_context(
     # rows leaves at least twice as many windows as the map has rows.
     usable = [len(rows) for rows in train if len(rows) > MIN_CONTEXT + horizon]
     lengths = context_lengths(season, (min(usable) - horizon) // 3) if usable else []
-    if len(lengths) < 2:
+    if not lengths:
         shortest = min((len(rows) - horizon for rows in train if len(rows) > horizon), default=1)
-        return lengths[0] if lengths else min(USUAL_CONTEXT, max(1, shortest // 2))
+        return max(1, min(MIN_CONTEXT, shortest // 2))
     errors = [
         fit_ridge(values, train, validation, length, horizon, begins).validation_error
         for length in lengths
@@ -176,9 +189,9 @@ def _affordable_stride(num_windows: int, problem: ForecastSpec, config: Forecast
     fit, limit = config.fit, config.fit.time_limit
     if not limit or fit.by_steps:
         return 1
-    tokens = config.data.input_length
+    tokens, patch = config.data.input_length, config.model.patch_length
     if config.model.model == "patch":
-        tokens = len(problem.targets) * -(-tokens // config.model.patch_length)
+        tokens = len(problem.targets) * -(-tokens // patch)
     operations = fit.epochs * fit.runs * num_windows * tokens * _operations(config.layers)
     most = max(1, num_windows // fit.batch_size)
     return min(most, max(1, math.ceil(operations / (limit / 2 * OPERATIONS_PER_SECOND))))
@@ -186,6 +199,5 @@ def _affordable_stride(num_windows: int, problem: ForecastSpec, config: Forecast
 
 def _operations(layers: Layers) -> int:
     """Floating-point operations to train on one token: six for each weight of the layers."""
-    features = layers.features
-    hidden = layers.hidden_features or 4 * features
-    return 6 * layers.num_layers * (4 * features**2 + 2 * features * hidden)
+    hidden = layers.hidden_features or 4 * layers.features
+    return 6 * layers.num_layers * layers.features * (4 * layers.features + 2 * hidden)

@@ -148,14 +148,8 @@ def remark(values: Mapping[str, Any]) -> str:
 
 COVERAGE = "test_coverage_"
 NAMES = ("naive", "seasonal_naive", "ridge")
-BASELINES = Yardsticks(
-    "mse",
-    NAMES,
-    title="MSE",
-    selected=("ridge",),
-    remark=remark,
-    also=(Yardsticks("crps", NAMES, title="CRPS"),),
-)
+CRPS = Yardsticks("crps", NAMES, title="CRPS")
+BASELINES = Yardsticks("mse", NAMES, title="MSE", selected=NAMES[-1:], remark=remark, also=(CRPS,))
 
 
 def evaluate_model(run: Run, windows: PanelWindows) -> Report:
@@ -214,9 +208,8 @@ def evaluate_baselines(run: Run, windows: PanelWindows) -> dict[str, Any]:
     """
     panel = at_hand(partial(own_panel, run))
     ridge = None if panel is None else fitted_ridge(run, panel)
-    report = score_baselines(run, windows, ridge)
-    if ridge is not None:
-        report = {"ridge_maps": ridge.maps, **report}
+    maps = {} if ridge is None else {"ridge_maps": ridge.maps}
+    report = maps | score_baselines(run, windows, ridge)
     return evaluate_forecasts(baseline_forecasts(run, windows, ridge), run, windows) | report
 
 

@@ -32,6 +32,10 @@ MIN_GAIN = 0.01
 better: within less the simpler one is as good."""
 
 
+class NoWindowError(ValueError):
+    """Rows are too few for a window."""
+
+
 class Ridge(NamedTuple):
     """A linear map of a channel's past to its future: one for all channels, or one for each.
 
@@ -95,7 +99,8 @@ def fit_ridge(
         >>> ridge = fit_ridge(wave, [range(120)], [range(120, 160)], 12, 4)
         >>> bool(np.abs(ridge(wave[None, 160:172]) - wave[172:176]).max() < 0.01)
         True
-        >>> two = np.concatenate([wave, np.sign(wave)], axis=1)
+        >>> noise = np.random.default_rng(0).normal(size=wave.shape)
+        >>> two = np.concatenate([wave, noise], axis=1)
         >>> fit_ridge(two, [range(120)], [range(120, 160)], 12, 4, maps="chosen").maps
         'channel'
     """
@@ -180,7 +185,7 @@ class _Spans:
         for spans, rows in zip(self._parts, (train, validation), strict=True):
             if not spans:
                 rows_of = f"rows {rows[0].start} to {rows[0].stop - 1}"
-                raise ValueError(
+                raise NoWindowError(
                     f"{rows_of if len(rows) == 1 else 'the rows'} have no window of "
                     f"input_length={input_length} and horizon={horizon}; give more rows, or a "
                     "shorter window."

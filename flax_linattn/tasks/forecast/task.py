@@ -15,6 +15,7 @@ import pandas as pd
 from flax_linattn import training
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.catalog import SERIES, Entry
+from flax_linattn.models.layers import check_causal
 from flax_linattn.tasks.forecast.backtest import backtest
 from flax_linattn.tasks.forecast.baselines import (
     about_shares,
@@ -71,7 +72,9 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return {"csv": files[0], **({"split": entry.split} if entry.split else {})}
 
     def check(self, config: ForecastConfig, placement: training.Placement) -> None:
-        """Windows are not split over devices."""
+        """Windows are not split over devices, and two of the models need causal mechanisms."""
+        if config.model.model != "encoder-decoder":
+            check_causal(config.layers)
         if placement.spans > 1:
             raise OptionError(
                 "forecasting runs do not split sequences; leave seq out of the mesh.", "mesh"

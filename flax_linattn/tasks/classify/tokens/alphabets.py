@@ -19,7 +19,7 @@ class Alphabet:
         spelling: how a line spells tokens, for people.
         read: the tokens of a line that is not blank.
         between: tokens between two lines of one sequence.
-        comments: whether lines that begin with ``#`` and a blank are comments.
+        comments: whether there are comment lines, see ``data.cells.is_comment``.
 
     Example:
         >>> list(ALPHABETS["listops"].parse(["[MAX 2", "9 ]", "", "7"]))
