@@ -117,7 +117,7 @@ BUDGETS = {
     "files of fewer than 60 lines in the package": 52,
     "lines of tasks": 16_880,
     "lines of data": 14_720,
-    "lines of tests": 49_150,
+    "lines of tests": 49_250,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
