@@ -38,8 +38,9 @@ class _MonthDay(NamedTuple):
     def after(self, times: pd.DatetimeIndex, steps: NDArray | int = 1) -> pd.DatetimeIndex:
         """The times some steps after others, at the same time of day."""
         exact = times.to_numpy()
-        begin = exact.astype("M8[M]") + self.months * np.asarray(steps)
-        length = (begin + 1).astype("M8[D]") - begin.astype("M8[D]")
+        month = np.timedelta64(1, "M")
+        begin = exact.astype("M8[M]") + self.months * np.asarray(steps) * month
+        length = (begin + month).astype("M8[D]") - begin.astype("M8[D]")
         day = np.minimum(np.timedelta64(self.day, "D"), length) - np.timedelta64(1, "D")
         clock = exact - exact.astype("M8[D]")
         return pd.DatetimeIndex((begin.astype("M8[D]") + day).astype(exact.dtype) + clock)
