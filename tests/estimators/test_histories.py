@@ -255,7 +255,7 @@ def test_times_with_a_zone_are_in_utc():
 
 
 @pytest.mark.parametrize(
-    "time", ["noon", 20240301, np.int64(20240301), pd.NaT, np.datetime64("NaT")]
+    "time", ["noon", 20240301, np.int64(20240301), pd.NaT, np.datetime64("NaT", "s")]
 )
 def test_what_is_no_time(time):
     with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):
