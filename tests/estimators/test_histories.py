@@ -233,6 +233,20 @@ def test_what_is_known_of_the_horizon():
         as_future(np.ones((3, 1)), array, ["x1"], ["x1"], indices)
 
 
+def test_the_horizon_is_read_as_the_history_is():
+    """By its codes of missing values, its order of day and month, and its time zone."""
+    days = [f"{day}/2/2024" for day in range(1, 8)]
+    frame = pd.DataFrame({"y": range(7), "price": [1, 2, 3, 4, 5, -9999, 7]}, pd.Index(days))
+    reading = Reading(
+        dialect=Dialect(day_first=True, timezone="Europe/Berlin", missing_values=("-9999",))
+    )
+    history = as_history(frame[:5], reading=reading)
+    (one,) = history.series
+    indices = [continue_index(one.index, one.freq, 2)]
+    (found,) = as_future(frame[["price"]], history, ["price"], ["price"], indices, reading)
+    np.testing.assert_array_equal(found["price"], [np.nan, 7])
+
+
 @pytest.mark.parametrize(
     "time",
     [
