@@ -268,9 +268,10 @@ def _read_frame(
     series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
     if ids is not None and pd.api.types.is_integer_dtype(plain.index):  # no row numbers, but places
         codes, _ = pd.factorize(texts)
+        rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
         series = tuple(
-            dataclasses.replace(one, index=plain.index[codes == code])
-            for code, one in enumerate(series)
+            dataclasses.replace(one, index=plain.index[own])
+            for own, one in zip(rows, series, strict=True)
         )
     for one in series:
         as_numbers(one.values)  # within float32

@@ -172,6 +172,8 @@ def test_panels_in_long_form():
     ]  # fmt: skip
     counted = ahead(as_history(panel(ds=[1, 2, 3, 11, 12, 13, 14])))
     assert counted["ds"].tolist() == [4, 5, 15, 16]
+    mixed = as_history(panel(ds=[1, 2, 3, 11, 12, 13, 14]).iloc[[3, 0, 4, 1, 5, 2, 6]])
+    assert [one.index.tolist() for one in mixed.series] == [[11, 12, 13, 14], [1, 2, 3]]
     assert history.select(3).series[0].num_steps == 4
     with pytest.raises(ValueError, match="expected series as one of 7, 3, got 8"):
         history.select(8)
