@@ -289,15 +289,15 @@ class Forecaster(Estimator):
     ) -> tuple[History, Mapping[int, HorizonForecast]]:
         """What is forecast from, and the forecast after each series that is long enough."""
         history, problem, source = self._history, run.problem, run.config.data
+        reading = Reading(
+            history.id_name,
+            history.time_name,
+            history.categories,
+            source.times,
+            source.resample,
+            source.dialect,
+        )
         if X is not None:
-            reading = Reading(
-                history.id_name,
-                history.time_name,
-                history.categories,
-                source.times,
-                source.resample,
-                source.dialect,
-            )
             history = as_history(X, problem.channels, reading)
         series = tuple(problem.in_zone(with_frequency(one, source.freq)) for one in history.series)
         history = dataclasses.replace(history, series=series)
@@ -308,14 +308,14 @@ class Forecaster(Estimator):
                 "this Forecaster was fitted without known future covariates; leave X_future out, "
                 "or fit with options={'known_future': ...}."
             )
-        future = self._future(run, history, X_future) if problem.known_future else None
+        future = self._future(run, history, reading, X_future) if problem.known_future else None
         ahead, note = forecast_each(run, series, future)
         if note:
             warnings.warn(note, UserWarning, stacklevel=3)
         return history, ahead
 
     def _future(
-        self, run: Run, history: History, X_future: Any
+        self, run: Run, history: History, reading: Reading, X_future: Any
     ) -> list[dict[str, NDArray[np.float64]]] | None:
         """What is known of the horizon of each series; None where the series end with it."""
         problem = run.problem
@@ -325,7 +325,7 @@ class Forecaster(Estimator):
         horizon, series = run.config.data.horizon, history.series
         indices = [rows_after(run, one) for one in series]
         if X_future is not None:
-            return as_future(X_future, history, known, needed, indices)
+            return as_future(X_future, history, known, needed, indices, reading)
         if not needed:
             return [{} for _ in series]
         if all(np.isnan(one.values[-1, list(problem.targets)]).all() for one in series):

@@ -268,9 +268,10 @@ def _read_frame(
     series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
     if ids is not None and pd.api.types.is_integer_dtype(plain.index):  # no row numbers, but places
         codes, _ = pd.factorize(texts)
+        rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
         series = tuple(
-            dataclasses.replace(one, index=plain.index[codes == code])
-            for code, one in enumerate(series)
+            dataclasses.replace(one, index=plain.index[own])
+            for own, one in zip(rows, series, strict=True)
         )
     for one in series:
         as_numbers(one.values)  # within float32
@@ -353,6 +354,7 @@ def as_future(
     names: Sequence[str],
     needed: Sequence[str],
     indices: Sequence[pd.Index],
+    reading: Reading = Reading(),
 ) -> list[dict[str, NDArray[np.float64]]]:
     """Reads known future covariates.
 
@@ -363,6 +365,7 @@ def as_future(
         names: of the channels that are known for the horizon.
         needed: those that may not be missing, the F of an array.
         indices: of the rows to come of each series, [H].
+        reading: how the history was read, of which the dialect counts.
 
     Returns:
         For each series, the channels that are there, float64 [H] by name.
@@ -386,7 +389,7 @@ def as_future(
             f"expected X_future as a frame with {listed(needed)}, like the history, got "
             f"{type(given).__name__}."
         )
-    reading = Reading(history.id_name, history.time_name, {}, "irregular")
+    reading = Reading(history.id_name, history.time_name, {}, "irregular", dialect=reading.dialect)
     there = {str(label) for label in getattr(given, "column_names", given.columns)}
     if gone := [name for name in needed if name not in there]:
         raise ValueError(f"X_future has no column {gone[0]!r}, got {listed(sorted(there), 9)}.")

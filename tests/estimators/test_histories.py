@@ -172,6 +172,8 @@ def test_panels_in_long_form():
     ]  # fmt: skip
     counted = ahead(as_history(panel(ds=[1, 2, 3, 11, 12, 13, 14])))
     assert counted["ds"].tolist() == [4, 5, 15, 16]
+    mixed = as_history(panel(ds=[1, 2, 3, 11, 12, 13, 14]).iloc[[3, 0, 4, 1, 5, 2, 6]])
+    assert [one.index.tolist() for one in mixed.series] == [[11, 12, 13, 14], [1, 2, 3]]
     assert history.select(3).series[0].num_steps == 4
     with pytest.raises(ValueError, match="expected series as one of 7, 3, got 8"):
         history.select(8)
@@ -231,6 +233,20 @@ def test_what_is_known_of_the_horizon():
     assert [one["x1"].tolist() for one in known] == [[1, 2], [1, 2]]
     with pytest.raises(ValueError, match=r"X_future as \[2, 1\], a row for each step .*\[3, 1\]"):
         as_future(np.ones((3, 1)), array, ["x1"], ["x1"], indices)
+
+
+def test_the_horizon_is_read_as_the_history_is():
+    """By its codes of missing values, its order of day and month, and its time zone."""
+    days = [f"{day}/2/2024" for day in range(1, 8)]
+    frame = pd.DataFrame({"y": range(7), "price": [1, 2, 3, 4, 5, -9999, 7]}, pd.Index(days))
+    reading = Reading(
+        dialect=Dialect(day_first=True, timezone="Europe/Berlin", missing_values=("-9999",))
+    )
+    history = as_history(frame[:5], reading=reading)
+    (one,) = history.series
+    indices = [continue_index(one.index, one.freq, 2)]
+    (found,) = as_future(frame[["price"]], history, ["price"], ["price"], indices, reading)
+    np.testing.assert_array_equal(found["price"], [np.nan, 7])
 
 
 @pytest.mark.parametrize(
