@@ -27,7 +27,7 @@ from flax_linattn.training import OptimizerOptions
 CUSTOMARY = "0.7/0.1/0.2"
 """The split of a series that has none of its own."""
 MIN_CONTEXT = 16
-"""The shortest context length, in rows, that the data choose: a patch."""
+"""Minimum context length, in rows, of the automatic choice: one patch."""
 TIME_LIMIT = 120.0
 """Seconds of training by default: twice as long as one idle core takes."""
 EMBEDDED = "ETTh1.csv"
