@@ -26,6 +26,8 @@ _MIN_INFERRED = 3
 """Rows that ``pandas.infer_freq`` needs."""
 _MONDAY = pd.DatetimeIndex(["2024-01-01"])
 """From where the rows of a season are counted: the first of a quarter and year, too."""
+_MOST_MONTHS = 9999
+"""Months of a step, as ``_MONTH_DAY`` holds them."""
 _MONTH_DAY = re.compile(r"(\d{0,4})M@(\d{1,2})")
 
 
@@ -126,6 +128,8 @@ def infer_frequency(index: pd.Index, usual: str | None = None) -> str | None:
     whole = times.freq if times.freq is not None else _infer_whole(times)
     texts = [] if usual is None else [usual]
     texts += _candidates(times) if whole is None else [_text(whole)]
+    if len(set(texts)) == 1:  # which takes no score
+        return texts[0]
     scores = [float(np.mean(follows(times, text))) for text in texts]
     return texts[int(np.argmax(scores))]
 
@@ -203,7 +207,7 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
     offset = _parse(freq)
     if times.freq is not None and _text(times.freq) == freq:
         offset = times.freq
-    times = _clock(times, offset)
+    zoned, times = times, _clock(times, offset)
     if _is_elapsed(offset):
         step = pd.Timedelta(offset)
         allowed = step // 1000 if step < pd.Timedelta(seconds=1) else pd.Timedelta(0)
@@ -215,7 +219,15 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
         with warnings.catch_warnings():  # some offsets are added one by one
             warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
             after, before = times[:-1] + offset, times[1:] - offset
-    return np.asarray((after == times[1:]) & (before == times[:-1]))
+    found = np.array((after == times[1:]) & (before == times[:-1]))
+    if zoned.tz is None or found.all():
+        return found
+    # A row whose time the clocks skip stands right after it, as continue_index puts it.
+    for expected, row in ((after, zoned[1:]), (before, zoned[:-1])):
+        first = np.ones(len(found), bool)  # of two equal clock times
+        there = expected.tz_localize(zoned.tz, ambiguous=first, nonexistent="shift_forward")
+        found |= np.asarray((there == row) & (there.tz_localize(None) != expected))
+    return found
 
 
 def find_gaps(index: pd.Index, freq: str) -> NDArray[np.int64]:
@@ -398,13 +410,17 @@ def _monthly(local: pd.DatetimeIndex) -> list[str]:
     """Frequencies of whole months."""
     month = local.year * 12 + local.month
     months = int(_most_frequent(np.diff(month)))
-    if not months:
+    if not 0 < months <= _MOST_MONTHS:
         return []
     day = min(int(local.day.max()), 31)
     found = [f"{'' if months == 1 else months}M@{day}"]
     for kind in ("BME", "ME", "BMS", "MS"):  # as pandas writes them: quarters by their own names
-        ahead = continue_index(local[-1:], f"{months}{kind}", 9)
-        found.insert(0, _text(_infer_whole(ahead) or _parse(f"{months}{kind}")))
+        text = f"{months}{kind}"
+        try:
+            ahead = continue_index(local[-1:], text, 9)
+        except (ValueError, OverflowError):  # beyond the times that pandas holds
+            ahead = local[:0]
+        found.insert(0, _text(_infer_whole(ahead) or _parse(text)))
     return found
 
 

@@ -268,3 +268,10 @@ def test_integers_continue_by_their_most_frequent_step(step, others, draw):
     steps = draw.draw(st.permutations([step, step, *others]))
     index = pd.Index(np.cumsum([-5, *steps]))
     assert continue_index(index, None, 2).tolist() == [index[-1] + step, index[-1] + 2 * step]
+
+
+def test_rows_around_a_time_that_clocks_skip_follow():
+    index = pd.date_range("2024-03-27 02:30", periods=4, freq="D", tz="Europe/Berlin")
+    whole = index.append(continue_index(index, "D", 4))
+    assert str(whole[4]) == "2024-03-31 03:00:00+02:00"
+    assert follows(whole, "D").all() and infer_frequency(whole) == "D"
