@@ -28,7 +28,7 @@ from flax_linattn.estimators.histories import (
 from flax_linattn.registry import get_task
 from flax_linattn.storage import write_whole
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.panel import panel_of, read_series, with_frequency
+from flax_linattn.tasks.forecast.panel import MAX_NAMES, panel_of, read_series, with_frequency
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
@@ -215,7 +215,8 @@ class Forecaster(Estimator):
                 fitted; default the series that were fitted. A panel may have other series.
             X_future: the known future covariates of the rows to come: a frame of the form of X
                 with their columns and times, or float64 [H, F] for an array. Those that never
-                change within a series may be left out. Default: X ends with these rows, in which
+                change within a series may be left out. A missing value repeats the last known
+                one, with a warning. Default: X ends with these rows, in which
                 the channels to forecast are missing.
 
         Returns:
@@ -310,7 +311,10 @@ class Forecaster(Estimator):
             )
         future = self._future(run, history, reading, X_future) if problem.known_future else None
         ahead, note = forecast_each(run, series, future)
-        if note:
+        notes = [note] if note else []
+        if X_future is not None and future is not None:
+            notes += _missing_ahead(history, future)
+        for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
         return history, ahead
 
@@ -349,6 +353,23 @@ class Forecaster(Estimator):
         """
         run = self._fitted()
         return ForecasterStream(run, self._history.select(series))
+
+
+def _missing_ahead(
+    history: History, future: Sequence[Mapping[str, NDArray[np.float64]]]
+) -> list[str]:
+    """A note on each known future covariate with missing values in the horizon."""
+    missing: dict[str, list[str]] = {}
+    for one, known in zip(history.series, future, strict=True):
+        for name, values in known.items():
+            if np.isnan(values).any():
+                missing.setdefault(name, []).append(repr(one.name))
+    return [
+        f"missing values of {name!r} in the horizon"
+        + ("" if history.ids is None else f" of series {listed(names, MAX_NAMES)}")
+        + " repeat the last known one; give them in X_future"
+        for name, names in missing.items()
+    ]
 
 
 def _keep(path: Path, history: History, source: ForecastData) -> None:

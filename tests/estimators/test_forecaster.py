@@ -266,6 +266,34 @@ def test_known_future_covariates_of_one_series():
         forecaster.predict(X_future=frame[["price"]][:58])
 
 
+def test_missing_values_of_the_horizon_are_told(of_shops):
+    """They repeat the last known one."""
+    forecaster, _ = of_shops
+    later = shops().groupby("unique_id", sort=False).tail(4).reset_index(drop=True)
+    later.loc[7, "price"] = np.nan
+    message = "^missing values of 'price' in the horizon of series '3' repeat the last known one"
+    with pytest.warns(UserWarning, match=message):
+        found = forecaster.predict(X_future=later)
+    assert found.equals(forecaster.predict(X_future=later.ffill()))
+    with pytest.warns(UserWarning, match=message):
+        forecaster.predict_quantiles(X_future=later)
+
+
+def test_the_horizon_of_one_series_is_read_as_its_history():
+    """A code of missing values counts in X_future, too."""
+    frame = shops(names=(7,)).set_index("ds")[["y", "price"]]
+    coded = frame.copy()
+    coded.iloc[57, 1] = -9999
+    options = {**SMALL, "known_future": "price", "missing_values": ("-9999",)}
+    with no_training():
+        forecaster = make(options=options).fit(frame[:56])
+    message = "^missing values of 'price' in the horizon repeat the last known one; give them"
+    with pytest.warns(UserWarning, match=message):
+        found = forecaster.predict(X_future=coded[["price"]])
+    filled = coded[["price"]].replace(-9999, np.nan).ffill()
+    pd.testing.assert_frame_equal(found, forecaster.predict(X_future=filled))
+
+
 def test_a_fit_continues_a_run(fitted, values, folder):
     """From its folder, or in memory: its model, its scales and its options of the model."""
     scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)
