@@ -101,6 +101,30 @@ def test_a_panel_keeps_the_scales_of_its_series(forecaster):
     assert single.continuing(one).standardizer.mean.tolist() == [2.0]
 
 
+def test_a_new_series_takes_the_scale_of_covariates_that_all_share(forecaster):
+    def problem(names, own, shared):
+        members = tuple(
+            SeriesInfo(name, (own, shared), (1.0, shared), ((0, 3), (3, 4), (4, 5)), (None,), "0")
+            for name in names
+        )
+        return dataclasses.replace(
+            forecaster.problem,
+            channels=("value", "price"),
+            targets=(0,),
+            known_future=(1,),
+            standardizer=data.Standardizer(np.array([own, shared]), np.array([1.0, shared])),
+            members=members,
+        )
+
+    old, new = problem("ab", 1.0, 10.0), problem("ac", 5.0, 77.0)
+    spec = new.continuing(old)
+    assert [(one.mean, one.std) for one in spec.members] == [
+        ((1.0, 10.0), (1.0, 10.0)),
+        ((5.0, 10.0), (1.0, 10.0)),
+    ]
+    assert new.continuing(old, refit_scales=True).members == new.members
+
+
 def test_other_outputs_are_refused(forecaster):
     problem = forecaster.problem
     fewer = dataclasses.replace(problem, targets=(0,))

@@ -95,6 +95,9 @@ class ForecastSpec(DataSpec):
     def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """Series that the other run knew keep their scales; so do frequency and missing flags.
 
+        A new series has its own scale, but that of known future covariates, which all share, is the
+        other run's.
+
         Raises:
             OptionError: as of any data spec; or the rows have another frequency, or another zone
                 of a calendar that the model receives.
@@ -110,9 +113,17 @@ class ForecastSpec(DataSpec):
         if not refit_scales and not members:
             scale = previous.of_series(self.dataset).standardizer
         for index, member in enumerate(members):
-            if not refit_scales and member.name in known:
+            if refit_scales:
+                continue
+            if member.name in known:
                 own = known[member.name]
-                members[index] = dataclasses.replace(member, mean=own.mean, std=own.std)
+                mean, std = own.mean, own.std
+            else:
+                mean, std = list(member.mean), list(member.std)
+                for which in self.known_future:
+                    mean[which] = float(scale.mean[which])
+                    std[which] = float(scale.std[which])
+            members[index] = dataclasses.replace(member, mean=tuple(mean), std=tuple(std))
         return dataclasses.replace(
             spec,
             freq=previous.freq or self.freq,
