@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -168,10 +168,21 @@ class Dialect:
         """Whether a cell holds a finite number, or says that there is none."""
         return is_value(self.point(text), self._missing[0])
 
-    def time(self, text: str) -> datetime | None:
+    def time(self, text: str, *, after: datetime | None = None) -> datetime | None:
         """A time; in UTC if it is a number, in ``timezone`` if that is given; None if it is none.
 
-        A time that names its offset from UTC has this offset.
+        A time that names its offset from UTC has this offset. One that clocks of ``timezone`` show
+        twice is the first of the two, or the second if the first is not after the time before it.
+
+        Args:
+            text: the time.
+            after: the time before it, with its offset from UTC.
+
+        Example:
+            >>> night, local = "2024-10-27 02:30", Dialect(timezone="Europe/Zurich")
+            >>> first = local.time(night)
+            >>> str(first), str(local.time(night, after=first))
+            ('2024-10-27 02:30:00+02:00', '2024-10-27 02:30:00+01:00')
         """
         if self.time_unit != "none":
             time = parse_epoch(self.point(text), self.time_unit)
@@ -181,7 +192,14 @@ class Dialect:
             return time
         zone = as_zone(self.timezone)
         try:
-            return time.replace(tzinfo=zone) if time.tzinfo is None else time.astimezone(zone)
+            if time.tzinfo is not None:
+                return time.astimezone(zone)
+            time = time.replace(tzinfo=zone)
+            # In UTC: Python compares times of one zone by their clocks.
+            falls = after is not None and time.astimezone(UTC) <= after.astimezone(UTC)
+            again = time.replace(fold=1)
+            is_later = falls and time.utcoffset() != again.utcoffset()
+            return again if is_later else time
         except OverflowError:  # the first and the last day of the calendar
             return None
 

@@ -223,3 +223,27 @@ def test_rows_of_other_dialects():
     with pytest.raises(ValueError, match="without an offset from UTC, as the run's file"):
         rows("2016-07-01T00:00Z,1,2", zoned=False)
     assert rows("2016-07-01T02:00+02:00,1,2") == [(utc, 1, 2)]
+
+
+def test_a_stream_on_local_clocks_goes_on_in_the_hour_that_they_repeat():
+    """As the file reader, which infers it from the order of the rows."""
+    local = Dialect(timezone="Europe/Berlin")
+    clocks = ["01:30", "02:00", "02:30", "02:00", "02:30", "03:00"]
+    lines = [f"2024-10-27 {clock},1" for clock in clocks]
+    rows = RowLines(("a",), dialect=local, zoned=True).parse(lines)
+    times = [pd.Timestamp(row.time) for row in rows]
+    assert [str(time)[-6:] for time in times] == ["+02:00"] * 3 + ["+01:00"] * 3
+    plain = pd.to_datetime([line[:16] for line in lines])
+    assert times == [*data.times.localize(plain, "Europe/Berlin")]
+    last = datetime(2024, 10, 27, 0, 30, tzinfo=UTC)  # of a stream that goes on
+    (row,) = RowLines(("a",), dialect=local, after=last).parse(["2024-10-27 02:00,1"])
+    assert row.time.utcoffset() == timedelta(hours=1)
+    named = ["2024-10-27 02:30+02:00,1", "2024-10-27 02:30+01:00,1"]
+    offsets = [row.time.utcoffset() for row in RowLines(("a",), dialect=local).parse(named)]
+    assert offsets == [timedelta(hours=2), timedelta(hours=1)]
+
+
+def test_a_stream_refuses_a_local_time_that_clocks_skip():
+    local = Dialect(timezone="Europe/Berlin")
+    with pytest.raises(ValueError, match="02:30', but clocks of Europe/Berlin skip it; correct"):
+        list(RowLines(("a",), dialect=local).parse(["2024-03-31 02:30,1"]))

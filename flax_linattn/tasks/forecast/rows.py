@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +65,8 @@ class RowLines(CellLines):
         zoned: whether times have to name their offset from UTC, or must not; None if both will do.
         optional: channels that a first line or a JSON object may leave out, missing then.
         hint: added to errors about lines that do not have all channels.
+        after: the time of the row before the first, with its offset from UTC: it tells which of
+            the two a local time is that clocks show twice.
 
     Example:
         >>> rows = RowLines(("a", "b")).parse(["b,a,c", "1,2,3", '{"a": 4, "b": null}'])
@@ -81,7 +83,9 @@ class RowLines(CellLines):
         zoned: bool | None = None,
         optional: Collection[str] = (),
         hint: str = "",
+        after: datetime | None = None,
     ) -> None:
+        self._last = after
         self._channels, self._numeric_names, self._zoned = channels, numeric_names, zoned
         time = next((t for t in ("time", *TIME) if t not in channels), "")
         forms = (channels, (*(dialect.time_columns or (time,)), *channels))
@@ -136,7 +140,7 @@ class RowLines(CellLines):
         text = " ".join(cells.texts[name] for name in names)
         if not names or (cells.is_json and not text.strip()):
             return None
-        time = self._dialect.time(text)
+        time = self._dialect.time(text, after=self._last)
         if time is None:
             raise ValueError(
                 f"expected a time such as {_TIMES[self._dialect.time_unit]}, got {shown(text)}."
@@ -147,7 +151,23 @@ class RowLines(CellLines):
             raise ValueError(
                 f"expected a time {expected}, as the run's file has them, got {shown(text)}."
             )
+        if self._dialect.timezone:
+            self._check_shown(time, text)
+            self._last = time
         return time
+
+    def _check_shown(self, time: datetime, text: str) -> None:
+        """Refuses a local time that clocks skip: a way through UTC changes it."""
+        try:
+            if time.astimezone(UTC).astimezone(time.tzinfo) == time:
+                return
+        except OverflowError:  # the first and the last day of the calendar
+            return
+        raise ValueError(
+            f"expected a time that there is once, got {shown(text)}, but clocks of "
+            f"{self._dialect.timezone} skip it; correct it, or write times with their offset from "
+            "UTC."
+        )
 
 
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}

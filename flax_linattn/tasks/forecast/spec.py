@@ -115,11 +115,9 @@ class ForecastSpec(DataSpec):
         for index, member in enumerate(members):
             if refit_scales:
                 continue
-            if member.name in known:
-                own = known[member.name]
-                mean, std = own.mean, own.std
-            else:
-                mean, std = list(member.mean), list(member.std)
+            own = known.get(member.name, member)
+            mean, std = list(own.mean), list(own.std)
+            if own is member:  # all series share the scale of known future covariates
                 for which in self.known_future:
                     mean[which] = float(scale.mean[which])
                     std[which] = float(scale.std[which])

@@ -190,6 +190,7 @@ class ForecastStream(Streaming):
             dialect=options.dialect,
             zoned=None if problem.freq is None else problem.time_zone is not None,
             hint=hint,
+            after=None if self._time is None else self._time.to_pydatetime(warn=False),
         )
         return reader.parse(lines)
 
