@@ -115,8 +115,12 @@ def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, 
     since = [i for i in named if epoch_unit(cells[i])]
     if since:
         return (since[0],)
-    is_year = table.has_header and names[first] == "year" and _are_years(frame.iloc[:, first])
-    return (first,) if is_year else ()
+    if not (table.has_header and names[first] == "year" and _are_years(frame.iloc[:, first])):
+        return ()
+    years = frame.iloc[:, first].astype(float)
+    groups = years.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
+    rise = groups.is_monotonic_increasing.all() and not groups.apply(pd.Series.duplicated).any()
+    return (first,) if rise else ()
 
 
 def _is_time(cell: str, dialect: Dialect) -> bool:
@@ -126,10 +130,8 @@ def _is_time(cell: str, dialect: Dialect) -> bool:
 
 
 def _are_years(column: pd.Series) -> bool:
-    """Whether a column holds rising years."""
-    texts = column.map(_text)
-    return bool(texts.str.fullmatch(r"[12]\d{3}").all() and texts.is_monotonic_increasing
-                and texts.is_unique)  # fmt: skip
+    """Whether a column holds years of four digits."""
+    return bool(column.map(_text).str.fullmatch(r"[12]\d{3}").all())
 
 
 def read_times(

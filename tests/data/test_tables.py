@@ -493,3 +493,12 @@ def test_offsets_of_a_zone_are_its_own():
     assert Dialect().time("2016-13-01") is None and Dialect().time("12") is None
     for text in ("2016-07-01T02:00:00Z", "2016-07-01 07:00:00+05:00", "2016/7/1 4:00 +0200"):
         assert Dialect().time(text) == datetime(2016, 7, 1, 2, tzinfo=ZoneInfo("UTC"))
+
+
+def test_years_of_a_panel_are_times(tmp_path):
+    """They rise within each series, not over the file."""
+    path = tmp_path / "gdp.csv"
+    path.write_text("country,Year,gdp\nA,2000,1\nA,2001,2\nA,2002,3\nB,1990,4\nB,1991,5\n")
+    a, b = data.load_long(path, id_column="country")
+    assert a.channels == ("gdp",) and a.freq == b.freq == "YS-JAN"
+    assert str(a.index[-1]) == "2002-01-01 00:00:00" and str(b.index[0]) == "1990-01-01 00:00:00"
