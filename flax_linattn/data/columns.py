@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import numbers
 import re
 from collections import Counter
@@ -17,11 +16,17 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, shown
 from flax_linattn.data.cells import TIME, BadCellError
-from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, printed
 from flax_linattn.data.regular import TimesPolicy
 from flax_linattn.data.tables import Table
-from flax_linattn.data.times import BadTimeError, epoch_unit, is_dated, parse_times
+from flax_linattn.data.times import (
+    BadTimeError,
+    epoch_unit,
+    is_dated,
+    join_dates_and_clocks,
+    parse_times,
+)
 from flax_linattn.data.unknown import UnknownChannelError
 
 MAX_ID_FRACTION = 0.5
@@ -167,7 +172,8 @@ def read_times(
         return frame.index if kept else times.rename(frame.index.name)
     try:
         if len(columns) == 2:
-            return _joined(table, columns, dialect)
+            dates, clocks = (frame.iloc[:, i].map(_text) for i in columns)
+            return join_dates_and_clocks(dates, clocks, dialect)
         column = frame.iloc[:, columns[0]]
         if column.dtype.kind in "iuf" and dialect.time_unit == "none":
             column = column.map(_text, na_action="ignore")
@@ -183,20 +189,6 @@ def read_times(
 def time_error(table: Table, bad: BadTimeError, row: int, place: str = "") -> DataFormatError:
     """Returns the error to raise about the time of a row."""
     return table.error(row, bad.expected + place, bad.found, bad.advice, *bad.options)
-
-
-def _joined(table: Table, columns: tuple[int, ...], dialect: Dialect) -> pd.Index:
-    """Times of a column of dates and one of clock times."""
-    date, clock = (table.frame.iloc[:, i].map(_text) for i in columns)
-    codes, texts = pd.factorize(clock)
-    try:  # each once, of which there are few
-        hours = parse_times(pd.Series([f"2000-01-01 {text}" for text in texts]), PLAIN)
-        days = parse_times(date, dataclasses.replace(dialect, timezone=""))
-    except BadTimeError:
-        hours = days = None
-    if hours is None or hours.tz is not None or days.tz is not None:
-        return parse_times(date + " " + clock, dialect)
-    return days + (hours - pd.Timestamp("2000-01-01"))[codes]
 
 
 def _text(value: Any) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from flax_linattn import data
 from flax_linattn.checks import OptionError
 from flax_linattn.data import DataFormatError, Dialect, tables
+from flax_linattn.data.times import BadTimeError, join_date_and_clock
 
 SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 FIRST = datetime(2016, 7, 1)
@@ -485,6 +486,51 @@ def test_long_tables_are_read_as_short_ones(tmp_path, odd):
         path.write_text("date,a\n" + odd + "".join(lines))
         with pytest.raises(DataFormatError, match=rf":{702 + odd.count(chr(10))}: .*'700\.x'"):
             data.load_series(path)
+
+
+TWO = ("Date", "Time")
+
+
+@pytest.mark.parametrize(
+    ("date", "clock", "options", "time"),
+    [
+        ("16/12/2006", "17:24:00", {"day_first": True}, "2006-12-16 17:24"),
+        ("2006-12-16", "5:24", {}, "2006-12-16 05:24"),
+        ("16.12.06", "17:24:00.5", {"date_format": "%d.%m.%y"}, "2006-12-16 17:24:00.5"),
+        ("16.12.06", "5:24 PM", {"date_format": "%d.%m.%y %I:%M %p"}, "2006-12-16 17:24"),
+        ("2006-12-16", "17:24", {"timezone": "Asia/Tokyo"}, "2006-12-16 17:24+09:00"),
+        ("2006-12-16", "17:24+02:00", {"timezone": "UTC"}, "2006-12-16 15:24+00:00"),
+    ],
+)
+def test_dates_and_clock_times_of_two_columns(tmp_path, date, clock, options, time):
+    """One by one, as in a stream, and as columns of a file."""
+    dialect = Dialect(time_column=TWO, **options)
+    joined = join_date_and_clock(date, clock, dialect)
+    assert pd.Timestamp(joined) == pd.Timestamp(time)
+    path = write(tmp_path, f"Date,Time,v\n{date},{clock},1\n")
+    (found,) = data.load_series(path, dialect=dialect).index
+    assert found == joined and found.utcoffset() == joined.utcoffset()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            "2016-07-02,",
+            r"a time of day beside '2016-07-02' .*\(Date\) and .*, got an empty",
+        ),
+        (",2:00", "a date beside '2:00' in .*, got an empty cell; fill it in, or drop the row"),
+        ("2016-07-02,noon", "got '2016-07-02 noon'"),
+    ],
+)
+def test_a_date_without_its_clock_time_is_refused(tmp_path, row, message):
+    """It is not midnight."""
+    path = write(tmp_path, f"Date,Time,v\n2016-07-01,1:00,1\n{row},2\n")
+    with pytest.raises(DataFormatError, match=rf"toy\.csv:3: .*{message}"):
+        data.load_series(path, dialect=Dialect(time_column=TWO))
+    date, clock = row.split(",")
+    with pytest.raises(BadTimeError):
+        join_date_and_clock(date, clock, Dialect())
 
 
 def test_offsets_of_a_zone_are_its_own():
