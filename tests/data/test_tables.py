@@ -548,3 +548,39 @@ def test_years_of_a_panel_are_times(tmp_path):
     a, b = data.load_long(path, id_column="country")
     assert a.channels == ("gdp",) and a.freq == b.freq == "YS-JAN"
     assert str(a.index[-1]) == "2002-01-01 00:00:00" and str(b.index[0]) == "1990-01-01 00:00:00"
+
+
+def test_a_year_that_repeats_is_a_time_and_reported(tmp_path):
+    rows = "".join(f"{year},{year % 7}\n" for year in (1949, 1950, 1950, 1951))
+    series = data.load_series(write(tmp_path, "Year,P\n" + rows))
+    assert series.channels == ("P",) and series.freq == "YS-JAN"
+    assert series.index.year.tolist() == [1949, 1950, 1950, 1951] and series.repeated.tolist() == [
+        2
+    ]
+
+
+@pytest.mark.parametrize("first", [1, -3, 1900, 12345])
+@pytest.mark.parametrize("name", ["ds", "t"])
+def test_integers_are_times(tmp_path, first, name):
+    """Of a panel of Nixtla, or of a column that an option names; four digits are years."""
+    panel = pd.DataFrame({"y": np.arange(6.0), "unique_id": ["A", "B"] * 3})
+    panel[name] = first + np.repeat([0, 1, 2], 2)
+    path = tmp_path / "panel.csv"
+    panel.to_csv(path, index=False)
+    panel.to_parquet(tmp_path / "panel.parquet")
+    dialect = Dialect(time_column="" if name == "ds" else name)
+    for found in (
+        data.from_frame(panel, id_column="unique_id", time_column=dialect.time_column),
+        data.load_long(path, id_column="unique_id", dialect=dialect),
+        data.load_long(tmp_path / "panel.parquet", id_column="unique_id", dialect=dialect),
+    ):
+        for series in found:
+            assert series.channels == ("y",)
+            years = first == 1900
+            assert series.freq == ("YS-JAN" if years else None)
+            times = series.index.year if years else series.index
+            assert times.tolist() == [first, first + 1, first + 2]
+    one = panel[panel.unique_id == "A"].drop(columns="unique_id")[[name, "y"]]
+    assert data.from_frame(one, time_column=name).index.equals(found[0].index)
+    with pytest.raises(DataFormatError, match=r"got 3 of 5 that do not follow .* id_column="):
+        data.from_frame(panel.drop(columns="unique_id"), time_column=name)
