@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import numbers
 import re
 from collections import Counter
@@ -17,11 +16,17 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, shown
 from flax_linattn.data.cells import TIME, BadCellError
-from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, printed
-from flax_linattn.data.regular import TimesPolicy
+from flax_linattn.data.regular import MOST_IRREGULAR, TimesPolicy
 from flax_linattn.data.tables import Table
-from flax_linattn.data.times import BadTimeError, epoch_unit, is_dated, parse_times
+from flax_linattn.data.times import (
+    BadTimeError,
+    epoch_unit,
+    is_dated,
+    join_dates_and_clocks,
+    parse_times,
+)
 from flax_linattn.data.unknown import UnknownChannelError
 
 MAX_ID_FRACTION = 0.5
@@ -82,6 +87,8 @@ def choose_channels(
 def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, ...]:
     """The columns of times; none where the index has them, or there are none.
 
+    Years of a first column "year" are times where they rise and most of them differ.
+
     Raises:
         OptionError: Several may be meant, or there is none of the name that is given.
     """
@@ -119,8 +126,10 @@ def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, 
         return ()
     years = frame.iloc[:, first].astype(float)
     groups = years.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
-    rise = groups.is_monotonic_increasing.all() and not groups.apply(pd.Series.duplicated).any()
-    return (first,) if rise else ()
+    if not groups.is_monotonic_increasing.all():
+        return ()
+    repeated = len(years) - groups.nunique().sum()  # of months, of which a year has several
+    return (first,) if repeated <= MOST_IRREGULAR * (len(years) - groups.ngroups) else ()
 
 
 def _is_time(cell: str, dialect: Dialect) -> bool:
@@ -132,6 +141,13 @@ def _is_time(cell: str, dialect: Dialect) -> bool:
 def _are_years(column: pd.Series) -> bool:
     """Whether a column holds years of four digits."""
     return bool(column.map(_text).str.fullmatch(r"[12]\d{3}").all())
+
+
+def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
+    """Whether a column numbers the rows, by integers that are neither dates nor since 1970."""
+    first = _text(column.iloc[0])
+    is_dated = dialect.time(first) is not None or epoch_unit(first)
+    return not is_dated and bool(column.map(_text).str.fullmatch(r"[+-]?\d{1,18}").all())
 
 
 def read_times(
@@ -167,13 +183,16 @@ def read_times(
         return frame.index if kept else times.rename(frame.index.name)
     try:
         if len(columns) == 2:
-            return _joined(table, columns, dialect)
+            dates, clocks = (frame.iloc[:, i].map(_text) for i in columns)
+            return join_dates_and_clocks(dates, clocks, dialect)
         column = frame.iloc[:, columns[0]]
         if column.dtype.kind in "iuf" and dialect.time_unit == "none":
             column = column.map(_text, na_action="ignore")
-        is_plain = not dialect.date_format and dialect.time_unit == "none"
-        if is_plain and table.names[columns[0]].lower() == "year" and _are_years(column):
-            column = column.map(_text) + "-01-01"
+        if not dialect.date_format and dialect.time_unit == "none":
+            if _are_years(column):
+                column = column.map(_text) + "-01-01"
+            elif _are_numbered(column, dialect):
+                return pd.Index(column.map(_text).astype(np.int64), name=frame.index.name)
         return parse_times(column, dialect)
     except BadTimeError as bad:
         place = " and ".join(table.column(column) for column in columns)
@@ -183,20 +202,6 @@ def read_times(
 def time_error(table: Table, bad: BadTimeError, row: int, place: str = "") -> DataFormatError:
     """Returns the error to raise about the time of a row."""
     return table.error(row, bad.expected + place, bad.found, bad.advice, *bad.options)
-
-
-def _joined(table: Table, columns: tuple[int, ...], dialect: Dialect) -> pd.Index:
-    """Times of a column of dates and one of clock times."""
-    date, clock = (table.frame.iloc[:, i].map(_text) for i in columns)
-    codes, texts = pd.factorize(clock)
-    try:  # each once, of which there are few
-        hours = parse_times(pd.Series([f"2000-01-01 {text}" for text in texts]), PLAIN)
-        days = parse_times(date, dataclasses.replace(dialect, timezone=""))
-    except BadTimeError:
-        hours = days = None
-    if hours is None or hours.tz is not None or days.tz is not None:
-        return parse_times(date + " " + clock, dialect)
-    return days + (hours - pd.Timestamp("2000-01-01"))[codes]
 
 
 def _text(value: Any) -> str:
@@ -366,7 +371,7 @@ def find_id(table: Table, dialect: Dialect) -> str:
         return ""
     if times is None or (times.is_monotonic_increasing and times.is_unique):
         return ""
-    exact, found = times.asi8, []
+    exact, found = times.astype(np.int64).to_numpy(), []
     for i, name in enumerate(table.names):
         if i in columns:
             continue

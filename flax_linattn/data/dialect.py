@@ -24,7 +24,7 @@ from flax_linattn.data.cells import (
     parse_time,
     split_cells,
 )
-from flax_linattn.data.times import as_zone
+from flax_linattn.data.time_index import as_zone
 
 _SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 _SPELLINGS = {**_SEPARATORS, "\t": "\t"}
@@ -188,7 +188,11 @@ class Dialect:
             time = parse_epoch(self.point(text), self.time_unit)
         else:
             time = parse_time(text, self.date_order, self.date_format)
-        if time is None or not self.timezone:
+        return None if time is None else self.in_zone(time, after=after)
+
+    def in_zone(self, time: datetime, *, after: datetime | None = None) -> datetime | None:
+        """A time that was read, in ``timezone`` if that is given; see ``time``."""
+        if not self.timezone:
             return time
         zone = as_zone(self.timezone)
         try:

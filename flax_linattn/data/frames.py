@@ -130,6 +130,8 @@ def series_of(
 ) -> tuple[TimeSeries, ...]:
     """The series of a table, see ``from_frame``; one of this name without ``id_column``."""
     choice(get_args(TimesPolicy), times=times)
+    if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
+        dialect = dataclasses.replace(dialect, time_column=NIXTLA_TIME)
     try:
         found = _read(table, name, id_column, channels, times, dialect)
         return regular(found, table.source, times, resample)

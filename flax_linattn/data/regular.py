@@ -104,7 +104,7 @@ def regular(
         return tuple(resample(series, every) for series in all_series)
     odd = [np.union1d(series.repeated, series.gaps) for series in all_series]
     number = sum(map(len, odd))
-    steps = sum(series.num_steps - 1 for series in all_series if series.times is not None)
+    steps = sum(series.num_steps - 1 for series in all_series)
     if times == "irregular" or number <= MOST_IRREGULAR * steps:
         return tuple(all_series)
     series, row = next(

@@ -104,9 +104,7 @@ class TimeSeries:
 
     @property
     def repeated(self) -> NDArray[np.int64]:
-        """Rows of the same time as the one before, int64; none where rows have no times."""
-        if self.times is None:
-            return np.zeros(0, np.int64)
+        """Rows of the same time as the one before, int64."""
         return 1 + np.flatnonzero(self.index[1:] == self.index[:-1])
 
     @property

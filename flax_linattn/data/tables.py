@@ -44,6 +44,8 @@ _MAX_EXCEL = 2**30
 """Bytes of an Excel file without its compression."""
 _BLOCK = 2**20
 """Bytes that are read at a time."""
+_WIDE = 1000
+"""Columns from which on the texts of missing values are looked for only where there are some."""
 _COMMENT = re.compile(rb"\n#\s")
 
 
@@ -311,6 +313,22 @@ def _read_whole(
 
     Columns that are no text have to hold numbers and missing values alone.
     """
+    missing = dialect.missing_texts
+    if len(is_text) > _WIDE:  # Arrow builds a trie of these texts for each column
+        found = _read_arrow_csv(path, dialect, separator, skip, is_text, [""])
+        if found is not None:
+            return found
+    return _read_arrow_csv(path, dialect, separator, skip, is_text, missing)
+
+
+def _read_arrow_csv(
+    path: Path,
+    dialect: Dialect,
+    separator: str,
+    skip: int,
+    is_text: list[bool],
+    missing: list[str],
+) -> tuple[pd.DataFrame, NDArray[np.int64]] | None:
     names = [str(index) for index in range(len(is_text))]
     kinds = [pa.string() if text else pa.float64() for text in is_text]
     encoding = text_encoding(path) if dialect.encoding == "auto" else dialect.encoding
@@ -322,7 +340,7 @@ def _read_whole(
                 parse_options=csv.ParseOptions(delimiter=separator),
                 convert_options=csv.ConvertOptions(
                     column_types=dict(zip(names, kinds, strict=True)),
-                    null_values=dialect.missing_texts,
+                    null_values=missing,
                     strings_can_be_null=False,
                     decimal_point=dialect.decimal,
                 ),

@@ -13,6 +13,7 @@ import functools
 import re
 import warnings
 from typing import NamedTuple, TypeAlias
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -314,6 +315,28 @@ def timestamps(index: pd.Index) -> pd.DatetimeIndex | None:
     if isinstance(index, pd.PeriodIndex):
         return index.to_timestamp()
     return index if isinstance(index, pd.DatetimeIndex) else None
+
+
+def as_zone(name: str) -> datetime.tzinfo:
+    """The time zone of a name in the IANA database.
+
+    Raises:
+        OptionError: There is none.
+
+    Example:
+        >>> as_zone("Europe/Zurich").key
+        'Europe/Zurich'
+    """
+    if name == "UTC":  # which needs no database
+        return datetime.UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, TypeError):
+        raise OptionError(
+            f"timezone must be a name of the IANA database, such as UTC or America/New_York, got "
+            f"{shown(name)}; correct it, or install tzdata if the system has no time zones.",
+            "timezone",
+        ) from None
 
 
 def zone_name(zone: datetime.tzinfo | None) -> str | None:

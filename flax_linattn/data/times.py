@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import shown
 from flax_linattn.data.cells import parse_time
-
-if TYPE_CHECKING:
-    from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.time_index import as_zone
 
 _EPOCH = datetime(1970, 1, 1)
 _OFFSET = re.compile(r"(?:Z|[+-]\d{2}:?\d{2})$", re.ASCII)
@@ -41,31 +40,9 @@ class BadTimeError(ValueError):
     """
 
     def __init__(self, row: int, expected: str, found: str, advice: str, *options: str) -> None:
-        super().__init__(f"row {row}: expected {expected}, got {found}; {advice}")
+        super().__init__(f"expected {expected}, got {found}; {advice}")
         self.row, self.expected, self.found, self.advice = row, expected, found, advice
         self.options = options
-
-
-def as_zone(name: str) -> tzinfo:
-    """The time zone of a name in the IANA database.
-
-    Raises:
-        OptionError: There is none.
-
-    Example:
-        >>> as_zone("Europe/Zurich").key
-        'Europe/Zurich'
-    """
-    if name == "UTC":  # which needs no database
-        return UTC
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError, TypeError):
-        raise OptionError(
-            f"timezone must be a name of the IANA database, such as UTC or America/New_York, got "
-            f"{shown(name)}; correct it, or install tzdata if the system has no time zones.",
-            "timezone",
-        ) from None
 
 
 def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.PeriodIndex:
@@ -84,7 +61,6 @@ def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.Pe
         BadTimeError: A row has no time, or one with an offset and another one without.
 
     Example:
-        >>> from flax_linattn.data import Dialect
         >>> parse_times(pd.Series(["1.7.2016 2:00"]), Dialect(day_first=True))[0]
         Timestamp('2016-07-01 02:00:00')
         >>> str(parse_times(pd.Series([1467331200000]), Dialect(time_unit="ms"))[0])
@@ -107,6 +83,69 @@ def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.Pe
         times = _from_texts(column.astype(str), dialect)
     zone = dialect.timezone
     return times.tz_convert(as_zone(zone)) if zone and times.tz is not None else times
+
+
+def join_date_and_clock(
+    date: str, clock: str, dialect: Dialect, *, after: datetime | None = None
+) -> datetime:
+    """The time that a date and a time of day in two cells stand for.
+
+    Args:
+        date: Text of the date, as ``dialect`` has it.
+        clock: Text of the time of day, such as ``2:00`` or ``17:24:00.5``. Where ``date_format``
+            is that of both cells with a blank between them, it may be written in any way.
+        dialect: How they are written, and in which time zone.
+        after: The time before it: see ``Dialect.time``.
+
+    Raises:
+        BadTimeError: A cell is empty or holds something else.
+
+    Example:
+        >>> join_date_and_clock("1.7.2016", "2:00", Dialect(day_first=True))
+        datetime.datetime(2016, 7, 1, 2, 0)
+    """
+    if not (date.strip() and clock.strip()):
+        raise _empty_cell(0, date, clock)
+    hours, day = _hours(clock), None
+    if dialect.time_unit == "none":
+        day = parse_time(date.strip(), dialect.date_order, dialect.date_format)
+    if day is None or hours is None or day.tzinfo is not None:
+        time = dialect.time(f"{date} {clock}", after=after)
+    else:
+        time = dialect.in_zone(day + hours, after=after)
+    if time is None:
+        raise _bad_text(0, f"{date} {clock}", dialect)
+    return time
+
+
+def join_dates_and_clocks(dates: pd.Series, clocks: pd.Series, dialect: Dialect) -> pd.Index:
+    """``join_date_and_clock`` of each row of two columns of texts; see ``localize`` for zones."""
+    empty = ((dates == "") | (clocks == "")).to_numpy()
+    if empty.any():
+        row = int(np.argmax(empty))
+        raise _empty_cell(row, dates.iloc[row], clocks.iloc[row])
+    codes, texts = pd.factorize(clocks)  # each once, of which there are few
+    hours = [_hours(text) for text in texts]
+    try:
+        days = parse_times(dates, dataclasses.replace(dialect, timezone=""))
+    except BadTimeError:
+        days = None
+    if days is None or days.tz is not None or None in hours:
+        return parse_times(dates + " " + clocks, dialect)
+    return days + pd.TimedeltaIndex(hours)[codes]
+
+
+def _empty_cell(row: int, date: str, clock: str) -> BadTimeError:
+    part, other = ("date", clock) if clock.strip() else ("time of day", date)
+    return BadTimeError(
+        row, f"a {part} beside {shown(other)}", "an empty cell", "fill it in, or drop the row"
+    )
+
+
+def _hours(text: str) -> timedelta | None:
+    """The time of day since midnight; None if the text is written otherwise, or has an offset."""
+    time = parse_time(f"2000-01-01 {text.strip()}")
+    return None if time is None or time.tzinfo is not None else time - datetime(2000, 1, 1)
 
 
 def is_dated(column: pd.Series) -> bool:

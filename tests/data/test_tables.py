@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from flax_linattn import data
 from flax_linattn.checks import OptionError
 from flax_linattn.data import DataFormatError, Dialect, tables
+from flax_linattn.data.times import BadTimeError, join_date_and_clock
 
 SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 FIRST = datetime(2016, 7, 1)
@@ -487,6 +488,51 @@ def test_long_tables_are_read_as_short_ones(tmp_path, odd):
             data.load_series(path)
 
 
+TWO = ("Date", "Time")
+
+
+@pytest.mark.parametrize(
+    ("date", "clock", "options", "time"),
+    [
+        ("16/12/2006", "17:24:00", {"day_first": True}, "2006-12-16 17:24"),
+        ("2006-12-16", "5:24", {}, "2006-12-16 05:24"),
+        ("16.12.06", "17:24:00.5", {"date_format": "%d.%m.%y"}, "2006-12-16 17:24:00.5"),
+        ("16.12.06", "5:24 PM", {"date_format": "%d.%m.%y %I:%M %p"}, "2006-12-16 17:24"),
+        ("2006-12-16", "17:24", {"timezone": "Asia/Tokyo"}, "2006-12-16 17:24+09:00"),
+        ("2006-12-16", "17:24+02:00", {"timezone": "UTC"}, "2006-12-16 15:24+00:00"),
+    ],
+)
+def test_dates_and_clock_times_of_two_columns(tmp_path, date, clock, options, time):
+    """One by one, as in a stream, and as columns of a file."""
+    dialect = Dialect(time_column=TWO, **options)
+    joined = join_date_and_clock(date, clock, dialect)
+    assert pd.Timestamp(joined) == pd.Timestamp(time)
+    path = write(tmp_path, f"Date,Time,v\n{date},{clock},1\n")
+    (found,) = data.load_series(path, dialect=dialect).index
+    assert found == joined and found.utcoffset() == joined.utcoffset()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            "2016-07-02,",
+            r"a time of day beside '2016-07-02' .*\(Date\) and .*, got an empty",
+        ),
+        (",2:00", "a date beside '2:00' in .*, got an empty cell; fill it in, or drop the row"),
+        ("2016-07-02,noon", "got '2016-07-02 noon'"),
+    ],
+)
+def test_a_date_without_its_clock_time_is_refused(tmp_path, row, message):
+    """It is not midnight."""
+    path = write(tmp_path, f"Date,Time,v\n2016-07-01,1:00,1\n{row},2\n")
+    with pytest.raises(DataFormatError, match=rf"toy\.csv:3: .*{message}"):
+        data.load_series(path, dialect=Dialect(time_column=TWO))
+    date, clock = row.split(",")
+    with pytest.raises(BadTimeError):
+        join_date_and_clock(date, clock, Dialect())
+
+
 def test_offsets_of_a_zone_are_its_own():
     time = Dialect(timezone="Europe/Zurich").time("2016-07-01 02:00")
     assert time == datetime(2016, 7, 1, 2, tzinfo=ZoneInfo("Europe/Zurich"))
@@ -502,3 +548,39 @@ def test_years_of_a_panel_are_times(tmp_path):
     a, b = data.load_long(path, id_column="country")
     assert a.channels == ("gdp",) and a.freq == b.freq == "YS-JAN"
     assert str(a.index[-1]) == "2002-01-01 00:00:00" and str(b.index[0]) == "1990-01-01 00:00:00"
+
+
+def test_a_year_that_repeats_is_a_time_and_reported(tmp_path):
+    rows = "".join(f"{year},{year % 7}\n" for year in (1949, 1950, 1950, 1951))
+    series = data.load_series(write(tmp_path, "Year,P\n" + rows))
+    assert series.channels == ("P",) and series.freq == "YS-JAN"
+    assert series.index.year.tolist() == [1949, 1950, 1950, 1951] and series.repeated.tolist() == [
+        2
+    ]
+
+
+@pytest.mark.parametrize("first", [1, -3, 1900, 12345])
+@pytest.mark.parametrize("name", ["ds", "t"])
+def test_integers_are_times(tmp_path, first, name):
+    """Of a panel of Nixtla, or of a column that an option names; four digits are years."""
+    panel = pd.DataFrame({"y": np.arange(6.0), "unique_id": ["A", "B"] * 3})
+    panel[name] = first + np.repeat([0, 1, 2], 2)
+    path = tmp_path / "panel.csv"
+    panel.to_csv(path, index=False)
+    panel.to_parquet(tmp_path / "panel.parquet")
+    dialect = Dialect(time_column="" if name == "ds" else name)
+    for found in (
+        data.from_frame(panel, id_column="unique_id", time_column=dialect.time_column),
+        data.load_long(path, id_column="unique_id", dialect=dialect),
+        data.load_long(tmp_path / "panel.parquet", id_column="unique_id", dialect=dialect),
+    ):
+        for series in found:
+            assert series.channels == ("y",)
+            years = first == 1900
+            assert series.freq == ("YS-JAN" if years else None)
+            times = series.index.year if years else series.index
+            assert times.tolist() == [first, first + 1, first + 2]
+    one = panel[panel.unique_id == "A"].drop(columns="unique_id")[[name, "y"]]
+    assert data.from_frame(one, time_column=name).index.equals(found[0].index)
+    with pytest.raises(DataFormatError, match=r"got 3 of 5 that do not follow .* id_column="):
+        data.from_frame(panel.drop(columns="unique_id"), time_column=name)

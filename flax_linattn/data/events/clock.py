@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from flax_linattn.data.cells import parse_time
-from flax_linattn.data.times import as_zone
+from flax_linattn.data.time_index import as_zone
 
 _EPOCH = datetime(1970, 1, 1)
 
