@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.data.labels import in_order
-from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
-from flax_linattn.estimators.sequences import Sequences, as_labels, as_sequences, check_features
+from flax_linattn.estimators.base import Estimator, config_of, seed_of
+from flax_linattn.estimators.sequences import as_labels, as_sequences, check_features
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.classify import SeriesSource, predict_proba
 from flax_linattn.tasks.init_run import InitRun
@@ -122,8 +121,7 @@ class Classifier(Estimator):
             tuple(f"dim_{c}" for c in range(given.series[0].shape[1])),
         )
         task: Any = get_task("classify")
-        options = options_of(
-            self.options,
+        options = self._options(
             mechanism=self.mechanism,
             epochs=self.epochs,
             patience=self.patience,
@@ -155,7 +153,7 @@ class Classifier(Estimator):
         """
         run = self._fitted()
         given = as_sequences(X)
-        self._check(given)
+        check_features(given, self)
         dataset = data.TimeSeriesDataset(
             "X",
             given.series,
@@ -185,18 +183,6 @@ class Classifier(Estimator):
         """
         predicted = self.predict(X)
         return float(np.mean(predicted == as_labels(y, len(predicted))))
-
-    def _check(self, given: Sequences) -> None:
-        named = hasattr(self, "feature_names_in_")
-        if given.is_table and named != (given.names is not None):
-            name = type(self).__name__
-            text = (
-                f"X does not have valid feature names, but {name} was fitted with feature names"
-                if named
-                else f"X has feature names, but {name} was fitted without feature names"
-            )
-            warnings.warn(text, UserWarning, stacklevel=3)
-        check_features(given, self)
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags

@@ -16,23 +16,24 @@ from flax_linattn.checks import OptionError, at_least, listed
 from flax_linattn.data.cells import join_cells, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.frames import NIXTLA_ID
-from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
-from flax_linattn.estimators.histories import (
-    TARGET,
-    History,
-    Reading,
-    as_future,
-    as_history,
-    as_time,
-)
+from flax_linattn.estimators.base import Estimator, config_of, seed_of
+from flax_linattn.estimators.history import FrameOptions, History
+from flax_linattn.estimators.reading import TARGET, as_future, as_history, as_time
 from flax_linattn.registry import get_task
 from flax_linattn.storage import write_whole
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.panel import MAX_NAMES, panel_of, read_series, with_frequency
+from flax_linattn.tasks.forecast.panel import (
+    MAX_NAMES,
+    name_notes,
+    panel_of,
+    read_series,
+    row_notes,
+    with_frequency,
+)
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
-from flax_linattn.tasks.forecast.windows import HorizonForecast, forecast_each, rows_after
+from flax_linattn.tasks.forecast.windows import forecast_each, rows_after
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
@@ -132,29 +133,29 @@ class Forecaster(Estimator):
         at_least(0, input_length=self.input_length)
         given = dict(self.options or {})
         written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()
-        reading = Reading(
+        options = FrameOptions(
             given.get("id_column") or NIXTLA_ID,
             times=given.get("times", "report"),
             resample=given.get("resample", ""),
             dialect=Dialect(**{name: given[name] for name in written}),
         )
-        history = as_history(X, reading=reading)
+        history = as_history(X, options=options)
         task: Any = get_task("forecast")
         init = InitRun.of(init_run)
         config = self._config(task, history, init)
         series = tuple(with_frequency(one, config.data.freq) for one in history.series)
         panel = panel_of(series, config.data, self._split)
-        for warning in panel.warnings:
-            warnings.warn(warning, UserWarning, stacklevel=2)
+        for note in (*panel.warnings, *_row_notes(panel.series)):
+            warnings.warn(note, UserWarning, stacklevel=2)
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
             _keep(Path(self.run) / DATA_FILE, history, config.data)
         run = fit_data(task, config, panel, self.run, init_run=init)
         self.run_ = run._replace(data=None)
         self._history = dataclasses.replace(history, series=series)
-        self.n_features_in_ = history.num_features
+        self.n_features_in_ = len(history.feature_names)
         if history.channels is not None:
-            self.feature_names_in_ = np.array([*history.channels, *history.categories], object)
+            self.feature_names_in_ = np.array(history.feature_names, object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
@@ -183,8 +184,7 @@ class Forecaster(Estimator):
         if history.ids is None:
             parts = self._split(history.series[0], is_panel=False)
             split = f"{len(parts.train)}/{len(parts.validation)}/0"
-        options = options_of(
-            self.options,
+        options = self._options(
             horizon=self.horizon,
             input_length=self.input_length,
             mechanism=self.mechanism,
@@ -195,7 +195,7 @@ class Forecaster(Estimator):
             seed=seed_of(self.random_state),
         )
         if history.ids is not None:
-            options["id_column"] = history.id_name
+            options["id_column"] = history.options.id
             if TARGET in names:  # the form of Nixtla's libraries
                 options.setdefault("targets", TARGET)
         if self.run is not None:
@@ -228,14 +228,7 @@ class Forecaster(Estimator):
             ValueError: other channels or times than those of ``fit``, or too few rows; of
                 ``X_future``, other times than those to come.
         """
-        run = self._fitted()
-        history, ahead = self._ahead(run, X, X_future)
-        return history.like(
-            [*ahead],
-            [one.row_index for one in ahead.values()],
-            [one.values[..., 0] for one in ahead.values()],
-            history.labels(run.problem.target_names),
-        )
+        return self._ahead(self._fitted(), X, X_future)
 
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None, X_future: Any = None
@@ -275,32 +268,23 @@ class Forecaster(Estimator):
                 "options={'quantiles': '0.1,0.5,0.9'}.",
                 "quantiles",
             )
-        history, ahead = self._ahead(run, X, X_future)
         at = [1 + learned.index(level) for level in chosen]
-        return history.like(
-            [*ahead],
-            [one.row_index for one in ahead.values()],
-            [one.values[..., at] for one in ahead.values()],
-            history.labels(run.problem.target_names),
-            chosen,
-        )
+        return self._ahead(run, X, X_future, at, chosen)
 
     def _ahead(
-        self, run: Run, X: Any, X_future: Any
-    ) -> tuple[History, Mapping[int, HorizonForecast]]:
-        """What is forecast from, and the forecast after each series that is long enough."""
-        history, problem, source = self._history, run.problem, run.config.data
-        reading = Reading(
-            history.id_name,
-            history.time_name,
-            history.categories,
-            source.times,
-            source.resample,
-            source.dialect,
-        )
+        self,
+        run: Run,
+        X: Any,
+        X_future: Any,
+        outputs: int | Sequence[int] = 0,
+        levels: Sequence[float] = (),
+    ) -> Any:
+        """Forecasts of every series that is long enough, in the form of the history."""
+        history, problem = self._history, run.problem
         if X is not None:
-            history = as_history(X, problem.channels, reading)
-        series = tuple(problem.in_zone(with_frequency(one, source.freq)) for one in history.series)
+            history = as_history(X, problem.channels, history.options)
+        freq = run.config.data.freq
+        series = tuple(problem.in_zone(with_frequency(one, freq)) for one in history.series)
         history = dataclasses.replace(history, series=series)
         for one in series:
             problem.check_fits(one)
@@ -309,17 +293,20 @@ class Forecaster(Estimator):
                 "this Forecaster was fitted without known future covariates; leave X_future out, "
                 "or fit with options={'known_future': ...}."
             )
-        future = self._future(run, history, reading, X_future) if problem.known_future else None
+        future = self._future(run, history, X_future) if problem.known_future else None
         ahead, note = forecast_each(run, series, future)
         notes = [note] if note else []
+        if X is not None:
+            has_horizon = problem.known_future and future is None
+            notes += _row_notes(series, problem.targets if has_horizon else None)
         if X_future is not None and future is not None:
             notes += _missing_ahead(history, future)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
-        return history, ahead
+        return history.like(ahead, problem.target_names, outputs, levels)
 
     def _future(
-        self, run: Run, history: History, reading: Reading, X_future: Any
+        self, run: Run, history: History, X_future: Any
     ) -> list[dict[str, NDArray[np.float64]]] | None:
         """What is known of the horizon of each series; None where the series end with it."""
         problem = run.problem
@@ -329,7 +316,7 @@ class Forecaster(Estimator):
         horizon, series = run.config.data.horizon, history.series
         indices = [rows_after(run, one) for one in series]
         if X_future is not None:
-            return as_future(X_future, history, known, needed, indices, reading)
+            return as_future(X_future, history, known, needed, indices)
         if not needed:
             return [{} for _ in series]
         if all(np.isnan(one.values[-1, list(problem.targets)]).all() for one in series):
@@ -353,6 +340,23 @@ class Forecaster(Estimator):
         """
         run = self._fitted()
         return ForecasterStream(run, self._history.select(series))
+
+
+def _row_notes(
+    series: Sequence[data.TimeSeries], targets: Sequence[int] | None = None
+) -> list[str]:
+    """Notes on repeated times, gaps and missing values of each series.
+
+    With ``targets`` the rows after their last value are those to forecast, and are left out.
+    """
+    found = []
+    for one in series:
+        if targets is not None:
+            observed = ~np.isnan(one.values[:, list(targets)]).all(axis=1)
+            stop = int(np.flatnonzero(observed)[-1]) + 1
+            one = dataclasses.replace(one, values=one.values[:stop], index=one.index[:stop])
+        found.append((one.name, row_notes(one)))
+    return name_notes(found)
 
 
 def _missing_ahead(
@@ -379,7 +383,7 @@ def _keep(path: Path, history: History, source: ForecastData) -> None:
         ValueError: they would not; nothing stays.
     """
     channels = history.series[0].channels
-    time = "time" if history.time_name is None else str(history.time_name)
+    time = "time" if history.options.time is None else str(history.options.time)
     while time in channels:
         time += "_"
     path.parent.mkdir(parents=True, exist_ok=True)
