@@ -13,7 +13,7 @@ from flax_linattn.bench.comparisons import (
 )
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.bench.ratios import Bar, Fall, Ratio, falls, ratios
+from flax_linattn.bench.ratios import Ratio, ratios
 from flax_linattn.bench.run import BenchOptions, memory_limit, run_bench
 from flax_linattn.bench.timing import (
     Prepared,
@@ -30,10 +30,8 @@ from flax_linattn.bench.timing import (
 from flax_linattn.bench.yardsticks import inputs
 
 __all__ = [
-    "Bar",
     "BenchOptions",
     "Comparison",
-    "Fall",
     "Journal",
     "Prepared",
     "Ratio",
@@ -42,7 +40,6 @@ __all__ = [
     "compare",
     "comparisons",
     "compile_program",
-    "falls",
     "forward_and_backward",
     "gated_comparisons",
     "inputs",

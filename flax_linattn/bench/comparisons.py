@@ -59,7 +59,7 @@ class Comparison:
     spec: str | None = None
 
     def arguments(self, length: int) -> list[Array]:
-        """The arrays for a length."""
+        """The arguments of ours and of the peers for a length T."""
         if self.spec is not None:
             mechanism = ops.get_mechanism(self.spec)
             return yardsticks.inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
@@ -67,13 +67,7 @@ class Comparison:
         return normal(tokens[:3], tokens) if self.scores else normal(tokens, tokens, tokens)
 
     def prepare(self, length: int, which: str, memory_limit: float | None = None) -> Prepared:
-        """Compiles ours and the peers for a length.
-
-        Args:
-            length: T.
-            which: a key of ``PASSES``.
-            memory_limit: see ``bench.prepare``.
-        """
+        """Compiles ours and the peers for a length T and a pass; see ``bench.prepare``."""
         programs = {OURS: self.ours, **self.peers}
         wrapped = {name: PASSES[which](program) for name, program in programs.items()}
         return prepare(wrapped, self.arguments(length), memory_limit)
@@ -81,17 +75,7 @@ class Comparison:
     def measure(
         self, prepared: Prepared, length: int, rounds: int, seconds: float | None = None
     ) -> dict[str, Any]:
-        """Times what ``prepare`` returned.
-
-        Args:
-            prepared: compiled for the length.
-            length: T.
-            rounds: see ``compare``.
-            seconds: see ``compare``.
-
-        Returns:
-            ``{"results": what compare returns}``.
-        """
+        """Times what ``prepare`` returned for a length T; see ``bench.compare``."""
         arguments = self.arguments(length)
         return {"results": compare(prepared, arguments, rounds, seconds=seconds, tokens=length)}
 
@@ -107,14 +91,13 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
         ['aaren', 'elementwise_series, order 6, causal']
     """
     compiled = (16384,)
-    series = "elementwise_series:order=6"
     return (
         Comparison(
             "aaren",
             (16384,),
-            _aaren,
+            partial(_aaren, attend=mechanism("aaren:scale=1.0", is_causal=True)),
             {
-                "our engine": _aaren_engine,
+                "our engine": partial(_aaren, attend=yardsticks.engine("aaren:scale=1.0")),
                 **{
                     f"{name} of v": partial(_of_values, attention)
                     for name, attention in yardsticks.softmax(platform=platform).items()
@@ -124,7 +107,7 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             compiled=compiled,
         ),
         dataclasses.replace(
-            against_yardsticks(series, 4096, platform=platform),
+            against_yardsticks("elementwise_series:order=6", 4096, platform=platform),
             name="elementwise_series, order 6, causal",
             compiled=compiled,
         ),
@@ -207,12 +190,7 @@ def against_yardsticks(
 
 
 def mechanism(spec: str, **options: Any) -> Callable[..., Array]:
-    """A mechanism's ``attend`` as a function of its ``inputs``: q, k, v and gates.
-
-    Args:
-        spec: its name, with hyperparameters.
-        **options: further arguments of ``attend``.
-    """
+    """A mechanism's ``attend``, with further arguments, as a function of its ``inputs``."""
     return partial(_attend, ops.get_mechanism(spec), **options)
 
 
@@ -226,14 +204,6 @@ def _of_values(attention: Callable[..., Array], score: Array, v: Array) -> Array
     return attention(v, v, v)
 
 
-def _one_channel(score: Array) -> tuple[Array, Array]:
-    """A query and keys with these scores: Aaren's peers get scores, not queries and keys."""
-    return jnp.ones((score.shape[-1], 1), score.dtype), score[..., None]
-
-
-def _aaren(score: Array, v: Array) -> Array:
-    return mechanism("aaren:scale=1.0", is_causal=True)(*_one_channel(score), v)
-
-
-def _aaren_engine(score: Array, v: Array) -> Array:
-    return yardsticks.engine("aaren:scale=1.0")(*_one_channel(score), v)
+def _aaren(score: Array, v: Array, attend: Callable[..., Array]) -> Array:
+    """Aaren by scores, which are those of this query and these keys of one channel."""
+    return attend(jnp.ones((score.shape[-1], 1), score.dtype), score[..., None], v)
