@@ -127,11 +127,9 @@ def seed_of(random_state: Any) -> int:
         >>> seed_of(3), seed_of(None) >= 0
         (3, True)
     """
-    if random_state is None:
-        random_state = np.random
-    if isinstance(random_state, np.random.RandomState) or random_state is np.random:
-        return int(random_state.randint(MAX_SEED))
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(MAX_SEED))
+    source = np.random if random_state is None else random_state
+    generate = getattr(source, "integers", None) or getattr(source, "randint", None)
+    if generate is not None:
+        return int(generate(MAX_SEED))
     at_least(0, MAX_SEED, random_state=random_state)
     return int(random_state)

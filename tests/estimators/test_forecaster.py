@@ -116,7 +116,7 @@ def test_quantiles_are_in_the_form_of_the_series(values):
     for time in (zoned, str(zoned)):
         with pytest.raises(ValueError, match="expected a time without an offset from UTC"):
             forecaster.stream().step([1.0], time)
-    with pytest.raises(ValueError, match=r"that were learned \(0.1, 0.5, 0.9\), got 0.95; fit"):
+    with pytest.raises(ValueError, match=r"among the fitted ones \(0.1, 0.5, 0.9\), got 0.95; fit"):
         forecaster.predict_quantiles(levels=[0.95])
 
 
@@ -135,7 +135,7 @@ def test_what_does_not_fit(fitted, values):
         fitted.predict(values[:, :2])
     with pytest.raises(ValueError, match="was fitted without known future covariates"):
         fitted.predict(X_future=values)
-    with pytest.raises(ValueError, match="has learned no quantiles; fit it with some"):
+    with pytest.raises(ValueError, match="has no quantiles; fit it with some"):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
         fitted.predict(values[:10])
@@ -288,7 +288,7 @@ def test_the_horizon_of_one_series_is_read_as_its_history():
     options = {**SMALL, "known_future": "price", "missing_values": ("-9999",)}
     with no_training():
         forecaster = make(options=options).fit(frame[:56])
-    message = "^missing values of 'price' in the horizon repeat the last known one; give them"
+    message = "^missing values of 'price' in the horizon repeat the last known one; pass them"
     with pytest.warns(UserWarning, match=message):
         found = forecaster.predict(X_future=coded[["price"]])
     filled = coded[["price"]].replace(-9999, np.nan).ffill()
@@ -431,6 +431,9 @@ def test_notes_on_a_panel_name_the_series(of_shops):
     # Targets of the horizon are no missing values.
     frame.loc[frame.groupby("unique_id").tail(4).index, "y"] = np.nan
     forecaster.predict(frame)
+    with pytest.warns(UserWarning, match="fewer than 16 rows, which a forecast sees: 7;") as found:
+        forecaster.predict(frame[-64:])
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("start", [1, 1900])
