@@ -322,6 +322,7 @@ def untimed():
 MONTHS = pd.date_range("2014-01-01", periods=44, freq="MS")
 AHEAD = {
     "integers": (pd.RangeIndex(860, 1000), [1000, 1001, 1002, 1003]),
+    "row numbers": (pd.RangeIndex(40), [40, 41, 42, 43]),
     "local midnights in spring": (
         pd.date_range("2024-01-20", "2024-03-29", freq="D", tz="Europe/Berlin"),
         ["2024-03-30 00:00:00+01:00", "2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00",
@@ -376,15 +377,6 @@ def test_predictions_continue_the_index(untimed, name):
     elif not isinstance(expected[0], int):
         expected = [str(type(ahead[0])(text)) for text in expected]
     assert [x if isinstance(x, int) else str(x) for x in ahead] == expected
-
-
-def test_an_index_that_is_no_time_is_refused(untimed):
-    for labels in (list("abc") * 10, [float(i) for i in range(30)], [*range(29), "x"]):
-        frame = pd.DataFrame({"a": np.zeros(30)}, pd.Index(labels))
-        with pytest.raises(
-            ValueError, match=r"expected a time .*by pandas\.to_datetime.*reset_ind"
-        ):
-            untimed.predict(frame)
 
 
 HOURS = pd.date_range("2024-01-01", periods=80, freq="h")
