@@ -5,9 +5,10 @@ measure anything else in the same way: compiled programs in turns, medians with 
 temporary memory as compiled, compile time.
 """
 
+from flax_linattn.bench.baselines import inputs
 from flax_linattn.bench.comparisons import (
     Comparison,
-    against_yardsticks,
+    against_baselines,
     comparisons,
     gated_comparisons,
 )
@@ -27,7 +28,6 @@ from flax_linattn.bench.timing import (
     run_in_turns,
     spread,
 )
-from flax_linattn.bench.yardsticks import inputs
 
 __all__ = [
     "BenchOptions",
@@ -35,7 +35,7 @@ __all__ = [
     "Journal",
     "Prepared",
     "Ratio",
-    "against_yardsticks",
+    "against_baselines",
     "communicated",
     "compare",
     "comparisons",

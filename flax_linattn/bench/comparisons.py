@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from flax_linattn import ops
-from flax_linattn.bench import yardsticks
+from flax_linattn.bench import baselines
 from flax_linattn.bench.timing import (
     Prepared,
     compare,
@@ -62,7 +62,7 @@ class Comparison:
         """The arguments of ours and of the peers for a length T."""
         if self.spec is not None:
             mechanism = ops.get_mechanism(self.spec)
-            return yardsticks.inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
+            return baselines.inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
         tokens = (1, length, HEADS, self.dim)
         return normal(tokens[:3], tokens) if self.scores else normal(tokens, tokens, tokens)
 
@@ -97,17 +97,17 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             (16384,),
             partial(_aaren, attend=mechanism("aaren:scale=1.0", is_causal=True)),
             {
-                "our engine": partial(_aaren, attend=yardsticks.engine("aaren:scale=1.0")),
+                "our engine": partial(_aaren, attend=baselines.engine("aaren:scale=1.0")),
                 **{
                     f"{name} of v": partial(_of_values, attention)
-                    for name, attention in yardsticks.softmax(platform=platform).items()
+                    for name, attention in baselines.softmax(platform=platform).items()
                 },
             },
             scores=True,
             compiled=compiled,
         ),
         dataclasses.replace(
-            against_yardsticks("elementwise_series:order=6", 4096, platform=platform),
+            against_baselines("elementwise_series:order=6", 4096, platform=platform),
             name="elementwise_series, order 6, causal",
             compiled=compiled,
         ),
@@ -117,12 +117,12 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             mechanism("taylorshift"),
             {
                 "our direct form": mechanism("taylorshift", form="direct"),
-                **yardsticks.softmax(is_causal=False, platform=platform),
+                **baselines.softmax(is_causal=False, platform=platform),
             },
             compiled=compiled,
         ),
         dataclasses.replace(
-            against_yardsticks("expressive", 4096, platform=platform), compiled=compiled
+            against_baselines("expressive", 4096, platform=platform), compiled=compiled
         ),
     )
 
@@ -143,16 +143,16 @@ def gated_comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
     """
     made = []
     for name in GATED:
-        others = yardsticks.softmax(platform=platform) | yardsticks.linear()
-        peers = yardsticks.of_inputs(name, others)
+        others = baselines.softmax(platform=platform) | baselines.linear()
+        peers = baselines.of_inputs(name, others)
         if ops.get_mechanism(name).capabilities.constant_memory:
-            peers = {"a loop over tokens": yardsticks.loop(name), **peers}
+            peers = {"a loop over tokens": baselines.loop(name), **peers}
         ours = mechanism(name, is_causal=True)
         made.append(Comparison(f"{name}, causal", (4096,), ours, peers, curve=False, spec=name))
     return tuple(made)
 
 
-def against_yardsticks(
+def against_baselines(
     spec: str,
     *lengths: int,
     is_causal: bool | None = None,
@@ -169,16 +169,16 @@ def against_yardsticks(
         platform: see ``comparisons``.
 
     Example:
-        >>> comparison = against_yardsticks("linear", 4096, platform="cpu")
+        >>> comparison = against_baselines("linear", 4096, platform="cpu")
         >>> comparison.name, list(comparison.peers)
         ('linear, causal', ['our engine', 'softmax attention (XLA)'])
     """
     if is_causal is None:
         is_causal = ops.get_mechanism(spec).capabilities.causal
-    softmax = yardsticks.softmax(is_causal=is_causal, platform=platform)
-    peers = yardsticks.of_inputs(spec, softmax)
-    if is_causal and yardsticks.has_engine(spec):
-        peers = {"our engine": yardsticks.engine(spec), **peers}
+    softmax = baselines.softmax(is_causal=is_causal, platform=platform)
+    peers = baselines.of_inputs(spec, softmax)
+    if is_causal and baselines.has_engine(spec):
+        peers = {"our engine": baselines.engine(spec), **peers}
     return Comparison(
         f"{spec}, causal" if is_causal else spec,
         lengths,
@@ -195,7 +195,7 @@ def mechanism(spec: str, **options: Any) -> Callable[..., Array]:
 
 
 def _attend(mechanism: ops.Mechanism, *arrays: Array, **options: Any) -> Array:
-    q, k, v, gates = yardsticks.by_name(mechanism, arrays)
+    q, k, v, gates = baselines.by_name(mechanism, arrays)
     y: Array = mechanism.attend(q, k, v, **(gates | options))
     return y
 
