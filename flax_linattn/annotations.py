@@ -1,4 +1,4 @@
-"""Whether values, of files above all, are of the types that annotations say."""
+"""Checks of values, most of them from files, against type annotations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flax_linattn.checks import choice, shown
 
 
 def hints_of(kind: type) -> Mapping[str, Any]:
-    """The annotations of a class, those of its bases among them.
+    """The annotations of a class and its bases.
 
     Example:
         >>> class Size:
@@ -32,10 +32,7 @@ def _hints_of(kind: Any) -> Mapping[str, Any]:
 
 
 def of_type(hint: Any, **values: Any) -> None:
-    """Refuses values of another type than a field's annotation.
-
-    Raises:
-        TypeError: one is.
+    """Raises TypeError for values of another type than an annotation.
 
     Example:
         >>> of_type(int, features="8")
@@ -49,23 +46,14 @@ def of_type(hint: Any, **values: Any) -> None:
 
 
 def of_types(part: Any) -> None:
-    """Refuses a dataclass of which a field is of another type than its annotation.
-
-    Raises:
-        TypeError: one is.
-    """
+    """Raises TypeError for a dataclass with a field of another type than its annotation."""
     for name, hint in hints_of(type(part)).items():
         if hasattr(part, name) and get_origin(hint) is not typing.ClassVar:
             of_type(hint, **{name: getattr(part, name)})
 
 
 def check_fields(part: Any) -> None:
-    """Refuses a dataclass of options of which one is none of its choices, or of another type.
-
-    Raises:
-        ValueError: an option with named choices is none of them.
-        TypeError: an option is of another type than its annotation.
-    """
+    """Raises ValueError for options outside their choices, TypeError for those of another type."""
     for name, hint in hints_of(type(part)).items():
         if origin_of(hint) is Literal:
             choice(get_args(hint), **{name: getattr(part, name)})
@@ -89,10 +77,9 @@ def origin_of(hint: Any) -> Any:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value, from a file for example, is of the type that an annotation says.
+    """Whether a value is of an annotated type: a list passes as a tuple, an integer as a float.
 
-    A list will do for a tuple, text for a path, a whole number for any number. Of classes that it
-    does not know it checks no more than what they are.
+    Of classes that it does not know it checks ``isinstance`` alone.
 
     Example:
         >>> fits([1, 2], tuple[int, ...]), fits([1, 2.5], tuple[int, ...]), fits(True, int)

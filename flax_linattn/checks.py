@@ -1,4 +1,4 @@
-"""Checks of arguments that every part of the library makes."""
+"""Checks of arguments, and parts of error messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 LARGEST = 2**32 - 1
-"""Of whole numbers that have no smaller bound of their own."""
+"""Maximum of integers that have no smaller maximum."""
 LARGEST_SEED = 2**128 - 1
-"""Of NumPy's generators, which keep that many bits of it."""
+"""Maximum seed of NumPy's generators, which keep 128 bits."""
 
 
 class OptionError(ValueError):
@@ -40,16 +40,9 @@ class OptionError(ValueError):
 
 
 def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> None:
-    """Refuses all but whole numbers from ``minimum`` on; None is another way to say "not given".
+    """Refuses numbers that are no integers in a range, and accepts None for "not given".
 
-    Args:
-        minimum: the smallest one.
-        most: the largest one: a slip of the keyboard is to cost no memory and no hours.
-        **numbers: by their names.
-
-    Raises:
-        TypeError: one is no whole number.
-        OptionError: one is below, or above.
+    The default maximum is there because a slip of the keyboard must not cost memory or hours.
 
     Example:
         >>> at_least(1, chunk_size=0)
@@ -71,9 +64,6 @@ def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> Non
 def positive(**numbers: float) -> None:
     """Refuses zero, negative numbers and NaN.
 
-    Raises:
-        OptionError: one is not above 0.
-
     Example:
         >>> positive(learning_rate=0.0)
         Traceback (most recent call last):
@@ -86,10 +76,7 @@ def positive(**numbers: float) -> None:
 
 
 def rate(**numbers: float) -> None:
-    """Refuses what is no share of things to drop, from 0 to below 1.
-
-    Raises:
-        OptionError: one is outside [0, 1).
+    """Refuses dropout rates outside [0, 1).
 
     Example:
         >>> rate(dropout_rate=1.0)
@@ -103,10 +90,7 @@ def rate(**numbers: float) -> None:
 
 
 def choice(choices: Iterable[str], **values: str) -> None:
-    """Refuses what is none of the choices, and names the nearest.
-
-    Raises:
-        ValueError: one is none of them.
+    """Refuses values that are none of the choices, and names the nearest choice.
 
     Example:
         >>> choice(["gelu", "relu"], unit="glu")
@@ -125,14 +109,7 @@ def choice(choices: Iterable[str], **values: str) -> None:
 
 
 def array(layout: str, **arrays: Any) -> None:
-    """Refuses what is no array, such as a list, for which JAX has no words.
-
-    Args:
-        layout: its axes, for the message.
-        **arrays: by their names.
-
-    Raises:
-        TypeError: one is no array.
+    """Refuses values that are no arrays, such as lists, and names the axes of the layout.
 
     Example:
         >>> array("[B, T, C]", x=[[1.0]])
@@ -149,11 +126,7 @@ def array(layout: str, **arrays: Any) -> None:
 
 
 def same_number(**sequences: Sized) -> None:
-    """Refuses sequences of different lengths.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Refuses sequences of different lengths."""
     lengths = {name: len(sequence) for name, sequence in sequences.items()}
     if len(set(lengths.values())) > 1:
         numbers = ", ".join(f"{length} of {name}" for name, length in lengths.items())
@@ -161,11 +134,7 @@ def same_number(**sequences: Sized) -> None:
 
 
 def shown(value: Any, most: int = 40) -> str:
-    """A value for a message: text in quotes, what an error says, all else as Python writes it.
-
-    Args:
-        value: whatever came.
-        most: characters after which it is cut off.
+    """A value for a message, cut off: strings in quotes, the text of errors, else its ``repr``.
 
     Example:
         >>> shown("0.25,0.5,0.75", 8), shown([1, 2], 4), shown(ValueError("too few."))
@@ -174,8 +143,8 @@ def shown(value: Any, most: int = 40) -> str:
     if isinstance(value, str):
         return repr(_cut(value, most))
     try:
-        told = isinstance(value, BaseException)
-        text = str(value) or type(value).__name__ if told else repr(value)
+        is_error = isinstance(value, BaseException)
+        text = str(value) or type(value).__name__ if is_error else repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list as deep
         text = f"a very large {type(value).__name__}"
     return _cut(text, most)
@@ -197,15 +166,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def import_extra(module: str, message: str, *options: str) -> Any:
-    """A module that a plain installation lacks.
-
-    Args:
-        module: Its name.
-        message: What takes it, and how to install it.
-        *options: The names of the options without which it is not needed.
-
-    Raises:
-        OptionError: It is not installed: the message.
+    """Imports an optional dependency; where it is missing, raises OptionError with the message.
 
     Example:
         >>> import_extra("nothing_of_this_name", "playing takes nothing: pip install nothing")

@@ -71,17 +71,14 @@ def list_tasks() -> tuple[str, ...]:
     """
     for point in _entry_points():
         if point.name not in TASKS:
-            register_task(point.name, point.value, f"of the package {_package(point)}")
+            package = point.value if point.dist is None else point.dist.name
+            register_task(point.name, point.value, f"of the package {package}")
     return tuple(TASKS)
 
 
 @functools.cache  # reading what is installed takes ten milliseconds
 def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group=ENTRY_POINTS))
-
-
-def _package(point: importlib.metadata.EntryPoint) -> str:
-    return point.value if point.dist is None else point.dist.name
 
 
 def get_task(name: str) -> Task[Any, Any, Any]:

@@ -44,8 +44,8 @@ class ArrayHeader(NamedTuple):
     Attributes:
         shape: Its shape.
         dtype: Its dtype; one that NumPy does not know, such as bfloat16, is stored as raw bytes.
-        order: "C" or "F", in which its values lie.
-        start: The byte of the member at which they begin.
+        order: Memory order of the values, "C" or "F".
+        start: Byte of the member at which the values begin.
     """
 
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class ArrayHeader(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its values."""
+        """Size of the values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -95,20 +95,12 @@ class NpzFile:
         self.sizes = {name: info.file_size for name, info in self._members.items()}
 
     def header(self, name: str) -> ArrayHeader:
-        """The header of an array, whose size agrees with that of its member.
-
-        Raises:
-            NpzError: The header is damaged, or does not agree.
-        """
+        """The header of an array, which has to agree with the size of the member."""
         with _guard(name), self._zip.open(self._members[name]) as file:
             return _parsed(file.read(MAX_HEADER_BYTES), self.sizes[name])
 
     def read(self, name: str) -> NDArray:
-        """Reads an array, and compares its checksum.
-
-        Raises:
-            NpzError: It is damaged, or holds Python objects.
-        """
+        """Reads an array, and compares its checksum; Python objects are refused."""
         with _guard(name):
             content = self._zip.read(self._members[name])
             shape, dtype, order, start = _parsed(content[:MAX_HEADER_BYTES], len(content))
@@ -116,11 +108,7 @@ class NpzFile:
             return values.reshape(shape, order=order)
 
     def check(self) -> None:
-        """Compares all checksums, a piece at a time.
-
-        Raises:
-            NpzError: One differs.
-        """
+        """Compares all checksums, one block at a time."""
         with _guard():
             damaged = self._zip.testzip()
             if damaged is not None:
@@ -157,11 +145,7 @@ def _guard(member: str = "") -> Iterator[None]:
 
 
 def _check_end(file: BinaryIO) -> int:
-    """Refuses truncated files, and zip directories that are too long to read.
-
-    Returns:
-        The size of the file.
-    """
+    """The size of the file; refuses truncated files and directories that are too long to read."""
     longest = _END_64.size + _END.size
     size = file.seek(0, 2)
     file.seek(max(0, size - longest))

@@ -1,19 +1,6 @@
 """Files that outlive a kill, a power loss and other processes: written whole, on the disk, locked.
 
-======================== ===================================================================
-name                     what it does
-======================== ===================================================================
-:func:`write_whole`      a file is the old one until the new one is complete and on the disk
-:func:`write_text`       the same, of a text
-:func:`append_text`      a text at the end of a file, and on the disk
-:func:`clear_unfinished` removes what a kill has left of such files
-:func:`held`             keeps other processes out for as long as a context lasts
-:class:`HeldError`       somebody else holds it
-:func:`sync_file`        waits until a file, or the names in a folder, are on the disk
-:func:`sync_folder`      the same, for all that lies below a folder
-======================== ===================================================================
-
-It knows nothing of runs, and everything in the package may use it.
+Everything in the package may use this module.
 """
 
 from __future__ import annotations
@@ -194,8 +181,15 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _lock(descriptor, path, what, wait)
-        _check_lock_file(descriptor, path)
-        _sign(descriptor, _holder())
+        # What a kill has left of our own text is fine.
+        if not _HOLDER.startswith(os.read(descriptor, len(_HOLDER))):
+            raise ValueError(
+                f"{path} is no lock file, and would be emptied; give a file for this alone, such "
+                f"as {path}.lock."
+            )
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        holder = {"host": socket.gethostname(), "process": os.getpid(), "since": now}
+        _sign(descriptor, json.dumps(holder) + "\n")
         try:
             yield
         finally:
@@ -222,20 +216,6 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
             f"second process from {what or path}.",
             file=sys.stderr,
         )
-
-
-def _check_lock_file(descriptor: int, path: Path) -> None:
-    """Refuses a file that would be emptied; what a kill has left of our own text is fine."""
-    if not _HOLDER.startswith(os.read(descriptor, len(_HOLDER))):
-        raise ValueError(
-            f"{path} is no lock file, and would be emptied; give a file for this alone, such as "
-            f"{path}.lock."
-        )
-
-
-def _holder() -> str:
-    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    return json.dumps({"host": socket.gethostname(), "process": os.getpid(), "since": now}) + "\n"
 
 
 def _sign(descriptor: int, text: str) -> None:

@@ -20,7 +20,7 @@ from experiments.accelerator import floor
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
-from flax_linattn.bench import Comparison, Journal, against_yardsticks, memory_limit
+from flax_linattn.bench import Comparison, Journal, against_baselines, memory_limit
 from flax_linattn.bench.comparisons import FORWARD, GATED, HEADS, OURS, PASSES, mechanism
 from flax_linattn.bench.report import markdown, number
 
@@ -70,7 +70,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 def comparison(spec: str) -> Comparison:
     """A mechanism's ``auto`` against its forms and softmax attention."""
-    base = against_yardsticks(spec)
+    base = against_baselines(spec)
     can = ops.get_mechanism(spec).capabilities
     attend = partial(mechanism, spec, is_causal=can.causal)
     forms = {f"form {form}": attend(form=form) for form in can.forms}

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from experiments.accelerator.pieces import PIECES, SMALL, piece
 from experiments.measured import Measured, Rows
-from flax_linattn.bench import Journal, observing, yardsticks
+from flax_linattn.bench import Journal, baselines, observing
 from flax_linattn.bench.report import markdown
 
 PLATFORMS = ("cuda", "tpu")
@@ -77,7 +77,7 @@ def lower_cudnn() -> dict[str, Any]:
     """The one peer of a GPU that no other device has."""
     tokens = jax.ShapeDtypeStruct((1, 128, 8, 64), jnp.float32)
     try:
-        traced = jax.jit(yardsticks.softmax_cudnn).trace(tokens, tokens, tokens)
+        traced = jax.jit(baselines.softmax_cudnn).trace(tokens, tokens, tokens)
     except RuntimeError as error:
         return {"programs": [], "not_run": f"it is traced only beside cuDNN: {_first_line(error)}"}
     return {"programs": [{"program": traced.fun_name, **lower(traced)}]}

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compile_program, inputs, run_in_turns, spread, yardsticks
+from flax_linattn.bench import Journal, baselines, compile_program, inputs, run_in_turns, spread
 from flax_linattn.bench.comparisons import OURS
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
@@ -98,7 +98,7 @@ def repeated(
     one: ops.Mechanism, state: Any, arrays: list[Array], *, donated: bool
 ) -> tuple[Callable[[], Array], dict[str, Any]]:
     """A function that takes in the last token again, and facts of its program."""
-    q, k, v, gates = yardsticks.by_name(one, arrays)
+    q, k, v, gates = baselines.by_name(one, arrays)
     token = {name: x[:, 0] for name, x in {"k": k, "v": v, **gates}.items()}
     token["q"] = q if one.capabilities.learned_query else q[:, 0]
 

@@ -22,12 +22,12 @@ from experiments.rules import Range
 from flax_linattn import ops
 from flax_linattn.bench import (
     Journal,
+    baselines,
     compare,
     compile_program,
     inputs,
     run_in_turns,
     spread,
-    yardsticks,
 )
 from flax_linattn.bench.comparisons import FORWARD, GATED, OURS, PASSES, TRAINING, mechanism
 from flax_linattn.bench.report import markdown, number
@@ -75,10 +75,10 @@ def sequences(
 ) -> dict[str, dict[str, Any]]:
     """Costs of a mechanism and its peers over whole sequences."""
     ours = ops.get_mechanism(name)
-    others = {LINEAR: mechanism("linear", is_causal=True), SOFTMAX: yardsticks.softmax_xla}
-    programs = {OURS: mechanism(name, is_causal=True), **yardsticks.of_inputs(name, others)}
+    others = {LINEAR: mechanism("linear", is_causal=True), SOFTMAX: baselines.softmax_xla}
+    programs = {OURS: mechanism(name, is_causal=True), **baselines.of_inputs(name, others)}
     if ours.capabilities.constant_memory:
-        programs[LOOP] = yardsticks.loop(name)
+        programs[LOOP] = baselines.loop(name)
     arrays = inputs(ours, length, batch_size=batch_size, num_heads=size.num_heads, dim=size.dim)
     results = compare(
         {peer: PASSES[which](program) for peer, program in programs.items()},
@@ -107,7 +107,7 @@ def steps(size: Size) -> dict[str, dict[str, Any]]:
 
 def stream(one: ops.Mechanism, state: Any, arrays: list[Array]) -> Callable[[], Array]:
     """A function that takes in the same token again, in place, and gives its output."""
-    q, k, v, gates = yardsticks.by_name(one, arrays)
+    q, k, v, gates = baselines.by_name(one, arrays)
     token = {name: x[:, 0] for name, x in {"k": k, "v": v, **gates}.items()}
     token["q"] = q if one.capabilities.learned_query else q[:, 0]
 

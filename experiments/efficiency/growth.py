@@ -35,7 +35,7 @@ from experiments.measured import Measured, Rows
 from experiments.rules import POWER, Range, more, within
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compile_program, inputs, spread, yardsticks
+from flax_linattn.bench import Journal, baselines, compile_program, inputs, spread
 from flax_linattn.bench.comparisons import FORWARD, PASSES, TRAINING
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -150,13 +150,13 @@ def programs(size: Size, length: int) -> dict[str, tuple[ops.Mechanism, Callable
 def attend(
     one: ops.Mechanism, is_causal: bool, arrays: list[Array], parameters: dict[str, Array]
 ) -> Array:
-    q, k, v, gates = yardsticks.by_name(one, arrays)
+    q, k, v, gates = baselines.by_name(one, arrays)
     y: Array = one.attend(q, k, v, is_causal=is_causal, **gates, **parameters)
     return y
 
 
 def by_xla(is_causal: bool, arrays: list[Array], parameters: dict[str, Array]) -> Array:
-    return yardsticks.softmax_xla(*arrays, is_causal=is_causal)
+    return baselines.softmax_xla(*arrays, is_causal=is_causal)
 
 
 def learned(one: ops.Mechanism, size: Size, length: int) -> dict[str, Array]:
@@ -200,7 +200,7 @@ def holding(size: Size, one: ops.Mechanism, held: int) -> Any:
     if not one.capabilities.constant_memory:
         state = one.init_state(*shape, held)
         return dataclasses.replace(state, length=state.length + held - 1)
-    q, k, v, gates = yardsticks.by_name(
+    q, k, v, gates = baselines.by_name(
         one, inputs(one, held, num_heads=size.num_heads, dim=size.dim)
     )
     return jax.jit(partial(one.attend, is_causal=True, return_state=True))(q, k, v, **gates)[1]

@@ -12,15 +12,17 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import jax
 import tyro
 
 from experiments import command
-from experiments.efficiency.bars import BARS
+from experiments.efficiency.bars import BARS, bars_table
 from experiments.efficiency.suite import comparisons
 from flax_linattn import bench
+from flax_linattn.bench.ratios import Rows
 from flax_linattn.bench.run import write_page
 
 COMMAND = "python -m experiments.efficiency.ratios"
@@ -30,12 +32,12 @@ FOLDER = Path(__file__).parent
 def render(folder: Path = FOLDER) -> str:
     """Writes page and figures of what is stored; returns the page."""
     platform = json.loads((folder / "ratios.json").read_text())["platform"]
-    return write_page(folder, bars_of(platform))
+    return write_page(folder, partial(_summary, platform))
 
 
-def bars_of(platform: str) -> Sequence[bench.Bar]:
-    """The bars that measurements on a platform are held against."""
-    return BARS if platform == "cpu" else ()
+def _summary(platform: str, rows: Rows) -> str:
+    """A table of the bars, which are those of a CPU."""
+    return bars_table(rows, BARS if platform == "cpu" else ())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with command.resumable():
         return bench.run_bench(
             suite=comparisons(),
-            bars=bars_of(jax.default_backend()),
+            summary=partial(_summary, jax.default_backend()),
             command=shlex.join([*COMMAND.split(), *arguments]),
             **vars(options),
         )

@@ -33,7 +33,7 @@ from experiments.rules import (
 from experiments.statements import Statement
 from experiments.verdicts import Rule, Verdict, all_of, beside
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compare, normal, yardsticks
+from flax_linattn.bench import Journal, baselines, compare, normal
 from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown
@@ -43,7 +43,7 @@ PROGRAMS = {
     "efficient, as printed": peers.taylorshift_algorithm_1,
     "direct, ours": mechanism("taylorshift", form="direct"),
     "efficient, ours": mechanism("taylorshift", form="efficient"),
-    "softmax": partial(yardsticks.softmax_xla, is_causal=False),
+    "softmax": partial(baselines.softmax_xla, is_causal=False),
 }
 PAIRS = {
     "as printed": ("direct, as printed", "efficient, as printed"),

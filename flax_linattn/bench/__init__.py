@@ -5,15 +5,16 @@ measure anything else in the same way: compiled programs in turns, medians with 
 temporary memory as compiled, compile time.
 """
 
+from flax_linattn.bench.baselines import inputs
 from flax_linattn.bench.comparisons import (
     Comparison,
-    against_yardsticks,
+    against_baselines,
     comparisons,
     gated_comparisons,
 )
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.bench.ratios import Bar, Fall, Ratio, falls, ratios
+from flax_linattn.bench.ratios import Ratio, ratios
 from flax_linattn.bench.run import BenchOptions, memory_limit, run_bench
 from flax_linattn.bench.timing import (
     Prepared,
@@ -27,22 +28,18 @@ from flax_linattn.bench.timing import (
     run_in_turns,
     spread,
 )
-from flax_linattn.bench.yardsticks import inputs
 
 __all__ = [
-    "Bar",
     "BenchOptions",
     "Comparison",
-    "Fall",
     "Journal",
     "Prepared",
     "Ratio",
-    "against_yardsticks",
+    "against_baselines",
     "communicated",
     "compare",
     "comparisons",
     "compile_program",
-    "falls",
     "forward_and_backward",
     "gated_comparisons",
     "inputs",

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from flax_linattn import ops
-from flax_linattn.bench import yardsticks
+from flax_linattn.bench import baselines
 from flax_linattn.bench.timing import (
     Prepared,
     compare,
@@ -59,21 +59,15 @@ class Comparison:
     spec: str | None = None
 
     def arguments(self, length: int) -> list[Array]:
-        """The arrays for a length."""
+        """The arguments of ours and of the peers for a length T."""
         if self.spec is not None:
             mechanism = ops.get_mechanism(self.spec)
-            return yardsticks.inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
+            return baselines.inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
         tokens = (1, length, HEADS, self.dim)
         return normal(tokens[:3], tokens) if self.scores else normal(tokens, tokens, tokens)
 
     def prepare(self, length: int, which: str, memory_limit: float | None = None) -> Prepared:
-        """Compiles ours and the peers for a length.
-
-        Args:
-            length: T.
-            which: a key of ``PASSES``.
-            memory_limit: see ``bench.prepare``.
-        """
+        """Compiles ours and the peers for a length T and a pass; see ``bench.prepare``."""
         programs = {OURS: self.ours, **self.peers}
         wrapped = {name: PASSES[which](program) for name, program in programs.items()}
         return prepare(wrapped, self.arguments(length), memory_limit)
@@ -81,17 +75,7 @@ class Comparison:
     def measure(
         self, prepared: Prepared, length: int, rounds: int, seconds: float | None = None
     ) -> dict[str, Any]:
-        """Times what ``prepare`` returned.
-
-        Args:
-            prepared: compiled for the length.
-            length: T.
-            rounds: see ``compare``.
-            seconds: see ``compare``.
-
-        Returns:
-            ``{"results": what compare returns}``.
-        """
+        """Times what ``prepare`` returned for a length T; see ``bench.compare``."""
         arguments = self.arguments(length)
         return {"results": compare(prepared, arguments, rounds, seconds=seconds, tokens=length)}
 
@@ -107,24 +91,23 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
         ['aaren', 'elementwise_series, order 6, causal']
     """
     compiled = (16384,)
-    series = "elementwise_series:order=6"
     return (
         Comparison(
             "aaren",
             (16384,),
-            _aaren,
+            partial(_aaren, attend=mechanism("aaren:scale=1.0", is_causal=True)),
             {
-                "our engine": _aaren_engine,
+                "our engine": partial(_aaren, attend=baselines.engine("aaren:scale=1.0")),
                 **{
                     f"{name} of v": partial(_of_values, attention)
-                    for name, attention in yardsticks.softmax(platform=platform).items()
+                    for name, attention in baselines.softmax(platform=platform).items()
                 },
             },
             scores=True,
             compiled=compiled,
         ),
         dataclasses.replace(
-            against_yardsticks(series, 4096, platform=platform),
+            against_baselines("elementwise_series:order=6", 4096, platform=platform),
             name="elementwise_series, order 6, causal",
             compiled=compiled,
         ),
@@ -134,12 +117,12 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             mechanism("taylorshift"),
             {
                 "our direct form": mechanism("taylorshift", form="direct"),
-                **yardsticks.softmax(is_causal=False, platform=platform),
+                **baselines.softmax(is_causal=False, platform=platform),
             },
             compiled=compiled,
         ),
         dataclasses.replace(
-            against_yardsticks("expressive", 4096, platform=platform), compiled=compiled
+            against_baselines("expressive", 4096, platform=platform), compiled=compiled
         ),
     )
 
@@ -160,16 +143,16 @@ def gated_comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
     """
     made = []
     for name in GATED:
-        others = yardsticks.softmax(platform=platform) | yardsticks.linear()
-        peers = yardsticks.of_inputs(name, others)
+        others = baselines.softmax(platform=platform) | baselines.linear()
+        peers = baselines.of_inputs(name, others)
         if ops.get_mechanism(name).capabilities.constant_memory:
-            peers = {"a loop over tokens": yardsticks.loop(name), **peers}
+            peers = {"a loop over tokens": baselines.loop(name), **peers}
         ours = mechanism(name, is_causal=True)
         made.append(Comparison(f"{name}, causal", (4096,), ours, peers, curve=False, spec=name))
     return tuple(made)
 
 
-def against_yardsticks(
+def against_baselines(
     spec: str,
     *lengths: int,
     is_causal: bool | None = None,
@@ -186,16 +169,16 @@ def against_yardsticks(
         platform: see ``comparisons``.
 
     Example:
-        >>> comparison = against_yardsticks("linear", 4096, platform="cpu")
+        >>> comparison = against_baselines("linear", 4096, platform="cpu")
         >>> comparison.name, list(comparison.peers)
         ('linear, causal', ['our engine', 'softmax attention (XLA)'])
     """
     if is_causal is None:
         is_causal = ops.get_mechanism(spec).capabilities.causal
-    softmax = yardsticks.softmax(is_causal=is_causal, platform=platform)
-    peers = yardsticks.of_inputs(spec, softmax)
-    if is_causal and yardsticks.has_engine(spec):
-        peers = {"our engine": yardsticks.engine(spec), **peers}
+    softmax = baselines.softmax(is_causal=is_causal, platform=platform)
+    peers = baselines.of_inputs(spec, softmax)
+    if is_causal and baselines.has_engine(spec):
+        peers = {"our engine": baselines.engine(spec), **peers}
     return Comparison(
         f"{spec}, causal" if is_causal else spec,
         lengths,
@@ -207,17 +190,12 @@ def against_yardsticks(
 
 
 def mechanism(spec: str, **options: Any) -> Callable[..., Array]:
-    """A mechanism's ``attend`` as a function of its ``inputs``: q, k, v and gates.
-
-    Args:
-        spec: its name, with hyperparameters.
-        **options: further arguments of ``attend``.
-    """
+    """A mechanism's ``attend``, with further arguments, as a function of its ``inputs``."""
     return partial(_attend, ops.get_mechanism(spec), **options)
 
 
 def _attend(mechanism: ops.Mechanism, *arrays: Array, **options: Any) -> Array:
-    q, k, v, gates = yardsticks.by_name(mechanism, arrays)
+    q, k, v, gates = baselines.by_name(mechanism, arrays)
     y: Array = mechanism.attend(q, k, v, **(gates | options))
     return y
 
@@ -226,14 +204,6 @@ def _of_values(attention: Callable[..., Array], score: Array, v: Array) -> Array
     return attention(v, v, v)
 
 
-def _one_channel(score: Array) -> tuple[Array, Array]:
-    """A query and keys with these scores: Aaren's peers get scores, not queries and keys."""
-    return jnp.ones((score.shape[-1], 1), score.dtype), score[..., None]
-
-
-def _aaren(score: Array, v: Array) -> Array:
-    return mechanism("aaren:scale=1.0", is_causal=True)(*_one_channel(score), v)
-
-
-def _aaren_engine(score: Array, v: Array) -> Array:
-    return yardsticks.engine("aaren:scale=1.0")(*_one_channel(score), v)
+def _aaren(score: Array, v: Array, attend: Callable[..., Array]) -> Array:
+    """Aaren by scores, which are those of this query and these keys of one channel."""
+    return attend(jnp.ones((score.shape[-1], 1), score.dtype), score[..., None], v)

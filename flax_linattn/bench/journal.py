@@ -114,7 +114,7 @@ class Journal:
         return rows
 
     def _set_aside(self) -> None:
-        """Keeps the rows of an unfinished file with another head, which may have taken hours."""
+        """Renames an unfinished file with another head, whose rows may have taken hours."""
         stored = self._unfinished()
         if stored is None or _is_dirty(stored) or not stored.get("rows"):
             return
@@ -129,12 +129,7 @@ class Journal:
             )
 
     def row(self, key: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The row of that key: stored, or measured and written.
-
-        Args:
-            key: what tells the row from the others.
-            measure: the rest of the row.
-        """
+        """The row of a key: stored, or its rest is measured and written."""
         line = ", ".join(f"{k} {v}" for k, v in key.items())
         self._add(self._unfinished_rows())
         row = next((r for r in self._stored if key.items() <= r.items()), None)

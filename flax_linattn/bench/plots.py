@@ -25,14 +25,7 @@ def import_figure() -> Any:
 
 
 def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -> None:
-    """Draws lines on logarithmic axes, each length a tick.
-
-    Args:
-        axes: matplotlib's.
-        lines: points by name; ours are drawn thick.
-        xlabel: of the x axis.
-        ylabel: of the y axis.
-    """
+    """Draws lines of points by name, ours thick, on logarithmic axes with each length a tick."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     for name, points in lines.items():
@@ -57,17 +50,9 @@ def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -
 
 
 def draw_curves(rows: Rows, quantity: str) -> Any:
-    """Time or memory against the length, a column a comparison, a row a pass.
+    """A figure of "milliseconds" or "temporary_bytes" against the length of rows of curves.
 
-    Args:
-        rows: of ratios.json, those of the curves.
-        quantity: "milliseconds" (medians) or "temporary_bytes".
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: matplotlib is not installed.
+    Each comparison is a column, each pass a row. Raises ValueError without matplotlib.
     """
     names = list(dict.fromkeys(row["comparison"] for row in rows))
     passes = list(dict.fromkeys(row["pass"] for row in rows))
@@ -93,24 +78,13 @@ def draw_curves(rows: Rows, quantity: str) -> Any:
 
 
 def _points(rows: Rows, program: str, quantity: str) -> list[tuple[float, float]]:
-    points = []
-    for row in rows:
-        result = row["results"][program]
-        if quantity not in result:
-            continue
-        if quantity == "temporary_bytes":
-            points.append((row["length"], max(1, result[quantity]) / 1e6))
-        else:
-            points.append((row["length"], result[quantity]["median"]))
-    return points
+    results = [(row["length"], row["results"][program]) for row in rows]
+    if quantity == "milliseconds":
+        return [(length, r[quantity]["median"]) for length, r in results if quantity in r]
+    return [(length, max(1, r[quantity]) / 1e6) for length, r in results if quantity in r]
 
 
 def save(figure: Any, path: Path) -> None:
-    """Writes a PNG file, made small.
-
-    Args:
-        figure: matplotlib's.
-        path: the file; its folder is made.
-    """
+    """Writes a figure as a small PNG file, whose folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90, pil_kwargs={"optimize": True})

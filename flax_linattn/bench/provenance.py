@@ -16,11 +16,10 @@ import flax_linattn
 
 
 def commit() -> str:
-    """The short name of the commit that is checked out, "-dirty" if its code is another by now.
+    """The short name of the commit of the code, with "-dirty" if the code has changed since.
 
-    Another it is with changed files, and with new ones that git does not know: all of the package,
-    with the data in it, and the programs of the experiments, not what these write. Empty where the
-    package does not lie in its repository, as when it is installed.
+    The code is the package with its data, and the programs of the experiments without their
+    results; files that git does not know count. Empty where the package is installed.
     """
 
     def git(*arguments: str) -> str:

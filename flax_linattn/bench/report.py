@@ -6,15 +6,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flax_linattn.bench.ratios import Bar, Fall, Ratio, Rows, ratios
+from flax_linattn.bench.ratios import Fall, Ratio, Rows, ratios
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table.
-
-    Args:
-        heads: of the columns.
-        rows: their cells.
+    """A Markdown table of column heads and rows of cells.
 
     Example:
         >>> print(markdown(["T", "ms"], [["128", "0.5"]]))
@@ -48,48 +44,6 @@ def interval(values: Sequence[float]) -> str:
         return "-"
     low, middle, high = map(number, (min(values), statistics.median(values), max(values)))
     return middle if low == high else f"{middle} ({low} - {high})"
-
-
-def bars_table(rows: Rows, bars: Iterable[Bar]) -> str:
-    """The bars of which something was measured: required, measured, met or missed.
-
-    Args:
-        rows: of ratios.json.
-        bars: what is demanded.
-
-    Returns:
-        Markdown; nothing if none was measured.
-    """
-    heads = ["ours", "T", "pass", "what", "required", "measured", ""]
-    lines = []
-    for bar in bars:
-        if not any(r["comparison"] == bar.comparison and r["length"] in bar.lengths for r in rows):
-            continue
-        values = bar.measured(rows)
-        what = {
-            "time": f"times faster than {' and '.join(bar.peers)}",
-            "memory": f"times less temporary memory than {' and '.join(bar.peers)}",
-            "temporary_bytes": "temporary memory, MB",
-            "compile_seconds": "compile time, s",
-        }[bar.quantity]
-        verdict = "met" if values and bar.met(values) else "**missed**"
-        verdict = verdict if values else "not run"
-        scale = 1e-6 if bar.quantity == "temporary_bytes" else 1
-        span = f"{bar.lengths[0]:,}"
-        if len(bar.lengths) > 1:
-            span, what = f"{span} to {bar.lengths[-1]:,}", f"{what}, at the worst T"
-        lines.append(
-            [
-                bar.comparison,
-                span,
-                bar.which,
-                what,
-                f"{'>=' if bar.at_least else '<='} {number(scale * bar.limit)}",
-                interval([scale * value for value in values]),
-                verdict,
-            ]
-        )
-    return markdown(heads, lines) if lines else ""
 
 
 def ratios_table(ratios: Iterable[Ratio]) -> str:
@@ -128,48 +82,26 @@ def times_table(rows: Rows) -> str:
             speed = number(1e3 * length / median)
         else:
             time, speed = results[0].get("not_run", "compiled only"), "-"
-        lines.append(
-            [
-                comparison,
-                f"{length:,}",
-                which,
-                name,
-                time,
-                speed,
-                *_compiled(results),
-            ]
-        )
+        size, seconds = "-", "-"
+        if "temporary_bytes" in results[0]:
+            size = number(results[0]["temporary_bytes"] / 1e6)
+            seconds = interval([r["compile_seconds"] for r in results])
+        lines.append([comparison, f"{length:,}", which, name, time, speed, size, seconds])
     return markdown(heads, lines)
-
-
-def _compiled(results: list[dict[str, Any]]) -> tuple[str, str]:
-    if "temporary_bytes" not in results[0]:
-        return "-", "-"
-    seconds = interval([r["compile_seconds"] for r in results])
-    return number(results[0]["temporary_bytes"] / 1e6), seconds
 
 
 def falls_table(falls: Iterable[Fall]) -> str:
     """A line for each ratio that fell."""
     heads = ["ours", "T", "pass", "peer", "ratio of", "stored", "now"]
-    return markdown(
-        heads,
-        (
-            [
-                *(fall.key[0], f"{fall.key[1]:,}", *fall.key[2:], fall.quantity),
-                *(number(fall.before), number(fall.now)),
-            ]
-            for fall in falls
-        ),
-    )
+    lines = []
+    for (name, length, which, peer), quantity, before, now in falls:
+        line = [name, f"{length:,}", which, peer, quantity, number(before), number(now)]
+        lines.append(line)
+    return markdown(heads, lines)
 
 
 def source_line(head: dict[str, Any]) -> str:
-    """One sentence on where results came from.
-
-    Args:
-        head: of ``provenance``.
-    """
+    """One sentence on the command, commit, machine and versions of a head by ``provenance``."""
     cores = f", {head['cores']} cores" if head["platform"] == "cpu" else ""
     at = f", commit {head['commit']}" if head["commit"] else f", version {head['version']}"
     return (
@@ -178,17 +110,8 @@ def source_line(head: dict[str, Any]) -> str:
     )
 
 
-def page(results: dict[str, Any], bars: Iterable[Bar] = ()) -> str:
-    """All tables, for people.
-
-    Args:
-        results: what ratios.json holds.
-        bars: what is demanded.
-    """
+def page(results: dict[str, Any], summary: str = "") -> str:
+    """The tables of a ``ratios.json``, after a table of one's own."""
     rows = [row for row in results["rows"] if not row.get("curve")]
-    tables = [
-        bars_table(rows, bars),
-        ratios_table(ratios(rows)),
-        times_table(results["rows"]),
-    ]
+    tables = [summary, ratios_table(ratios(rows)), times_table(results["rows"])]
     return "\n\n".join([source_line(results), *filter(None, tables)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from flax_linattn.bench import plots, report
 from flax_linattn.bench.comparisons import Comparison, comparisons, gated_comparisons
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.bench.ratios import Bar, check_factor, falls, ratios
-from flax_linattn.bench.timing import Prepared
+from flax_linattn.bench.ratios import Rows, falls, ratios
 from flax_linattn.checks import OptionError, at_least
 
 MEMORY_LIMIT = {"cpu": 4e9}
@@ -73,7 +72,9 @@ class BenchOptions:
         for name in ("lengths", "curve_lengths"):
             if min(getattr(self, name), default=1) < 1:
                 raise OptionError(f"{name} must be at least 1, got {getattr(self, name)}.", name)
-        check_factor(self.factor)
+        if self.factor <= 1:
+            message = f"the factor by which a ratio may fall must exceed 1, got {self.factor}."
+            raise OptionError(message, "factor")
         if self.against is not None and self.against.resolve() == self.results.resolve():
             message = f"{self.against} would be overwritten; give another folder for the output."
             raise OptionError(message, "output")
@@ -82,7 +83,7 @@ class BenchOptions:
 def run_bench(
     *,
     suite: Sequence[Comparison] | None = None,
-    bars: Sequence[Bar] = (),
+    summary: Callable[[Rows], str] = lambda rows: "",
     command: str = "run_bench",
     **options: Any,
 ) -> int:
@@ -94,7 +95,7 @@ def run_bench(
 
     Args:
         suite: what is compared; default ``comparisons()`` and ``gated_comparisons()``.
-        bars: what is demanded, for the page.
+        summary: a further table for the page, of the rows of the results.
         command: what measures it again, for the page.
         **options: the fields of ``BenchOptions``.
 
@@ -129,9 +130,9 @@ def run_bench(
     if how.progress:
         print(f"measuring {', '.join(c.name for c in chosen)}", file=sys.stderr, flush=True)
     results = _measure(chosen, how, curves, journal)
-    write_page(how.output, bars)
+    write_page(how.output, summary)
     rows = _kept(results)
-    tables = (report.bars_table(rows, bars), report.ratios_table(ratios(rows)))
+    tables = (summary(rows), report.ratios_table(ratios(rows)))
     print("\n\n".join(filter(None, tables)))
     print(f"\nall tables and figures: {how.output}")
     return 0 if stored is None else _gate(results, stored, how.factor)
@@ -140,25 +141,49 @@ def run_bench(
 def _measure(
     chosen: Sequence[Comparison], how: BenchOptions, curves: bool, journal: Journal
 ) -> dict[str, Any]:
-    rows = _Rows(journal, how.rounds, how.seconds)
+    limit, prepared = memory_limit(), {}
+
+    def measured(comparison: Comparison, length: int, which: str) -> dict[str, Any]:
+        key = (comparison.name, length, which)
+        if key not in prepared:  # which serves all repeats
+            prepared[key] = comparison.prepare(length, which, limit)
+        return comparison.measure(prepared[key], length, how.rounds, how.seconds)
+
+    def compiled(comparison: Comparison, length: int, which: str) -> dict[str, Any]:
+        return {"results": dataclasses.replace(comparison, peers={}).prepare(length, which).facts}
+
+    def add(
+        measure: Callable[[Comparison, int, str], dict[str, Any]],
+        comparison: Comparison,
+        lengths: Iterable[int],
+        repeat: int,
+        curve: bool = False,
+    ) -> None:
+        for length in lengths:
+            for which in comparison.passes:
+                key = {"comparison": comparison.name, "length": length, "pass": which}
+                key |= {"repeat": repeat, "curve": curve}
+                journal.row(key, partial(measure, comparison, length, which))
+
     # Ours multiplies in full precision; so must the peers, on accelerators too.
     with jax.default_matmul_precision("highest"):
         for repeat in range(how.repeats):
             for comparison in chosen:
-                rows.measure(comparison, how.lengths or comparison.lengths, repeat)
+                add(measured, comparison, how.lengths or comparison.lengths, repeat)
                 if not how.lengths:
-                    rows.compile_only(comparison, repeat)
+                    others = sorted({*comparison.compiled} - {*comparison.lengths})
+                    add(compiled, comparison, others, repeat)
         if curves:
             for comparison in chosen:
                 if comparison.curve:
-                    rows.measure(comparison, how.curve_lengths, 0, curve=True)
+                    add(measured, comparison, how.curve_lengths, 0, curve=True)
     return journal.finish()
 
 
-def write_page(folder: Path, bars: Sequence[Bar] = ()) -> str:
+def write_page(folder: Path, summary: Callable[[Rows], str] = lambda rows: "") -> str:
     """Writes the page and the figures of a folder's ratios.json; returns the page."""
     results = json.loads((folder / "ratios.json").read_text())
-    page = report.page(results, bars) + "\n"
+    page = report.page(results, summary(_kept(results))) + "\n"
     (folder / "ratios.md").write_text(page)
     if curves := [row for row in results["rows"] if row.get("curve")]:
         plots.save(plots.draw_curves(curves, "milliseconds"), folder / "time.png")
@@ -167,14 +192,11 @@ def write_page(folder: Path, bars: Sequence[Bar] = ()) -> str:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """An earlier ratios.json.
-
-    Args:
-        path: the file.
+    """Reads an earlier ``ratios.json`` of this platform.
 
     Raises:
-        ValueError: it is something else, or was measured on another platform.
-        OSError: it cannot be read.
+        ValueError: The file is something else, unfinished, or of another platform.
+        OSError: The file cannot be read.
     """
     try:
         results = json.loads(path.read_text())
@@ -194,51 +216,9 @@ def read_results(path: Path) -> dict[str, Any]:
     return results
 
 
-def _kept(results: dict[str, Any]) -> list[dict[str, Any]]:
+def _kept(results: dict[str, Any]) -> Rows:
+    """The rows of ratios, without those of curves."""
     return [row for row in results["rows"] if not row.get("curve")]
-
-
-class _Rows:
-    """Rows of comparisons. What was compiled for one repeat serves the others."""
-
-    def __init__(self, journal: Journal, rounds: int, seconds: float) -> None:
-        self._journal, self._rounds, self._seconds = journal, rounds, seconds
-        self._limit = memory_limit()
-        self._prepared: dict[tuple[str, int, str], Prepared] = {}
-
-    def measure(
-        self, comparison: Comparison, lengths: tuple[int, ...], repeat: int, *, curve: bool = False
-    ) -> None:
-        for length in lengths:
-            for which in comparison.passes:
-                key = self._key(comparison, length, which, repeat) | {"curve": curve}
-                self._journal.row(key, partial(self._row, comparison, length, which))
-
-    def compile_only(self, comparison: Comparison, repeat: int) -> None:
-        ours = dataclasses.replace(comparison, peers={})
-        for length in sorted({*comparison.compiled} - {*comparison.lengths}):
-            for which in comparison.passes:
-                key = self._key(comparison, length, which, repeat) | {"curve": False}
-
-                def compiled(length: int = length, which: str = which) -> dict[str, Any]:
-                    return {"results": ours.prepare(length, which).facts}
-
-                self._journal.row(key, compiled)
-
-    @staticmethod
-    def _key(comparison: Comparison, length: int, which: str, repeat: int) -> dict[str, Any]:
-        return {
-            "comparison": comparison.name,
-            "length": length,
-            "pass": which,
-            "repeat": repeat,
-        }
-
-    def _row(self, comparison: Comparison, length: int, which: str) -> dict[str, Any]:
-        key = (comparison.name, length, which)
-        if key not in self._prepared:
-            self._prepared[key] = comparison.prepare(length, which, self._limit)
-        return comparison.measure(self._prepared[key], length, self._rounds, self._seconds)
 
 
 def memory_limit() -> float:

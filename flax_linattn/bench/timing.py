@@ -76,12 +76,12 @@ def observing(observer: Callable[[Any], None]) -> Iterator[None]:
 def compile_program(
     program: Callable[..., Any], arguments: Any, **jit: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Compiles one program for its arguments.
+    """Compiles one program for its arguments: arrays, or ``jax.ShapeDtypeStruct`` of them.
 
     Args:
-        program: a function of arrays.
-        arguments: arrays, or ``jax.ShapeDtypeStruct`` of them.
-        **jit: further arguments of ``jax.jit``.
+        program: Function of arrays.
+        arguments: Its arguments.
+        **jit: Further arguments of ``jax.jit``.
 
     Returns:
         The compiled program, and ``compile_seconds``, ``temporary_bytes`` (peak, without

@@ -136,13 +136,10 @@ def _check_room(path: Path, size: int) -> None:
 
 
 def check_files(path: Path, manifest: Manifest) -> None:
-    """Checks that all files are there, as they were written.
+    """Raises ``CorruptCheckpointError`` unless all files are there as they were written.
 
     It comes before Orbax reads them, which would print the tracebacks of its threads, and does not
-    itself notice every damage.
-
-    Raises:
-        CorruptCheckpointError: One is not, or the manifest is none.
+    notice every damage.
     """
     _check_manifest(path, manifest)
     checksums = _checksums(path / FOLDER)
@@ -199,12 +196,7 @@ def read_arrays(
 
 
 def read_item(path: Path, item: str, manifest: Manifest) -> dict[str, np.ndarray]:
-    """Reads all arrays of an item by their names, whatever they are.
-
-    Args:
-        path: As in ``read_arrays``.
-        item: As in ``read_arrays``.
-        manifest: As in ``read_arrays``.
+    """Reads all arrays of an item by their names.
 
     Raises:
         ValueError: There is no memory for them.
@@ -230,16 +222,10 @@ def read_item(path: Path, item: str, manifest: Manifest) -> dict[str, np.ndarray
 
 
 def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None:
-    """Checks that an item holds all arrays of trees; it may hold more.
-
-    Args:
-        path: As in ``read_arrays``.
-        item: As in ``read_arrays``.
-        manifest: As in ``read_arrays``.
-        *trees: ``jax.ShapeDtypeStruct`` will do, so that no memory is taken.
+    """Checks that an item holds the arrays of trees, of which ``jax.ShapeDtypeStruct`` will do.
 
     Raises:
-        ValueError: Names or shapes are not those saved; names them.
+        ValueError: Names or shapes differ from the saved ones, which are named.
         CorruptCheckpointError: There is no such item.
     """
     _check_manifest(path, manifest)

@@ -1,4 +1,4 @@
-"""An episode as a moving picture."""
+"""Animations of episodes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,17 @@ def draw(
     env_id: str,
     path: str | Path,
     *,
-    observation_dim: int | None = None,
     seed: int = 0,
-    allow_import: bool = False,
+    **options: Any,
 ) -> Episodes:
     """Plays an episode and draws it to a GIF file.
 
     Args:
-        make_agent: Gives what plays in an environment, which is one row.
-        env_id: Of the environment.
-        path: The file; an existing one is replaced.
-        observation_dim: As in ``make_environments``.
-        seed: Of the episode.
-        allow_import: As in ``make_environments``.
+        make_agent: Makes the agent for an environment of one row.
+        env_id: Name of the environment.
+        path: The file; an existing file is replaced.
+        seed: Seed of the episode.
+        **options: Further arguments of ``make_environments``.
 
     Returns:
         The episode that was drawn.
@@ -56,7 +54,7 @@ def draw(
         >>> draw(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
     """
     imageio = import_extra("imageio.v2", MISSING)
-    with _one_drawn(env_id, observation_dim, allow_import) as environments:
+    with closing(make_environments(env_id, 1, render=True, **options)) as environments:
         frames_per_second = int(environments.metadata.get("render_fps", 30))
         every = math.ceil(frames_per_second / MAX_FRAMES_PER_SECOND)
         milliseconds = 1000 * every / frames_per_second
@@ -73,15 +71,12 @@ def draw(
                 return play(make_agent(environments), environments, [seed], on_step=on_step)
 
 
-def check_drawing(
-    env_id: str, *, observation_dim: int | None = None, allow_import: bool = False
-) -> None:
+def check_drawing(env_id: str, **options: Any) -> None:
     """Draws one picture, to find out what is missing before hours of play.
 
     Args:
-        env_id: Of the environment.
-        observation_dim: As in ``make_environments``.
-        allow_import: As in ``make_environments``.
+        env_id: Name of the environment.
+        **options: Further arguments of ``make_environments``.
 
     Raises:
         ValueError: imageio is missing, or this machine cannot draw; says what is missing.
@@ -90,15 +85,9 @@ def check_drawing(
         >>> check_drawing("Pendulum-v1")  # doctest: +SKIP
     """
     import_extra("imageio.v2", MISSING)
-    with _one_drawn(env_id, observation_dim, allow_import) as environments:
+    with closing(make_environments(env_id, 1, render=True, **options)) as environments:
         environments.reset(seed=0)
         _picture(environments, env_id)
-
-
-def _one_drawn(env_id: str, observation_dim: int | None, allow_import: bool) -> closing[VectorEnv]:
-    """One environment that draws, which is closed at the end of the context."""
-    where: Any = {"observation_dim": observation_dim, "allow_import": allow_import}
-    return closing(make_environments(env_id, 1, render=True, **where))
 
 
 def _picture(environments: VectorEnv, env_id: str) -> NDArray[np.uint8]:

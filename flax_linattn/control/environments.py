@@ -117,7 +117,6 @@ def make_environments(
     at_least(1, num_envs=num_envs)
     at_least(1, observation_dim=observation_dim)
     gymnasium = import_extra("gymnasium", MISSING)
-    import_extra("gymnasium.vector", MISSING)
     name = _import_package(env_id, allow_import)
     spec = _find(name, gymnasium.registry)
     options: dict[str, Any] = {}
@@ -144,7 +143,7 @@ def make_environments(
             if not render:
                 raise
             raise ValueError(f"{env_id} draws no pictures: {error}.") from error
-        shown_dim = _observation_dim(envs[0], env_id)
+        shown_dim = _check_spaces(envs[0], env_id)
         is_padded = spec.name == ANT and (shown_dim, observation_dim) == (ANT_ROBOT, ANT_D4RL)
         if observation_dim not in (None, shown_dim) and not is_padded:
             raise OptionError(
@@ -152,8 +151,6 @@ def make_environments(
                 "expected; give the environment that the data are of.",
                 "env_id",
             )
-        _check_actions(envs[0], env_id)
-        _check_limit(envs[0], env_id)
         wrapped: list[Any] = [_Environment(env, observation_dim or shown_dim) for env in envs]
         environments = gymnasium.vector.SyncVectorEnv(
             [lambda env=env: env for env in wrapped],
@@ -236,30 +233,16 @@ def _quiet_models(spec: Any) -> Iterator[None]:
             warnings.warn(f"MuJoCo: {line}", RuntimeWarning, stacklevel=4)
 
 
-def _observation_dim(env: Any, env_id: str) -> int:
-    """S, where observations are vectors."""
-    space = env.observation_space
-    if type(space).__name__ != "Box" or len(space.shape) != 1:
-        raise OptionError(
-            f"observations must be vectors, a Box [S], and those of {env_id} are {space}.",
-            "env_id",
-        )
-    return int(space.shape[0])
-
-
-def _check_actions(env: Any, env_id: str) -> None:
-    """Refuses actions that are not continuous."""
-    space = env.action_space
-    is_box = type(space).__name__ == "Box" and len(space.shape) == 1
-    if not is_box or not np.issubdtype(space.dtype, np.floating):
-        raise OptionError(
-            f"actions must be continuous, a Box [A], and those of {env_id} are {space}.", "env_id"
-        )
-
-
-def _check_limit(env: Any, env_id: str) -> None:
-    if env.spec is None or env.spec.max_episode_steps is None:
-        raise OptionError(
-            f"episodes of {env_id} have no limit of steps; register it with max_episode_steps.",
-            "env_id",
-        )
+def _check_spaces(env: Any, env_id: str) -> int:
+    """S; refuses observations and actions that are no vectors, and episodes without an end."""
+    seen, actions = env.observation_space, env.action_space
+    is_box = type(actions).__name__ == "Box" and len(actions.shape) == 1
+    if type(seen).__name__ != "Box" or len(seen.shape) != 1:
+        problem = f"observations must be vectors, a Box [S], and those of {env_id} are {seen}."
+    elif not is_box or not np.issubdtype(actions.dtype, np.floating):
+        problem = f"actions must be continuous, a Box [A], and those of {env_id} are {actions}."
+    elif env.spec is None or env.spec.max_episode_steps is None:
+        problem = f"{env_id} has no limit of steps; register it with max_episode_steps."
+    else:
+        return int(seen.shape[0])
+    raise OptionError(problem, "env_id")

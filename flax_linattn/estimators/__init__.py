@@ -1,8 +1,8 @@
-"""Estimators in the manner of scikit-learn: ``fit`` on arrays or data frames, then ``predict``.
+"""Estimators with scikit-learn's interface: ``fit`` on arrays or data frames, then ``predict``.
 
-They train as the commands do, by the tasks' models, losses and loop. scikit-learn is not needed;
-where it is installed, ``clone``, ``Pipeline`` and ``cross_val_score`` take these estimators. What
-goes in as a data frame comes out as one.
+Models, losses and training are those of the commands. scikit-learn is optional: where it is
+installed, ``clone``, ``Pipeline`` and ``cross_val_score`` accept these estimators. A data frame as
+input gives a data frame as output.
 """
 
 from flax_linattn.estimators.base import Estimator, NotFittedError

@@ -1,4 +1,4 @@
-"""What all estimators share: scikit-learn's conventions, without scikit-learn."""
+"""scikit-learn's conventions for estimators, without scikit-learn."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
-import jax
 import numpy as np
-from flax import nnx
 
 from flax_linattn.checks import at_least, choice
-from flax_linattn.registry import get_task
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Task
 
-LARGEST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
 
 class NotFittedError(ValueError, AttributeError):
-    """An estimator was asked before it was fitted."""
+    """A method of an estimator was called before ``fit``."""
 
 
 class Estimator:
-    """An object of parameters, which ``fit`` gives what it learns: attributes that end in ``_``.
+    """Base of the estimators: parameters, and the attributes ending in ``_`` that ``fit`` sets.
 
-    ``__init__`` only stores its arguments; they are checked by ``fit``.
+    ``__init__`` only stores its arguments; ``fit`` checks them.
     """
 
     run_: Run
@@ -37,36 +34,35 @@ class Estimator:
         """The parameters by name.
 
         Args:
-            deep: changes nothing: no parameter is an estimator.
+            deep: Has no effect: no parameter is an estimator.
         """
-        return {name: getattr(self, name) for name in _parameters(type(self))}
+        return {name: getattr(self, name) for name in _defaults(self)}
 
     def set_params(self, **params: Any) -> Self:
         """Changes parameters.
 
         Raises:
-            ValueError: there is no such parameter.
+            ValueError: There is no parameter of that name.
         """
         for name in params:
-            choice(_parameters(type(self)), parameter=name)
+            choice(_defaults(self), parameter=name)
         for name, value in params.items():
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        defaults = _parameters(type(self))
-        changed = {
-            name: value
-            for name, value in self.get_params().items()
-            if not _same(value, defaults[name])
-        }
-        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
+        changed = [
+            f"{name}={getattr(self, name)!r}"
+            for name, default in _defaults(self).items()
+            if repr(getattr(self, name)) != repr(default)
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "run_")
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks of its estimators, which alone calls this."""
+        """Tags that scikit-learn, which alone calls this method, asks of an estimator."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         return Tags(
@@ -75,84 +71,43 @@ class Estimator:
             input_tags=InputTags(allow_nan=True),
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__)
-        if "run_" in state:
-            state["run_"] = _frozen(state["run_"])
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if "run_" in state:
-            self.run_ = _thawed(state["run_"])
-
     def _fitted(self) -> Run:
-        """The run.
-
-        Raises:
-            NotFittedError: there is none.
-        """
+        """The run; raises ``NotFittedError`` where there is none."""
         if not hasattr(self, "run_"):
-            raise _not_fitted()(f"this {type(self).__name__} is not fitted yet; call fit first.")
+            kind: type[Exception] = NotFittedError
+            if other := sys.modules.get("sklearn.exceptions"):  # whose tools catch their own
+                kind = type("NotFittedError", (NotFittedError, other.NotFittedError), {})
+            raise kind(f"this {type(self).__name__} is not fitted yet; call fit first.")
         return self.run_
 
+    def _options(self, **named: Any) -> dict[str, Any]:
+        """The options of a run: ``self.options``, and those of the named ones that are not None."""
+        given: dict[str, Any] = dict(getattr(self, "options", None) or {})
+        for name, value in named.items():
+            if value is None:
+                continue
+            if name in given:
+                raise ValueError(
+                    f"expected {name} once, got it in options, too; remove it from options."
+                )
+            given[name] = value
+        return given
 
-def _not_fitted() -> type[NotFittedError]:
-    """One that scikit-learn's tools catch, too, where it is in use."""
-    other = sys.modules.get("sklearn.exceptions")
-    if other is None:
-        return NotFittedError
-    return type("NotFittedError", (NotFittedError, other.NotFittedError), {})
 
-
-def _parameters(estimator: type) -> dict[str, Any]:
-    """The arguments of ``__init__`` with their defaults."""
-    arguments = list(inspect.signature(estimator.__init__).parameters.values())[1:]  # type: ignore[misc]
+def _defaults(estimator: Estimator) -> dict[str, Any]:
+    """The arguments of ``__init__`` with their default values."""
+    arguments = inspect.signature(type(estimator)).parameters.values()
     return {argument.name: argument.default for argument in arguments}
-
-
-def _same(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, type(default)) and repr(value) == repr(default))
-
-
-def _frozen(run: Run) -> dict[str, Any]:
-    """A run as pickle takes it: without its data, parameters as arrays."""
-    leaves = jax.tree.leaves(nnx.state(run.model, nnx.Variable))
-    return {
-        "task": run.task.name,
-        "config": run.config,
-        "problem": run.problem,
-        "variables": [np.asarray(leaf) for leaf in leaves],
-    }
-
-
-def _thawed(frozen: Mapping[str, Any]) -> Run:
-    task = get_task(frozen["task"])
-    model = task.model(frozen["config"], frozen["problem"])
-    state = nnx.state(model, nnx.Variable)
-    nnx.update(model, jax.tree.unflatten(jax.tree.structure(state), frozen["variables"]))
-    return Run(task, frozen["config"], frozen["problem"], model)
 
 
 def config_of(
     task: Task[Any, Any, Any], init_run: InitRun | None, options: Mapping[str, Any]
 ) -> Any:
-    """The options of a run: the task's, with the model and the training of a run to continue.
-
-    Args:
-        task: whose run it is; its default preset is that of a new run.
-        init_run: the run to continue, if any.
-        options: further ones, by name.
-
-    Raises:
-        ValueError: there is no such option, or one is out of range.
-        FileNotFoundError: there is no such run to continue.
-    """
+    """The config of a run: the default preset, or model and training of the run to continue."""
     before = None if init_run is None else init_run.read_config(task)
     config: Any = task.Config.of()
-    preset = task.default_preset
-    if preset is not None:
-        usual: Any = task.presets[preset](config)
+    if task.default_preset is not None:
+        usual: Any = task.presets[task.default_preset](config)
         model = options.get("model", before.flat()["model"] if before else None)
         config = usual if model in (None, usual.flat()["model"]) else config
     if before is not None:
@@ -162,37 +117,19 @@ def config_of(
 
 
 def seed_of(random_state: Any) -> int:
-    """A seed, of a number, of NumPy's random state, or of its global one for None.
+    """A seed from a number, a generator of NumPy, or NumPy's global state for None.
 
     Raises:
-        ValueError: a number below 0 or too large.
-        TypeError: something else.
+        ValueError: A number is below 0 or too large.
+        TypeError: ``random_state`` is something else.
 
     Example:
         >>> seed_of(3), seed_of(None) >= 0
         (3, True)
     """
-    if random_state is None:
-        random_state = np.random
-    if isinstance(random_state, np.random.RandomState) or random_state is np.random:
-        return int(random_state.randint(LARGEST_SEED))
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(LARGEST_SEED))
-    at_least(0, LARGEST_SEED, random_state=random_state)
+    source = np.random if random_state is None else random_state
+    generate = getattr(source, "integers", None) or getattr(source, "randint", None)
+    if generate is not None:
+        return int(generate(MAX_SEED))
+    at_least(0, MAX_SEED, random_state=random_state)
     return int(random_state)
-
-
-def options_of(options: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
-    """Options of a run: those that are given, and of named ones those that are not None.
-
-    Raises:
-        ValueError: one is given twice.
-    """
-    given = dict(options or {})
-    for name, value in named.items():
-        if value is None:
-            continue
-        if name in given:
-            raise ValueError(f"expected {name} once, got it in options, too; leave it out there.")
-        given[name] = value
-    return given

@@ -1,9 +1,8 @@
-"""A classifier of time series, in the manner of scikit-learn."""
+"""A classifier of time series, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.data.labels import in_order
-from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
-from flax_linattn.estimators.sequences import Sequences, as_labels, as_sequences, check_features
+from flax_linattn.estimators.base import Estimator, config_of, seed_of
+from flax_linattn.estimators.sequences import as_labels, as_sequences, check_features
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.classify import SeriesSource, predict_proba
 from flax_linattn.tasks.init_run import InitRun
@@ -23,35 +22,35 @@ from flax_linattn.tasks.train import fit_data
 
 
 class Classifier(Estimator):
-    """Classes of time series: ``fit(X, y)``, then ``predict`` or ``predict_proba``.
+    """Classifies time series: ``fit(X, y)``, then ``predict`` or ``predict_proba``.
 
-    The model, its loss and its training are those of ``flax-linattn train classify``: attention on
-    a causal convolution of each step, the mean over time, a linear head; a stratified share of the
-    data selects the epoch and ends the training. Channels are standardised by what is trained on,
-    and missing values (NaN) interpolated over time.
+    Model and training are those of ``flax-linattn train classify``: attention over a causal
+    convolution of the steps, the mean over time, and a linear head. A stratified fraction of the
+    data selects the epoch and ends training. Channels are standardized by the training data, and
+    missing values (NaN) interpolated over time.
 
-    X is [N, T, C], [N, T] of one channel, a list of [T_i, C] of unequal lengths, or a data frame of
-    rows [C] whose MultiIndex has the sequence, and time last. y holds a class each: integers,
-    booleans or strings.
+    X is an array [N, T, C], an array or data frame [N, T] of one channel, a list of [T_i, C] of
+    unequal lengths, or a data frame of rows [C] whose MultiIndex holds the sequence and, last, the
+    time. y holds the class of each sequence: integers, booleans or strings.
 
     Args:
-        mechanism: the attention, a name of ``ops.list_mechanisms``.
-        epochs: most passes over the data.
-        patience: passes without improvement before stopping.
-        batch_size: sequences a step.
-        learning_rate: of RAdam.
-        validation_fraction: share of the sequences that selects the parameters.
-        random_state: a seed, NumPy's random state, or None for its global one.
-        run: a folder that keeps the run, for ``flax-linattn predict`` and ``stream``; default none.
-        options: further options of ``flax-linattn train classify``, by name, such as
+        mechanism: Attention mechanism, a name of ``ops.list_mechanisms``.
+        epochs: Maximum number of passes over the data.
+        patience: Passes without improvement after which training stops.
+        batch_size: Sequences of a training step.
+        learning_rate: Learning rate of RAdam.
+        validation_fraction: Fraction of the sequences that selects the parameters.
+        random_state: Seed, random state or generator of NumPy, or None for NumPy's global state.
+        run: Folder to save the run in, for ``flax-linattn predict`` and ``stream``; default none.
+        options: Further options of ``flax-linattn train classify`` by name, such as
             ``{"num_layers": 1}``.
 
     Attributes:
-        classes_: the classes, sorted.
+        classes_: The classes, sorted.
         n_features_in_: T where X was [N, T], else C.
-        feature_names_in_: names of the columns, where X was a data frame with text names.
-        is_table_: whether X was [N, T].
-        run_: the run, as ``tasks.load_run`` gives one.
+        feature_names_in_: Names of the columns, where X was a data frame with string names.
+        is_table_: Whether X was [N, T].
+        run_: The run, as ``tasks.load_run`` returns it.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -92,19 +91,19 @@ class Classifier(Estimator):
         self.options = options
 
     def fit(self, X: Any, y: Any, *, init_run: InitRun | Run | str | Path | None = None) -> Self:
-        """Trains on sequences and their classes; what was learned before is forgotten.
+        """Trains on sequences and their classes, from new parameters.
 
         Args:
-            X: the sequences.
-            y: a class each.
-            init_run: a run of the same channels and classes whose parameters and scales training
-                starts from, such as ``run_`` of a fitted classifier, or its folder;
-                ``tasks.InitRun`` says what else is taken over.
+            X: The sequences.
+            y: The class of each sequence.
+            init_run: Run with the same channels and classes whose parameters and scales training
+                starts from, such as ``run_`` of a fitted classifier, or its folder; see
+                ``tasks.InitRun``.
 
         Raises:
-            ValueError: X or y is something else, they differ in number, or the classes are too
-                small for a part that validates; a parameter is out of range.
-            TypeError: X is sparse; a parameter is of another type.
+            ValueError: X or y has another form, their lengths differ, or the classes are too small
+                for a validation part; a parameter is out of range.
+            TypeError: X is sparse; a parameter has another type.
         """
         given = as_sequences(X)
         labels = as_labels(y, len(given.series))
@@ -122,8 +121,7 @@ class Classifier(Estimator):
             tuple(f"dim_{c}" for c in range(given.series[0].shape[1])),
         )
         task: Any = get_task("classify")
-        options = options_of(
-            self.options,
+        options = self._options(
             mechanism=self.mechanism,
             epochs=self.epochs,
             patience=self.patience,
@@ -134,7 +132,7 @@ class Classifier(Estimator):
         )
         init = InitRun.of(init_run)
         config = config_of(task, init, options)
-        # There is no test part: what stands for one only tells the longest sequence.
+        # There is no test part: the data in its place only give the longest sequence.
         source = SeriesSource(dataset, dataset, config)
         run = fit_data(task, config, source, self.run, init_run=init)
         self.run_ = run._replace(data=None)
@@ -151,11 +149,11 @@ class Classifier(Estimator):
 
         Raises:
             NotFittedError: ``fit`` was not called.
-            ValueError: X is something else, or has other features than in ``fit``.
+            ValueError: X has another form, or other features than in ``fit``.
         """
         run = self._fitted()
         given = as_sequences(X)
-        self._check(given)
+        check_features(given, self)
         dataset = data.TimeSeriesDataset(
             "X",
             given.series,
@@ -167,36 +165,24 @@ class Classifier(Estimator):
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> NDArray:
-        """The likeliest class of each sequence, [N], of the dtype of ``classes_``.
+        """The most probable class of each sequence, [N], with the dtype of ``classes_``.
 
         Raises:
             NotFittedError: ``fit`` was not called.
-            ValueError: as ``predict_proba``.
+            ValueError: See ``predict_proba``.
         """
         best = np.argmax(self.predict_proba(X), axis=1)
         return self.classes_[best]
 
     def score(self, X: Any, y: Any) -> float:
-        """The share of sequences whose class is predicted.
+        """Accuracy: the fraction of sequences whose class is predicted.
 
         Raises:
             NotFittedError: ``fit`` was not called.
-            ValueError: as ``predict_proba``, or y has another number.
+            ValueError: See ``predict_proba``; or y has another length.
         """
         predicted = self.predict(X)
         return float(np.mean(predicted == as_labels(y, len(predicted))))
-
-    def _check(self, given: Sequences) -> None:
-        named = hasattr(self, "feature_names_in_")
-        if given.is_table and named != (given.names is not None):
-            name = type(self).__name__
-            text = (
-                f"X does not have valid feature names, but {name} was fitted with feature names"
-                if named
-                else f"X has feature names, but {name} was fitted without feature names"
-            )
-            warnings.warn(text, UserWarning, stacklevel=3)
-        check_features(given, self)
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags

@@ -1,4 +1,4 @@
-"""Sequences and their classes as a classifier takes them: arrays, data frames, or lists."""
+"""Sequences and class labels of arrays, data frames and lists, checked in scikit-learn's words."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Sequences(NamedTuple):
     """N sequences of C channels.
 
     Attributes:
-        series: float64 [T_i, C] each; NaN is a missing value.
-        features: what ``n_features_in_`` says: T where X is [N, T], else C.
-        names: of the columns, where X is a data frame of text names.
-        is_table: whether X is [N, T], whose sequences have one length.
+        series: Sequences, float64 [T_i, C] each; NaN is a missing value.
+        features: Value of ``n_features_in_``: T where X is [N, T], else C.
+        names: Names of the columns, where X is a data frame with string names.
+        is_table: Whether X is [N, T].
     """
 
     series: tuple[NDArray[np.float64], ...]
@@ -31,17 +31,11 @@ class Sequences(NamedTuple):
 
 
 def as_sequences(X: Any) -> Sequences:
-    """Reads X.
-
-    Args:
-        X: [N, T, C]; [N, T], of one channel, which a data frame may be; N arrays [T_i, C] or
-            [T_i], in a list or an array of objects; or a data frame of rows [C] with a MultiIndex,
-            whose last level is time. NaN, None and pandas.NA are missing values.
+    """Reads X in any of the forms that ``Classifier`` documents; NaN, None and NA are missing.
 
     Raises:
-        ValueError: it is something else, empty, not numbers, or has an infinite one; the words are
-            those that scikit-learn looks for.
-        TypeError: it is sparse.
+        ValueError: X has another form, is empty, no numbers, or infinite.
+        TypeError: X is sparse.
 
     Example:
         >>> as_sequences([[[1.0], [2.0]], [[3.0]]]).features
@@ -55,8 +49,8 @@ def as_sequences(X: Any) -> Sequences:
         )
     names = None
     if hasattr(X, "columns"):
-        columns = list(X.columns)
-        names = np.array(columns, object) if all(isinstance(c, str) for c in columns) else None
+        names = np.array(list(X.columns), object)
+        names = names if all(isinstance(name, str) for name in names) else None
     if isinstance(X, pd.DataFrame) and isinstance(X.index, pd.MultiIndex):
         levels = list(range(X.index.nlevels - 1))
         series = tuple(as_numbers(own) for _, own in X.groupby(level=levels, sort=False))
@@ -68,7 +62,13 @@ def as_sequences(X: Any) -> Sequences:
     if isinstance(X, Sequence) and not isinstance(X, str) and _is_ragged(X):
         series = tuple(as_numbers(own) for own in X)
         series = tuple(own[:, None] if own.ndim == 1 else own for own in series)
-        _check_alike(series)
+        for index, own in enumerate(series):
+            if own.ndim != 2 or not own.size or own.shape[1] != series[0].shape[1]:
+                raise ValueError(
+                    "expected sequences [T, C] with the same number of channels, got sequence "
+                    f"{index} as {list(own.shape)} and sequence 0 as {list(series[0].shape)}; time "
+                    "comes first."
+                )
         return Sequences(series, series[0].shape[1], None, False)
     values = as_numbers(X)
     if values.ndim == 0:
@@ -82,7 +82,7 @@ def as_sequences(X: Any) -> Sequences:
         raise ValueError(
             f"Found array with dim {values.ndim}, expected X as [N, T, C] or [N, T]; Reshape it."
         )
-    check_not_empty(values)
+    check_not_empty(values.shape)
     if values.ndim == 2:
         return Sequences(tuple(values[..., None]), values.shape[1], names, True)
     return Sequences(tuple(values), values.shape[2], names, False)
@@ -98,27 +98,26 @@ def _sized(own: Any) -> bool:
     return hasattr(own, "__len__") and not isinstance(own, str)
 
 
-def check_not_empty(values: NDArray) -> None:
-    """Refuses an array without rows or columns, in scikit-learn's words.
+def check_not_empty(shape: Sequence[int]) -> None:
+    """Refuses an array without rows or columns.
 
     Raises:
-        ValueError: it has none.
+        ValueError: An axis has length 0.
     """
-    for size, what in zip(values.shape, ("sample", "feature", "feature"), strict=False):
+    for size, what in zip(shape, ("sample", "feature", "feature"), strict=False):
         if not size:
             raise ValueError(
-                f"Found array with 0 {what}(s) (shape={values.shape}) while a minimum of 1 is "
+                f"Found array with 0 {what}(s) (shape={tuple(shape)}) while a minimum of 1 is "
                 "required."
             )
 
 
 def as_numbers(values: Any) -> NDArray[np.float64]:
-    """An array of numbers that float32 can hold; NaN, None and pandas.NA are missing values.
+    """An array of numbers within float32; NaN, None and pandas.NA are missing values.
 
     Raises:
-        ValueError: it is something else, or has an infinite one; the words are those that
-            scikit-learn looks for.
-        TypeError: it holds objects that are no numbers.
+        ValueError: The values are no numbers, infinite, or beyond float32.
+        TypeError: The values are objects that are no numbers.
     """
     array = np.asarray(values)
     if array.dtype.kind == "c":
@@ -140,36 +139,28 @@ def as_numbers(values: Any) -> NDArray[np.float64]:
     return found
 
 
-def _check_alike(series: Sequence[NDArray]) -> None:
-    for index, own in enumerate(series):
-        if own.ndim != 2 or not own.size or own.shape[1] != series[0].shape[1]:
-            raise ValueError(
-                f"expected sequences [T, C] of one number of channels, got sequence {index} as "
-                f"{list(own.shape)} beside {list(series[0].shape)}; time comes first."
-            )
-
-
 def check_features(given: Sequences, fitted: Any) -> None:
-    """Refuses other features than an estimator was fitted with.
-
-    Args:
-        given: what it is asked of.
-        fitted: the estimator.
+    """Refuses sequences whose number or names of features differ from those of ``fit``.
 
     Raises:
-        ValueError: their number, or their names, are others.
+        ValueError: They differ.
     """
     name = type(fitted).__name__
+    names = getattr(fitted, "feature_names_in_", None)
+    if given.is_table and (names is None) != (given.names is None):
+        text = (
+            f"X has feature names, but {name} was fitted without feature names"
+            if names is None
+            else f"X does not have valid feature names, but {name} was fitted with feature names"
+        )
+        warnings.warn(text, UserWarning, stacklevel=3)
     if given.is_table != fitted.is_table_ or given.features != fitted.n_features_in_:
         raise ValueError(
             f"X has {given.features} features, but {name} is expecting {fitted.n_features_in_} "
             "features as input."
             + (" It was fitted with [N, T]." if fitted.is_table_ and not given.is_table else "")
         )
-    names = getattr(fitted, "feature_names_in_", None)
-    if names is None or given.names is None:
-        return
-    if list(names) != list(given.names):
+    if names is not None and given.names is not None and list(names) != list(given.names):
         unseen = sorted(set(given.names) - set(names))
         gone = sorted(set(names) - set(given.names))
         message = "The feature names should match those that were passed during fit.\n"
@@ -187,19 +178,13 @@ def _lines(names: Sequence[str]) -> str:
 
 
 def as_labels(y: Any, count: int) -> NDArray:
-    """Reads classes.
-
-    Args:
-        y: [N] or [N, 1]: integers, booleans, strings or other values of one kind, in an array, a
-            list, or a pandas series, whose dtype may be nullable or categorical.
-        count: N.
+    """Reads class labels [N] or [N, 1] of one kind, also of nullable and categorical dtypes.
 
     Returns:
-        [N]; of nullable and other objects that are numbers or booleans in the dtype of these.
+        [N]; nullable values and objects in the dtype of their numbers or booleans.
 
     Raises:
-        ValueError: it is something else, of another length, or a class is missing; the words are
-            those that scikit-learn looks for.
+        ValueError: The labels have another form or length, kinds are mixed, or a label is missing.
 
     Example:
         >>> as_labels(pd.Series([True, False], dtype="boolean"), 2).dtype
@@ -232,15 +217,15 @@ def as_labels(y: Any, count: int) -> NDArray:
         row = int(np.argmax(missing))
         what = "NaN" if isinstance(labels[row], float) else labels[row]
         raise ValueError(
-            f"Input y contains {what}, first in row {row}, from 0; leave such sequences out."
+            f"Input y contains {what}, first in row {row}, from 0; remove such sequences."
         )
     if labels.dtype == object:
         labels = _of_one_kind(labels, keep_strings=not isinstance(y, list | tuple))
     if labels.dtype.kind == "c":
-        raise ValueError("Complex data not supported; give classes as numbers or texts.")
+        raise ValueError("Complex data not supported; give classes as numbers or strings.")
     if labels.dtype.kind == "f":
         if np.isinf(labels).any():
-            raise ValueError("Input y contains infinity; leave such sequences out.")
+            raise ValueError("Input y contains infinity; remove such sequences.")
         if (labels != np.round(labels)).any():
             raise ValueError(
                 "Unknown label type: continuous. expected classes, got numbers such as "
@@ -250,7 +235,7 @@ def as_labels(y: Any, count: int) -> NDArray:
 
 
 def _of_one_kind(labels: NDArray, *, keep_strings: bool) -> NDArray:
-    """Objects as numbers, booleans or strings where they all are; mixed kinds are refused."""
+    """Converts objects to numbers, booleans or strings; mixed kinds are refused."""
     kind = pd.api.types.infer_dtype(labels, skipna=False)
     if kind in ("boolean", "integer", "floating", "mixed-integer-float", "complex"):
         return np.array(labels.tolist())
@@ -267,6 +252,6 @@ def _of_one_kind(labels: NDArray, *, keep_strings: bool) -> NDArray:
 
 
 def _conversion_warning() -> type[Warning]:
-    """scikit-learn's own where it is in use, which its tools look for."""
+    """scikit-learn's own class where scikit-learn is loaded, because its tools look for it."""
     other = sys.modules.get("sklearn.exceptions")
     return UserWarning if other is None else other.DataConversionWarning

@@ -2,6 +2,7 @@
 
 import datetime
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -115,7 +116,7 @@ def test_quantiles_are_in_the_form_of_the_series(values):
     for time in (zoned, str(zoned)):
         with pytest.raises(ValueError, match="expected a time without an offset from UTC"):
             forecaster.stream().step([1.0], time)
-    with pytest.raises(ValueError, match=r"that were learned \(0.1, 0.5, 0.9\), got 0.95; fit"):
+    with pytest.raises(ValueError, match=r"among the fitted ones \(0.1, 0.5, 0.9\), got 0.95; fit"):
         forecaster.predict_quantiles(levels=[0.95])
 
 
@@ -134,7 +135,7 @@ def test_what_does_not_fit(fitted, values):
         fitted.predict(values[:, :2])
     with pytest.raises(ValueError, match="was fitted without known future covariates"):
         fitted.predict(X_future=values)
-    with pytest.raises(ValueError, match="has learned no quantiles; fit it with some"):
+    with pytest.raises(ValueError, match="has no quantiles; fit it with some"):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
         fitted.predict(values[:10])
@@ -287,7 +288,7 @@ def test_the_horizon_of_one_series_is_read_as_its_history():
     options = {**SMALL, "known_future": "price", "missing_values": ("-9999",)}
     with no_training():
         forecaster = make(options=options).fit(frame[:56])
-    message = "^missing values of 'price' in the horizon repeat the last known one; give them"
+    message = "^missing values of 'price' in the horizon repeat the last known one; pass them"
     with pytest.warns(UserWarning, match=message):
         found = forecaster.predict(X_future=coded[["price"]])
     filled = coded[["price"]].replace(-9999, np.nan).ffill()
@@ -321,6 +322,7 @@ def untimed():
 MONTHS = pd.date_range("2014-01-01", periods=44, freq="MS")
 AHEAD = {
     "integers": (pd.RangeIndex(860, 1000), [1000, 1001, 1002, 1003]),
+    "row numbers": (pd.RangeIndex(40), [40, 41, 42, 43]),
     "local midnights in spring": (
         pd.date_range("2024-01-20", "2024-03-29", freq="D", tz="Europe/Berlin"),
         ["2024-03-30 00:00:00+01:00", "2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00",
@@ -351,6 +353,11 @@ AHEAD = {
     "periods": (
         pd.period_range("2014Q1", periods=40, freq="Q"), ["2024Q1", "2024Q2", "2024Q3", "2024Q4"],
     ),
+    "weeks that end on Sunday": (
+        pd.period_range("2024-01-01", periods=40, freq="W-SUN"),
+        ["2024-10-07/2024-10-13", "2024-10-14/2024-10-20", "2024-10-21/2024-10-27",
+         "2024-10-28/2024-11-03"],
+    ),
     "fifty hertz": (
         pd.date_range("2024-01-01", periods=49, freq="20ms"),
         ["2024-01-01 00:00:00.980000", "2024-01-01 00:00:01", "2024-01-01 00:00:01.020000",
@@ -365,25 +372,76 @@ def test_predictions_continue_the_index(untimed, name):
     frame = pd.DataFrame({"a": np.cos(np.arange(len(index)))}, index.rename("when"))
     ahead = untimed.predict(frame).index
     assert ahead.name == "when" and not ahead.hasnans
-    if not isinstance(expected[0], int):
+    if isinstance(index, pd.PeriodIndex):
+        assert ahead.dtype == index.dtype
+    elif not isinstance(expected[0], int):
         expected = [str(type(ahead[0])(text)) for text in expected]
     assert [x if isinstance(x, int) else str(x) for x in ahead] == expected
 
 
-def test_an_index_that_is_no_time_is_refused(untimed):
-    for labels in (list("abc") * 10, [float(i) for i in range(30)], [*range(29), "x"]):
-        frame = pd.DataFrame({"a": np.zeros(30)}, pd.Index(labels))
-        with pytest.raises(
-            ValueError, match=r"expected a time .*by pandas\.to_datetime.*reset_ind"
-        ):
-            untimed.predict(frame)
+HOURS = pd.date_range("2024-01-01", periods=80, freq="h")
+GAP = "^rows that do not follow by the frequency h: 1 .row 20, from 0, 2024-01-01 21:00:00 after"
+REPEAT = "^rows of the time of the row before: 1 .row 21, from 0, 2024-01-01 20:00:00 after"
+
+
+@pytest.mark.parametrize(
+    ("index", "missing", "messages"),
+    [
+        (HOURS.delete(20), [], [GAP]),
+        (HOURS.insert(20, HOURS[20]), [], [REPEAT]),
+        (HOURS, [30, 31], ["^missing values, which take the last known one .*: 2$"]),
+        (HOURS.delete(20), [30], [GAP, "^missing values, .*: 1$"]),
+        (pd.RangeIndex(80), [3], ["^missing values, .*: 1$"]),
+    ],
+)
+def test_gaps_repeats_and_missing_values_are_warned_of_once(index, missing, messages):
+    """By ``fit``, and by ``predict`` of other rows; not again of those that were fitted."""
+    series = pd.Series(np.sin(np.arange(float(len(index)))), index)
+    series.iloc[missing] = np.nan
+    forecaster = make(options=SMALL)
+
+    def warned(call):
+        with pytest.warns(UserWarning) as found:
+            call()
+        assert len(found) == len(messages)
+        assert {one.filename for one in found} == {__file__}
+        for one, message in zip(found, messages, strict=True):
+            assert re.search(message, str(one.message))
+
+    with no_training():
+        warned(lambda: forecaster.fit(series))
+    forecaster.predict()
+    warned(lambda: forecaster.predict(series))
+
+
+def test_notes_on_a_panel_name_the_series(of_shops):
+    forecaster, _ = of_shops
+    frame = shops()
+    known = frame.groupby("unique_id", sort=False).head(56).drop(index=10)
+    with pytest.warns(UserWarning, match="^7: rows that do not follow by the frequency D: 1 "):
+        forecaster.predict(known, X_future=frame)
+    # Targets of the horizon are no missing values.
+    frame.loc[frame.groupby("unique_id").tail(4).index, "y"] = np.nan
+    forecaster.predict(frame)
+    with pytest.warns(UserWarning, match="fewer than 16 rows, which a forecast sees: 7;") as found:
+        forecaster.predict(frame[-64:])
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("start", [1, 1900])
+def test_integers_and_years_of_a_panel_are_continued(start):
+    frame = shops().assign(ds=[*range(start, start + 60)] * 2)[["unique_id", "ds", "y"]]
+    with no_training():
+        found = make(options=SMALL).fit(frame).predict()
+    assert found["ds"].tolist() == [*range(start + 60, start + 64)] * 2
 
 
 def test_a_frequency_that_is_given_decides():
     index = pd.date_range("2023-01-02", periods=60, freq="B")
     series = pd.Series(np.sin(np.arange(59.0)), index.delete(20))
-    with no_training():
+    with no_training(), pytest.warns(UserWarning, match="by the frequency D: 11"):
         fitted = make(options={**SMALL, "freq": "D"}).fit(series)
+    with no_training():
         ahead = fitted.predict().index
         assert ahead.equals(pd.date_range(index[-1], periods=5, freq="D")[1:])
         assert fitted.run_.problem.freq == "D" and fitted.run_.problem.season == 7

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from flax_linattn.estimators import Classifier, Forecaster, NotFittedError
-from flax_linattn.estimators.base import options_of, seed_of
+from flax_linattn.estimators.base import seed_of
 from flax_linattn.estimators.sequences import as_labels, as_sequences
 
 BOTH = pytest.mark.parametrize("estimator", [Classifier, Forecaster])
@@ -47,9 +47,8 @@ def test_seeds():
 
 
 def test_an_option_twice():
-    assert options_of(None, epochs=None, seed=3) == {"seed": 3}
-    with pytest.raises(ValueError, match="expected epochs once"):
-        options_of({"epochs": 3}, epochs=4)
+    with pytest.raises(ValueError, match="expected epochs once, got it in options, too; remove"):
+        Forecaster(epochs=4, options={"epochs": 3}).fit(np.zeros(200))
 
 
 def test_sequences_in_all_forms():
@@ -77,8 +76,8 @@ def test_sequences_in_all_forms():
         (np.array([[1e39, 0.0]]), "too large for float32"),
         (np.array([[1j, 0]]), "Complex data not supported"),
         ([["a", "b"]], "expected X as numbers"),
-        ([np.zeros((2, 3)), np.zeros((2, 4))], "one number of channels"),
-        ([np.zeros((2, 3)), np.zeros((0, 3))], "one number of channels"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], "same number of channels"),
+        ([np.zeros((2, 3)), np.zeros((0, 3))], "same number of channels"),
     ],
 )
 def test_what_are_no_sequences(X, message):
@@ -97,7 +96,7 @@ def test_what_are_no_sequences(X, message):
         (np.array(["a", None, "b"], object), "contains None, first in row 1"),
         (
             pd.Series(["a", "b", pd.NA], dtype="string"),
-            "contains <NA>, first in row 2, from 0; lea",
+            "contains <NA>, first in row 2, from 0; rem",
         ),
         (pd.Series([True, pd.NA, False], dtype="boolean"), "contains <NA>, first in row 1"),
         (pd.Categorical(["a", None, "b"]), "contains NaN, first in row 1"),

@@ -111,6 +111,7 @@ def _joined(y, X):
 
 
 @pytest.mark.filterwarnings("ignore:The default of config:FutureWarning")
+@pytest.mark.filterwarnings("ignore:missing values:UserWarning")
 @pytest.mark.parametrize("adapter", [SktimeClassifier, SktimeForecaster])
 def test_checks_of_sktime(adapter):
     results = check_estimator(adapter, tests_to_exclude=OF_ADAPTERS, verbose=False)

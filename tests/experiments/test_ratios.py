@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from experiments.efficiency import peers, ratios, suite
-from experiments.efficiency.bars import BARS
+from experiments.efficiency.bars import BARS, Bar, bars_table
 from flax_linattn import bench, ops
-from flax_linattn.bench.report import bars_table
 from flax_linattn.bench.run import read_results
+from tests.bench.test_ratios import row
 
 TOKENS = (2, 11, 2, 4)
 
@@ -47,6 +47,26 @@ def test_bars_name_what_is_compared() -> None:
         comparison = by_name[bar.comparison]
         assert set(bar.peers) <= set(comparison.peers) and bar.which in comparison.passes
         assert set(bar.lengths) <= {*comparison.lengths, *comparison.compiled}
+
+
+def test_bars_are_met_or_missed() -> None:
+    where = ("aaren", (16384,), "forward and backward")
+    bars = [
+        Bar(*where, "time", 2, ("associative_scan",)),
+        Bar(*where, "memory", 20, ("associative_scan",)),
+        Bar(*where, "compile_seconds", 3),
+    ]
+    assert bars_table([row()], bars).count("| met |") == 3
+    assert "**missed**" in bars_table([row(peer_ms=3.0)], bars)
+
+
+def test_the_worst_length_and_peer_count() -> None:
+    made = row()
+    made["results"]["direct"] = {**made["results"]["ours"]}
+    bar = Bar(
+        "aaren", (128, 16384), "forward and backward", "time", 2, ("direct", "associative_scan")
+    )
+    assert bar.measured([made, {**row(), "length": 128}]) == [1.0]
 
 
 def test_the_published_ratios_are_of_this_suite() -> None:

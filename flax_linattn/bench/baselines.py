@@ -26,20 +26,11 @@ NOISE = 0.5
 def softmax(
     *, is_causal: bool = True, platform: str | None = None
 ) -> dict[str, Callable[..., Array]]:
-    """Softmax attention by name: ``jax.nn.dot_product_attention`` as the platform computes it.
-
-    Args:
-        is_causal: whether a query sees only the past.
-        platform: "cpu", "gpu" or "tpu", default jax's; a GPU also has cuDNN's.
-    """
-    programs: dict[str, Callable[..., Array]] = {
-        "softmax attention (XLA)": partial(softmax_xla, is_causal=is_causal)
-    }
+    """Softmax attention by name, as XLA and, on the platform "gpu", cuDNN computes it."""
+    programs = {"softmax attention (XLA)": softmax_xla}
     if (jax.default_backend() if platform is None else platform) == "gpu":
-        programs["softmax attention (cuDNN, bfloat16)"] = partial(
-            softmax_cudnn, is_causal=is_causal
-        )
-    return programs
+        programs["softmax attention (cuDNN, bfloat16)"] = softmax_cudnn
+    return {name: partial(program, is_causal=is_causal) for name, program in programs.items()}
 
 
 def softmax_xla(q: Array, k: Array, v: Array, *, is_causal: bool = True) -> Array:
@@ -120,13 +111,9 @@ def by_name(
 def of_inputs(
     spec: str, peers: Mapping[str, Callable[..., Array]]
 ) -> dict[str, Callable[..., Array]]:
-    """Peers of q, k and v as functions of a mechanism's ``inputs``.
+    """Peers of q, k and v as functions of the ``inputs`` of a mechanism.
 
-    They leave gates out, and take keys for queries where one query is learned for all tokens.
-
-    Args:
-        spec: the mechanism's name, with hyperparameters.
-        peers: functions of q, k and v, by name.
+    They ignore gates, and take keys for queries where one query is learned for all tokens.
     """
     learned = ops.get_mechanism(spec).capabilities.learned_query
 
@@ -140,16 +127,9 @@ def of_inputs(
 
 
 def loop(spec: str) -> Callable[..., Array]:
-    """A causal mechanism as a plain ``jax.lax.scan`` over its steps, differentiated by jax.
+    """A causal mechanism as ``jax.lax.scan`` over its steps: a function of its ``inputs``.
 
-    Args:
-        spec: its name, with hyperparameters.
-
-    Returns:
-        A function of the mechanism's ``inputs``.
-
-    Raises:
-        ValueError: it has no state of constant size.
+    Raises ValueError without a state of constant size.
     """
     mechanism = _streaming(spec)
 
@@ -176,17 +156,17 @@ def has_engine(spec: str) -> bool:
 
 
 def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
-    """A causal streaming mechanism by the monoid engine alone, differentiated by jax.
+    """A causal mechanism by the monoid engine alone, differentiated by JAX.
 
     Args:
-        spec: its name, with hyperparameters.
-        chunk_size: tokens a chunk; None scans all at once.
+        spec: Name of the mechanism, with hyperparameters.
+        chunk_size: Tokens of a chunk; None scans all at once.
 
     Returns:
         A function of the mechanism's ``inputs``; q is the learned query [H, K] where it has one.
 
     Raises:
-        ValueError: it has no state of constant size, or outputs of more than its state.
+        ValueError: It has no state of constant size, or outputs of more than its state.
     """
     mechanism = _streaming(spec)
     if not has_engine(spec):

@@ -11,17 +11,17 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.bench import (
-    against_yardsticks,
+    against_baselines,
+    baselines,
     comparisons,
     gated_comparisons,
     inputs,
     normal,
-    yardsticks,
 )
 from flax_linattn.bench.comparisons import FORWARD, GATED, OURS, mechanism
 
 TOKENS = (2, 11, 2, 4)
-ENGINES = [name for name in ops.list_mechanisms() if yardsticks.has_engine(name)]
+ENGINES = [name for name in ops.list_mechanisms() if baselines.has_engine(name)]
 CAUSAL = {name for name in ENGINES if ops.get_mechanism(name).capabilities.causal}
 CANCELLING = {"expressive", "expressive_quadratic", "rfa"}
 """They divide by sums that may nearly vanish, which magnifies rounding."""
@@ -39,7 +39,7 @@ def test_softmax_is_softmax() -> None:
     q, k, v = normal(TOKENS, TOKENS, TOKENS)
     want = jax.jit(partial(ops.get_mechanism("softmax").attend, is_causal=True))(q, k, v)
     with jax.numpy_dtype_promotion("standard"):
-        np.testing.assert_allclose(jax.jit(yardsticks.softmax_xla)(q, k, v), want, atol=2e-5)
+        np.testing.assert_allclose(jax.jit(baselines.softmax_xla)(q, k, v), want, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", slow_but(sorted(CAUSAL - CANCELLING)))
@@ -48,7 +48,7 @@ def test_the_engine_computes_the_same(name: str) -> None:
     if name == "elementwise_series":  # whose powers cancel where q k is far below 0
         arrays = [0.7 * x for x in arrays]
     want = jax.jit(mechanism(name, is_causal=True))(*arrays)
-    got = jax.jit(yardsticks.engine(name, chunk_size=4))(*arrays)
+    got = jax.jit(baselines.engine(name, chunk_size=4))(*arrays)
     np.testing.assert_allclose(got, want, atol=2e-5)
 
 
@@ -56,12 +56,12 @@ def test_the_engine_computes_the_same(name: str) -> None:
 def test_the_loop_computes_the_same(name: str) -> None:
     arrays = inputs(ops.get_mechanism(name), 11, batch_size=2, num_heads=2, dim=4)
     want = jax.jit(mechanism(name, is_causal=True))(*arrays)
-    np.testing.assert_allclose(jax.jit(yardsticks.loop(name))(*arrays), want, atol=2e-5)
+    np.testing.assert_allclose(jax.jit(baselines.loop(name))(*arrays), want, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", slow_but(ops.list_mechanisms()))
 def test_every_mechanism_is_measured(name: str) -> None:
-    comparison = against_yardsticks(name, 8, dim=4)
+    comparison = against_baselines(name, 8, dim=4)
     ours = dataclasses.replace(comparison, peers={}).prepare(8, FORWARD)
     results = comparison.measure(ours, 8, rounds=1)["results"]
     assert results[OURS]["milliseconds"]["median"] > 0
@@ -103,16 +103,16 @@ def test_the_engine_scans_aaren() -> None:
 
 
 def test_a_cache_has_no_engine() -> None:
-    for make in (yardsticks.engine, yardsticks.loop):
+    for make in (baselines.engine, baselines.loop):
         with pytest.raises(ValueError, match="no state of constant size"):
             make("softmax")
-    assert "our engine" not in against_yardsticks("softmax", 16).peers
+    assert "our engine" not in against_baselines("softmax", 16).peers
 
 
 def test_what_a_state_alone_does_not_tell_has_no_engine() -> None:
     with pytest.raises(ValueError, match="reads more than its state"):
-        yardsticks.engine("rwkv")
-    assert "our engine" not in against_yardsticks("rwkv", 16).peers
+        baselines.engine("rwkv")
+    assert "our engine" not in against_baselines("rwkv", 16).peers
 
 
 def test_cudnn_is_a_peer_on_a_gpu() -> None:

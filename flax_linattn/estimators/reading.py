@@ -1,0 +1,280 @@
+"""Histories and known future covariates of arrays and data frames."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import listed, shown
+from flax_linattn.data.cells import parse_time
+from flax_linattn.data.columns import group_rows
+from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, as_pandas
+from flax_linattn.data.tables import Table
+from flax_linattn.estimators.history import FrameOptions, History
+from flax_linattn.estimators.sequences import as_numbers, check_not_empty
+
+TARGET = "y"
+"""Default target column of a frame in the form of Nixtla's libraries."""
+DEFAULT_OPTIONS = FrameOptions()
+MAX_CATEGORIES = 50
+"""Maximum number of strings in a column of a panel: each becomes a channel."""
+
+
+def as_history(
+    given: Any,
+    channels: Sequence[str] | None = None,
+    options: FrameOptions = DEFAULT_OPTIONS,
+    name: str = "the history",
+) -> History:
+    """Reads one series or a panel.
+
+    Args:
+        given: Numbers [T, C] or [T], or a data frame or pandas series. A frame with a column of ids
+            or a MultiIndex whose last level is time is a panel.
+        channels: Channels that are required, selected by name from a frame. Default: all.
+        options: How a frame is read.
+        name: Name of a single series in messages.
+
+    Raises:
+        ValueError: The data are empty, no numbers, or lack a channel; times are not sorted.
+        TypeError: The data hold objects that are no numbers.
+
+    Example:
+        >>> as_history([1.0, 2.0, 4.0]).series[0].channels
+        ('x0',)
+        >>> panel = pd.DataFrame({"unique_id": [7, 7, 8], "ds": [1, 2, 1], "y": [3.0, 4.0, 5.0]})
+        >>> [(one.name, one.num_steps) for one in as_history(panel).series]
+        [('7', 2), ('8', 1)]
+    """
+    if isinstance(given, pd.Series):
+        label = 0 if given.name is None else given.name
+        history = _read_frame(given.to_frame(label), channels, options, name)
+        return dataclasses.replace(history, ndim=1, name=given.name)
+    if isinstance(given, pd.DataFrame):
+        return _read_frame(given, channels, options, name)
+    frame = nw.from_native(given, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        history = _read_frame(as_pandas(given), channels, options, name)
+        return dataclasses.replace(history, library=frame.implementation)
+    values = as_numbers(given)
+    if not 1 <= values.ndim <= 2:
+        raise ValueError(
+            f"expected numbers [T, C] or [T], one row for each time, got {list(values.shape)}."
+        )
+    check_not_empty(values.shape)
+    ndim, values = values.ndim, values.reshape(len(values), -1)
+    count = values.shape[1]
+    if channels is not None and count != len(channels):
+        raise ValueError(
+            f"X has {count} features, but Forecaster is expecting {len(channels)} features as "
+            f"input: {listed(channels, 5)}."
+            + (" Reshape your data to [T, C] if it has them." if ndim == 1 else "")
+        )
+    names = [f"x{c}" for c in range(count)] if channels is None else channels
+    return History((data.TimeSeries(name, values, tuple(names)),), ndim)
+
+
+def _read_frame(
+    frame: pd.DataFrame, channels: Sequence[str] | None, options: FrameOptions, name: str
+) -> History:
+    """Reads a frame with ``data.from_frame``, and remembers which labels its columns had."""
+    ids, time, dialect = None, None, options.dialect
+    if frame.index.nlevels > 1:
+        ids = frame.index.droplevel(-1)
+        frame = frame.set_axis(frame.index.get_level_values(-1))
+    else:
+        if options.id in frame.columns:
+            ids = pd.Index(frame[options.id])
+            frame = frame.drop(columns=options.id)
+        named = [*dialect.time_columns, options.time, NIXTLA_TIME if ids is not None else None]
+        found = [column for column in named if column is not None and column in frame.columns]
+        if found and len(dialect.time_columns) < 2:
+            time, *_ = found
+            frame = frame.set_index(time)
+            dialect = dataclasses.replace(dialect, time_column="")
+    check_not_empty(frame.shape)
+    labels = {str(label): place for place, label in enumerate(frame.columns)}
+    plain = frame.set_axis([str(label) for label in frame.columns], axis=1)
+    categories: Mapping[str, tuple[str, ...]] = {}
+    if ids is not None:
+        keys: Any = ids if ids.nlevels == 1 else pd.Index(["/".join(map(str, of)) for of in ids])
+        if keys.unique().map(lambda key: str(key).strip()).nunique() < len(ids.unique()):
+            raise ValueError(f"{name}: expected ids of series that differ as text; rename some.")
+        plain, categories = _encode(plain, keys, options.categories, name)
+        plain.insert(0, options.id, keys)
+    read: Any = data.from_frame(
+        plain,
+        id_column=None if ids is None else options.id,
+        channels=channels,
+        times=options.times,
+        resample=options.resample,
+        dialect=dialect,
+        name=name,
+    )
+    series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
+    if ids is not None and pd.api.types.is_integer_dtype(plain.index):
+        groups = group_rows(Table(plain, name), 0)  # from_frame takes them for row numbers
+        series = tuple(
+            dataclasses.replace(one, index=plain.index[rows])
+            for one, (_, rows) in zip(series, groups, strict=True)
+        )
+    for one in series:
+        as_numbers(one.values)  # within float32
+    names = series[0].channels
+    if channels is None and ids is None and len(names) < plain.shape[1]:  # a column of times
+        time = next(label for label in frame.columns if str(label) not in names)
+    return History(
+        series,
+        2,
+        frame.columns[[labels[channel] for channel in names if channel in labels]],
+        ids=None if ids is None else ids.unique(),
+        options=dataclasses.replace(options, id=_id_name(ids), time=time, categories=categories),
+    )
+
+
+def _id_name(ids: pd.Index | None) -> str:
+    """Name of the id column, or names of the levels such as "country/shop"."""
+    names = [] if ids is None else [str(name) for name in ids.names if name is not None]
+    return "/".join(names) or NIXTLA_ID
+
+
+def _is_text(column: pd.Series) -> bool:
+    """Whether a column holds something else than numbers and times."""
+    if pd.api.types.is_numeric_dtype(column) or column.dtype.kind in "mM":
+        return False
+    try:
+        pd.to_numeric(column.astype(object))
+    except (ValueError, TypeError):
+        return True
+    return False
+
+
+def _encode(
+    frame: pd.DataFrame,
+    ids: pd.Index,
+    fitted: Mapping[str, tuple[str, ...]] | None,
+    name: str,
+) -> tuple[pd.DataFrame, Mapping[str, tuple[str, ...]]]:
+    """One-hot channels of the string columns of a panel, and the strings of each column."""
+    if fitted is None:
+        found = [label for label in frame.columns if _is_text(frame[label])]
+        fitted = {label: tuple(sorted({*frame[label].dropna().map(str)})) for label in found}
+    channels: dict[str, Any] = {}
+    for label, strings in fitted.items():
+        if label not in frame.columns:
+            raise ValueError(f"{name}: expected the column {label!r}, as in fit; add it.")
+        of_series = frame[label].astype(object).groupby(ids, sort=False).nunique(dropna=False)
+        if of_series.max() > 1:
+            series = str(of_series.idxmax())
+            raise ValueError(
+                f"{name}: expected numbers in column {label!r}, or a string that is the same in "
+                f"all rows of a series, got {of_series.max()} in {series!r}; convert it."
+            )
+        if len(strings) > MAX_CATEGORIES:
+            raise ValueError(
+                f"{name}: expected at most {MAX_CATEGORIES} strings in column {label!r}, got "
+                f"{len(strings)}; leave the column out, or group them."
+            )
+        texts = frame[label].map(str, na_action="ignore")
+        channels |= {f"{label}={text}": (texts == text).astype(float) for text in strings}
+    return frame.drop(columns=[*fitted]).assign(**channels), fitted
+
+
+def as_future(
+    given: Any,
+    history: History,
+    names: Sequence[str],
+    needed: Sequence[str],
+    indices: Sequence[pd.Index],
+) -> list[dict[str, NDArray[np.float64]]]:
+    """Reads the known future covariates of the horizon.
+
+    Args:
+        given: An array [H, F] after an array, or a frame of the form of the history, which may have
+            further columns and later rows.
+        history: The history before the horizon.
+        names: Channels that are known for the horizon.
+        needed: The F channels among them that are required.
+        indices: Index of the horizon of each series, [H].
+
+    Returns:
+        For each series float64 [H] by channel.
+
+    Raises:
+        ValueError: A channel, a series or a row is missing, or a time occurs twice.
+    """
+    horizon = len(indices[0])
+    if history.channels is None and not hasattr(given, "columns"):
+        values = as_numbers(given)
+        if values.shape == (horizon,):
+            values = values[:, None]
+        if values.shape != (horizon, len(needed)):
+            raise ValueError(
+                f"expected X_future as [{horizon}, {len(needed)}], a row for each step of the "
+                f"horizon and a column for {listed(needed)}, got {list(values.shape)}."
+            )
+        return [dict(zip(needed, values.T, strict=True))]
+    if not hasattr(given, "columns"):
+        raise ValueError(
+            f"expected X_future as a frame with {listed(needed)}, like the history, got "
+            f"{type(given).__name__}."
+        )
+    columns = {str(label) for label in getattr(given, "column_names", given.columns)}
+    if missing := [name for name in needed if name not in columns]:
+        raise ValueError(
+            f"X_future has no column {missing[0]!r}, got {listed(sorted(columns), 9)}."
+        )
+    chosen = [name for name in names if name in columns]
+    options = dataclasses.replace(history.options, categories={}, times="irregular", resample="")
+    future = as_history(given, chosen, options, "X_future")
+    by_name = {one.name: one for one in future.series}
+    found = []
+    for one, index in zip(history.series, indices, strict=True):
+        rows = future.series[0] if history.ids is None else by_name.get(one.name)
+        if rows is None:
+            raise ValueError(f"X_future has no rows of series {one.name!r}; add {horizon}.")
+        where = "X_future" if history.ids is None else f"X_future of series {one.name!r}"
+        if not rows.index.is_unique:
+            row = rows.index[rows.index.duplicated()][0]
+            raise ValueError(f"{where}: expected one row of each time, got {row} again.")
+        at = rows.index.get_indexer(index)
+        if (at < 0).any():
+            raise ValueError(
+                f"{where}: expected rows from {index[0]} to {index[-1]}, got "
+                f"{rows.index[0]} to {rows.index[-1]}, without {index[int(np.argmin(at))]}."
+            )
+        found.append(dict(zip(chosen, rows.values[at].T, strict=True)))
+    return found
+
+
+def as_time(time: Any) -> datetime:
+    """The start of a datetime, ``numpy.datetime64``, pandas time or period, or string.
+
+    Returns:
+        The time in UTC if it has a zone, else without one.
+
+    Raises:
+        ValueError: It is no time.
+
+    Example:
+        >>> as_time(np.datetime64("2016-07"))
+        datetime.datetime(2016, 7, 1, 0, 0)
+    """
+    exact = time.to_timestamp() if hasattr(time, "to_timestamp") else time
+    if isinstance(exact, np.datetime64):
+        exact = exact.astype("M8[us]")
+    found = None if isinstance(exact, int | float | np.number) else parse_time(str(exact))
+    if found is None:
+        raise ValueError(
+            f"expected a time such as 2016-07-01 00:00:00, got {shown(time)}; give a datetime, a "
+            "numpy.datetime64, or text."
+        )
+    return found
