@@ -197,7 +197,7 @@ def test_damaged_pickles_are_refused_or_values(count, seed, monkeypatch):
 
 
 def test_a_batch_of_the_official_size(bounded, monkeypatch):
-    """As Python 3 writes it for Python 2: each name of a file is a call. Larger ones are refused."""
+    """As Python 3 writes it for Python 2: each file name is a call. Larger ones are refused."""
     batch = {
         b"labels": [7] * 10_000,
         b"data": np.zeros((10_000, 3072), np.uint8),
