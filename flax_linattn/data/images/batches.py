@@ -22,14 +22,9 @@ Augmentation: TypeAlias = Callable[[NDArray[np.uint8], np.random.Generator], NDA
 def shift_and_flip(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Shifts a small image by up to four pixels, and mirrors it with probability one half.
 
+    The result is black where the shift leaves the image.
+
     Source: K. He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
-
-    Args:
-        image: uint8 [H, W, C]; it is not changed in place.
-        rng: Source of the shift and of the flip.
-
-    Returns:
-        uint8 [H, W, C]; black where the shift leaves the image.
 
     Example:
         >>> image = np.zeros((32, 32, 3), np.uint8)
@@ -116,8 +111,8 @@ class ImageBatches(Batches):
         rows, height, width, channels = pixels.shape
         # Whole lines of pixels at once: NumPy is slow where the last axis is of length 3.
         image = pixels.reshape(rows, height, width * channels).astype(np.float32)
-        image *= np.tile(np.broadcast_to(self._factor, channels), width).astype(np.float32)
-        image += np.tile(np.broadcast_to(self._shift, channels), width).astype(np.float32)
+        image *= np.tile(self._factor, width).astype(np.float32)
+        image += np.tile(self._shift, width).astype(np.float32)
         return image.reshape(pixels.shape)
 
     def _rng(self, epoch: int, example: int) -> np.random.Generator:
@@ -133,4 +128,4 @@ def _by_channel(name: str, value: float | Sequence[float], channels: int) -> NDA
         raise OptionError(
             f"{name} must be one number, or one for each of {channels} channels, got {value}.", name
         )
-    return numbers
+    return np.broadcast_to(numbers, channels)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
-from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed
+from flax_linattn.checks import listed, shown
 from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.files import DataFormatError, report_damage
 from flax_linattn.data.images.images import LabelledImages
-from flax_linattn.data.images.pickles import read_pickle
 from flax_linattn.data.labels import in_order
 
 CLASSES = (
@@ -25,6 +26,8 @@ SIDE = 32
 _PIXELS = 3 * SIDE * SIDE
 _RECORD = 1 + _PIXELS
 _OFFICIAL = {"train": 50_000, "test": 10_000}
+MAX_PICKLE_SIZE = 2**26
+"""Bytes of a pickle, about twice those of an official one: each may become an object."""
 
 
 def has_cifar10(tree: FileTree) -> bool:
@@ -33,21 +36,18 @@ def has_cifar10(tree: FileTree) -> bool:
 
 
 def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
-    """Reads ``data_batch_*`` to learn from and ``test_batch`` to test on, in the files' order.
+    """Reads ``data_batch_*`` as training data and ``test_batch`` as test data, in files' order.
 
     The binary version's files end in ``.bin``: records of a label and 1024 red, 1024 green and 1024
-    blue values. The Python version's are pickles, which are parsed and never run: see
-    ``pickles.read_pickle``. The notes say where images are fewer than the official ones.
-
-    Raises:
-        DataFormatError: A file is missing or damaged.
+    blue values. The Python version's are pickles, which cannot execute code: see ``read_pickle``.
     """
     found = _version(tree)
     if found is None:
         raise DataFormatError(f"{tree.path}: expected CIFAR-10's files, got none; check the path")
     top, suffix = found
     batches = sorted(
-        (name for name in tree.sizes if _is_batch(name.removeprefix(top), suffix)), key=_number
+        (name for name in tree.sizes if _is_batch(name.removeprefix(top), suffix)),
+        key=lambda name: int(re.findall(r"[0-9]+", name)[-1]),
     )
     test_batch = f"{top}test_batch{suffix}"
     if test_batch not in tree.sizes:
@@ -56,36 +56,39 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
             "data set again"
         )
     names = _class_names(tree, top, suffix)
-    contents = tree.read_all([*batches, test_batch])
-    read = _from_binary if suffix else _from_pickle
-    arrays = {
-        part: [read(tree.place(name), contents.pop(name)) for name in files]
-        for part, files in (("train", batches), ("test", [test_batch]))
-    }
-    for part, files in (("train", batches), ("test", [test_batch])):
-        for (labels, _), name in zip(arrays[part], files, strict=True):
-            if labels.max(initial=0) >= len(names):
-                raise DataFormatError(
-                    f"{tree.place(name)}: expected labels below {len(names)}, the number of "
-                    f"classes, got {labels.max()}; check that this is the right file"
-                )
     classes = in_order(names)
     position = np.array([classes.index(name) for name in names], np.int32)
-    train, test = (
-        LabelledImages(
+    contents = tree.read_all([*batches, test_batch])
+
+    def read(part: str, files: list[str]) -> LabelledImages:
+        labels, pixels = [], []
+        for name in files:
+            place = tree.place(name)
+            rows, own = (_from_binary if suffix else _from_pickle)(place, contents.pop(name))
+            if own.max() >= len(names):
+                raise DataFormatError(
+                    f"{place}: expected labels below {len(names)}, the number of classes, got "
+                    f"{own.max()}; check that this is the right file"
+                )
+            labels.append(position[own])
+            # Planes of red, green and blue become pixels with their channels last.
+            planes = rows.reshape(-1, 3, SIDE, SIDE)
+            pixels.append(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)))
+        count, official = sum(map(len, labels)), _OFFICIAL[part]
+        note = f"{count:,} images to {part}, where the official data set has {official:,}"
+        return LabelledImages(
             tree.name,
             classes,
-            position[np.concatenate([labels for labels, _ in arrays[part]])],
-            np.concatenate([pixels for _, pixels in arrays[part]]),
-            _notes(part, sum(len(labels) for labels, _ in arrays[part])),
+            np.concatenate(labels),
+            np.concatenate(pixels),
+            () if count == official else (note,),
         )
-        for part in _OFFICIAL
-    )
-    return train, test
+
+    return read("train", batches), read("test", [test_batch])
 
 
 def _version(tree: FileTree) -> tuple[str, str] | None:
-    """What stands in front of the names of the batches, and their suffix; binary files first."""
+    """The path in front of the names of the batches, and their suffix; binary files first."""
     for suffix in (".bin", ""):
         tops = {
             name[: len(name) - len(base)]
@@ -101,17 +104,6 @@ def _is_batch(name: str, suffix: str) -> bool:
     return re.fullmatch(rf"data_batch_[0-9]{{1,3}}{re.escape(suffix)}", name) is not None
 
 
-def _number(name: str) -> int:
-    return int(re.findall(r"[0-9]+", name)[-1])
-
-
-def _notes(part: str, number: int) -> tuple[str, ...]:
-    official = _OFFICIAL[part]
-    if number == official:
-        return ()
-    return (f"{number:,} images to {part}, where the official data set has {official:,}",)
-
-
 def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
     """The names by label, in the order of the file that has them."""
     name = f"{top}batches.meta.txt" if suffix else f"{top}batches.meta"
@@ -122,9 +114,10 @@ def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
         lines = content.decode("utf-8", "backslashreplace").splitlines()
         names = [line.strip() for line in lines if line.strip()]
     else:
-        found = read_pickle(place, content)
-        kept = found.get("label_names") if isinstance(found, dict) else None
-        names = [] if not isinstance(kept, list) else [_text(value) for value in kept]
+        found = read_pickle(place, content).get("label_names")
+        values = found if isinstance(found, list) else []
+        texts = [v.decode("utf-8", "backslashreplace") if type(v) is bytes else v for v in values]
+        names = [text if isinstance(text, str) else "" for text in texts]
     if not names or len(set(names)) < len(names) or not all(names):
         raise DataFormatError(
             f"{place}: expected the distinct names of the classes, got "
@@ -134,52 +127,119 @@ def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return value if isinstance(value, str) else ""
-
-
-def _from_binary(place: str, content: bytes) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+def _from_binary(place: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Values uint8 [N, 3072] and labels uint8 [N]."""
     if not content or len(content) % _RECORD:
         raise DataFormatError(
             f"{place}: expected records of {_RECORD:,} bytes, a label and {_PIXELS:,} values, got "
             f"{len(content):,} bytes; fetch the file again"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
-    return records[:, 0].astype(np.int32), _as_images(records[:, 1:])
+    return records[:, 1:], records[:, 0]
 
 
-def _from_pickle(place: str, content: bytes) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+def _from_pickle(place: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Values uint8 [N, 3072] and labels uint8 [N]."""
     found = read_pickle(place, content)
-    data = found.get("data") if isinstance(found, dict) else None
-    labels = found.get("labels") if isinstance(found, dict) else None
+    data, labels = found.get("data"), found.get("labels")
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != _PIXELS:
         got = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
         raise DataFormatError(
             f"{place}: expected an array uint8 [N, {_PIXELS}] under 'data', got {got}; check that "
             "this is the right file"
         )
-    if not isinstance(labels, list) or not _are_labels(labels) or len(labels) != len(data):
+    is_list = isinstance(labels, list) and len(labels) == len(data)
+    if not is_list or not all(type(value) is int and 0 <= value < 256 for value in labels):
+        # Its values are not printed: a damaged list may hold itself, or one list very many times.
+        got = f"a list of {len(labels):,}" if isinstance(labels, list) else type(labels).__name__
         raise DataFormatError(
             f"{place}: expected a list of {len(data):,} whole numbers from 0 to 255 under "
-            f"'labels', got {_told(labels)}; check that this is the right file"
+            f"'labels', got {got}; check that this is the right file"
         )
     if not labels:
         raise DataFormatError(f"{place}: expected images, got none; fetch the file again")
-    return np.array(labels, np.int32), _as_images(data)
+    return data, np.array(labels, np.uint8)
 
 
-def _told(labels: object) -> str:
-    """What labels are, for a message; a value of a pickle is not printed, see ``read_pickle``."""
-    return f"a list of {len(labels):,}" if isinstance(labels, list) else type(labels).__name__
+class _Dtype:
+    """A dtype on the stack of the unpickler."""
+
+    def __init__(self, code: object) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignores byte order and alignment, which bytes do not have."""
 
 
-def _are_labels(values: Sequence[object]) -> bool:
-    return all(type(value) is int and 0 <= value < 256 for value in values)
+class _Array:
+    """An array on the stack of the unpickler: a view of the file's bytes, whatever it asks for."""
+
+    values: NDArray[np.uint8] | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, content = state
+        if not isinstance(dtype, _Dtype) or dtype.code != "u1":
+            raise ValueError("an array of something else than u1")
+        content = content.encode("latin1") if isinstance(content, str) else content
+        order: Any = "F" if is_fortran else "C"
+        self.values = np.frombuffer(content, np.uint8).reshape(shape, order=order)
 
 
-def _as_images(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Planes of red, green and blue as pixels with their channels last, in memory of their own."""
-    planes = rows.reshape(-1, 3, SIDE, SIDE)
-    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+_PythonUnpickler: Any = vars(pickle)["_Unpickler"]
+"""Python's unpickler in Python: the memo of that in C is an array as long as a file asks for."""
+
+
+class _Unpickler(_PythonUnpickler):
+    """An unpickler of plain values and arrays of bytes, which imports and calls nothing else."""
+
+    # Tuples are lists: the hash of one nested deeply, as a key, would end the process.
+    dispatch: ClassVar[dict[int, Any]] = _PythonUnpickler.dispatch | {
+        pickle.EMPTY_TUPLE[0]: _PythonUnpickler.load_empty_list,
+        pickle.TUPLE[0]: _PythonUnpickler.load_list,
+        pickle.TUPLE1[0]: lambda self: self.load_short_list(1),
+        pickle.TUPLE2[0]: lambda self: self.load_short_list(2),
+        pickle.TUPLE3[0]: lambda self: self.load_short_list(3),
+    }
+    del dispatch[pickle.BYTEARRAY8[0]]  # which is allocated before it is read
+
+    def load_short_list(self, length: int) -> None:
+        self.stack[-length:] = [self.stack[-length:]]
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a name; a new object each time, since a pickle may set its attributes."""
+        known: dict[tuple[str, str], Any] = {
+            ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+            ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
+            ("numpy", "ndarray"): None,  # only passed on
+            ("numpy", "dtype"): lambda code, *_: _Dtype(code),
+            ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # bytes for Python 2
+        }
+        if (module, name) not in known:
+            raise ValueError(f"the name {shown(f'{module} {name}', 80)}")
+        return known[module, name]
+
+
+def read_pickle(place: str, content: bytes) -> dict[str, Any]:
+    """The dict of a pickle of plain values and arrays uint8, with texts instead of bytes as keys.
+
+    Example:
+        >>> read_pickle("a", pickle.dumps({b"data": np.arange(3, dtype=np.uint8)}, protocol=2))
+        {'data': array([0, 1, 2], dtype=uint8)}
+        >>> read_pickle("a", pickle.dumps(print, protocol=2))
+        Traceback (most recent call last):
+        ...
+        flax_linattn.data.files.DataFormatError: a: expected a pickle of plain values and arrays...
+    """
+    expected = "a pickle of plain values and arrays uint8"
+    with report_damage(place, expected, "fetch it again from its official source"):
+        if len(content) > MAX_PICKLE_SIZE:
+            raise ValueError(f"{len(content):,} bytes, more than {MAX_PICKLE_SIZE:,}")
+        found = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__} instead of a dict")
+        return {
+            key.decode("latin1") if isinstance(key, bytes) else key: (
+                value.values if isinstance(value, _Array) else value
+            )
+            for key, value in found.items()
+        }

@@ -6,11 +6,11 @@ import itertools
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,16 @@ from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
-"""Of image files, in small letters."""
+"""Of image files, in lower case."""
 
-MOST_PIXELS = 2**33
+MAX_PIXELS = 2**33
 """Bytes of all pixels of a data set."""
 
-LARGEST_SIDE = 2**14
-"""Of an image as it is to be."""
+MAX_SIDE = 2**14
+"""Height and width that images may be resized to."""
 
 _FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")
-"""What Pillow is to take files for: it knows many more, of which few are ever tested."""
+"""Formats that Pillow may assume: it knows many more, of which few are ever tested."""
 
 _KINDS = {
     "1": "black and white",
@@ -44,7 +44,7 @@ _KINDS = {
     "CMYK": "CMYK",
     "YCbCr": "YCbCr",
 }
-"""Pillow's names of eight bits a channel, as notes say them."""
+"""Pillow's modes of eight bits a channel, in the words of notes."""
 
 _ORIENTATION = 0x0112
 """The EXIF tag of the camera's orientation."""
@@ -60,27 +60,15 @@ _TURNS = {
 }
 """Pillow's names of what turns an image of each orientation upright; 1 is upright."""
 
-_LONGEST = 256
-"""How many times its shorter side the longer one may be where it is resized: files may say any."""
+_MAX_ASPECT_RATIO = 256
+"""Longer side by shorter side of an image that is resized: files may say any."""
 
 _CHUNK = 256
 """Files that are read before they are decoded."""
 
 
-class Decoded(NamedTuple):
-    """Images of one shape.
-
-    Attributes:
-        pixels: uint8 ``[N, H, W, C]``.
-        notes: What was done to them.
-    """
-
-    pixels: NDArray[np.uint8]
-    notes: tuple[str, ...]
-
-
 def is_image(name: str) -> bool:
-    """Whether a file of this name is one of an image.
+    """Whether a file of this name is an image.
 
     Example:
         >>> is_image("train/cat/1.JPEG"), is_image("train/cat/boxes.txt")
@@ -89,30 +77,13 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def import_pillow() -> Any:
-    """The module ``PIL.Image`` of Pillow, which is no part of a plain installation.
-
-    Raises:
-        ValueError: It is not installed; says how to.
-    """
-    return import_extra(
-        "PIL.Image",
-        'reading image files takes Pillow: pip install "flax-linattn[images]". The binary and '
-        "Python versions of CIFAR-10, and MNIST's files, are read without it.",
-    )
-
-
-def check_room(tree: FileTree, num_images: int, height: int, width: int, channels: int) -> None:
-    """Refuses images that take more than 8 GiB.
-
-    Raises:
-        DataFormatError: They do; says which size would fit.
-    """
+def _check_size(tree: FileTree, num_images: int, height: int, width: int, channels: int) -> None:
+    """Refuses images that take more than 8 GiB."""
     needed = num_images * height * width * channels
-    if needed > MOST_PIXELS:
-        fits = int((MOST_PIXELS / (num_images * channels)) ** 0.5)
+    if needed > MAX_PIXELS:
+        fits = int((MAX_PIXELS / (num_images * channels)) ** 0.5)
         raise DataFormatError(
-            f"{tree.path}: expected pixels of at most {MOST_PIXELS:,} bytes, got {needed:,} of "
+            f"{tree.path}: expected pixels of at most {MAX_PIXELS:,} bytes, got {needed:,} of "
             f"{num_images:,} images of {height} x {width}; give a size of at most {fits}, or take "
             "fewer images",
             "size",
@@ -121,79 +92,71 @@ def check_room(tree: FileTree, num_images: int, height: int, width: int, channel
 
 def decode_images(
     tree: FileTree, names: Sequence[str], size: int | None, mode: Literal["RGB", "L"] = "RGB"
-) -> Decoded:
-    """Reads image files, several at once.
+) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Reads image files, several at once: pixels uint8 [N, H, W, C], and notes on them.
 
     Photos are turned upright where EXIF metadata say how the camera was held, as every viewer does
     (torchvision does not). With ``size`` the shorter side is resized to it (bicubic) and the middle
-    is cut out, as by torchvision's ``Resize`` and ``CenterCrop``.
-
-    Args:
-        tree: Where they are.
-        names: Which, at least one.
-        size: The height and width of all, or None, where all have one shape.
-        mode: "RGB" for C = 3, "L" for C = 1; files of another kind are converted, and noted.
-
-    Raises:
-        OptionError: The size is out of range.
-        ValueError: Pillow is not installed.
-        DataFormatError: A file is damaged or of another shape, or all are too large for memory.
+    is cut out, as by torchvision's ``Resize`` and ``CenterCrop``; without, all have one shape.
+    Files of another kind than ``mode`` are converted, and noted.
     """
-    at_least(1, LARGEST_SIDE, size=size)
-    image_module = import_pillow()
+    at_least(1, MAX_SIDE, size=size)
+    image_module = import_extra(
+        "PIL.Image",
+        'reading image files takes Pillow: pip install "flax-linattn[images]". The binary and '
+        "Python versions of CIFAR-10, and MNIST's files, are read without it.",
+    )
     kinds: Counter[str] = Counter()
     num_turned = 0
     pixels: NDArray[np.uint8] | None = None
     first, rows = "", {name: row for row, name in enumerate(names)}
     channels = len(mode)
     if size is not None:
-        check_room(tree, len(names), size, size, channels)
+        _check_size(tree, len(names), size, size, channels)
 
     def decode(item: tuple[str, bytes]) -> tuple[str, str, bool, NDArray[np.uint8]]:
         name, content = item
         return name, *_decode(image_module, tree.place(name), content, size, mode)
 
-    with _strict(image_module), ThreadPoolExecutor(_threads()) as pool:
+    # Beyond eight cores, reading from disk is what takes the time.
+    threads = min(8, os.cpu_count() or 1)
+    with _bombs_as_errors(image_module), ThreadPoolExecutor(threads) as pool:
         for name, kind, turned, image in _mapped(pool, decode, tree.read(names)):
+            height, width = image.shape[:2]
             if pixels is None:
                 first = name
-                height, width = image.shape[:2]
-                check_room(tree, len(names), height, width, channels)
+                _check_size(tree, len(names), height, width, channels)
                 pixels = np.empty((len(names), height, width, channels), np.uint8)
-            if image.shape[:2] != pixels.shape[1:3]:
+            if (height, width) != pixels.shape[1:3]:
                 raise DataFormatError(
-                    f"{tree.place(name)}: expected an image of {_shape(pixels[0])}, as "
-                    f"{tree.place(first)}, got one of {_shape(image)}; give a size, which all are "
-                    "brought to",
+                    f"{tree.place(name)}: expected an image of {pixels.shape[1]} x "
+                    f"{pixels.shape[2]}, as {tree.place(first)}, got one of {height} x {width}; "
+                    "give a size, which all are brought to",
                     "size",
                 )
             kinds[kind] += 1
             num_turned += turned
-            pixels[rows[name]] = image.reshape(*image.shape[:2], channels)
+            pixels[rows[name]] = image.reshape(height, width, channels)
     if pixels is None:
         raise ValueError("expected the names of images to decode, got none; check the data set")
-    notes = [*_suffix_notes(names), *_kind_notes(kinds, mode)]
+    return pixels, tuple(_notes(names, kinds, num_turned, mode))
+
+
+def _notes(names: Sequence[str], kinds: Counter[str], num_turned: int, mode: str) -> Iterator[str]:
+    """Notes on JPEG files, whose pixels have changed, on conversions, and on turned images."""
+    num_jpeg = sum(name.lower().endswith((".jpg", ".jpeg")) for name in names)
+    if num_jpeg == len(names):
+        yield "images are JPEG files"
+    elif num_jpeg:
+        yield f"{num_jpeg:,} of {len(names):,} are JPEG files"
+    became = "red, green and blue" if mode == "RGB" else "grey"
+    for kind, number in sorted(kinds.items()):
+        if kind != mode:
+            subject = "image was" if number == 1 else "images were"
+            was = _KINDS.get(kind, "in colour")
+            yield f"{number:,} {subject} {was} in the files, and became {became}"
     if num_turned:
-        notes.append(f"images turned upright, as their EXIF metadata say: {num_turned:,}")
-    return Decoded(pixels, tuple(notes))
-
-
-def _suffix_notes(names: Sequence[str]) -> tuple[str, ...]:
-    """What is to be known of files by their names: JPEG has lost what pixels were at first."""
-    count = sum(name.lower().endswith((".jpg", ".jpeg")) for name in names)
-    if not count:
-        return ()
-    whole = count == len(names)
-    return ("images are JPEG files" if whole else f"{count:,} of {len(names):,} are JPEG files",)
-
-
-def _shape(image: NDArray) -> str:
-    return f"{image.shape[0]} x {image.shape[1]}"
-
-
-def _threads() -> int:
-    """As many as there are cores, of which files on disk leave few in use beyond eight."""
-    return min(8, os.cpu_count() or 1)
+        yield f"images turned upright, as their EXIF metadata say: {num_turned:,}"
 
 
 def _mapped(pool: ThreadPoolExecutor, decode: Any, items: Iterator[Any]) -> Iterator[Any]:
@@ -207,8 +170,8 @@ def _mapped(pool: ThreadPoolExecutor, decode: Any, items: Iterator[Any]) -> Iter
 
 
 @contextmanager
-def _strict(image_module: Any) -> Iterator[None]:
-    """An image of very many pixels is an error; what else Pillow warns of is about metadata."""
+def _bombs_as_errors(image_module: Any) -> Iterator[None]:
+    """An image of very many pixels is an error; Pillow's other warnings are about metadata."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", image_module.DecompressionBombWarning)
@@ -238,11 +201,11 @@ def _decode(
     except DataFormatError:
         raise
     except Exception as error:  # Pillow's readers of damaged files raise whatever Python has
-        unknown = type(error).__name__ == "UnidentifiedImageError"  # which tells of no file
-        told = f"none of {', '.join(_FORMATS)}" if unknown else shown(error, 100)
+        unknown = type(error).__name__ == "UnidentifiedImageError"  # its text names no file
+        got = f"none of {', '.join(_FORMATS)}" if unknown else shown(error, 100)
         raise DataFormatError(
             f"{place}: expected a whole image file, got a damaged one, or another kind of file "
-            f"({told}); fetch it again, or take it away"
+            f"({got}); fetch it again, or take it away"
         ) from error
 
 
@@ -258,26 +221,13 @@ def _cropped(image_module: Any, image: Any, size: int) -> Any:
     """The shorter side brought to ``size``, and the middle, in torchvision's roundings."""
     width, height = image.size
     short = min(width, height)
-    if max(width, height) > _LONGEST * short:
+    if max(width, height) > _MAX_ASPECT_RATIO * short:
         raise ValueError(f"{height:,} x {width:,} pixels, of which no square is cut out")
     if short != size:
-        width, height = (
-            (size, int(size * height / width))
-            if width <= height
-            else (int(size * width / height), size)
-        )
+        # The integer division of the shorter side is exact.
+        width, height = size * width // short, size * height // short
         image = image.resize((width, height), image_module.Resampling.BICUBIC)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    if (width, height) == (size, size):
+    if width == height:
         return image
+    left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
-
-
-def _kind_notes(kinds: Mapping[str, int], mode: str) -> tuple[str, ...]:
-    became = "red, green and blue" if mode == "RGB" else "grey"
-    return tuple(
-        f"{number:,} {'image was' if number == 1 else 'images were'} "
-        f"{_KINDS.get(kind, 'in colour')} in the files, and became {became}"
-        for kind, number in sorted(kinds.items())
-        if kind != mode
-    )

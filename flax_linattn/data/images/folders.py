@@ -18,23 +18,19 @@ from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.labels import in_order
 
 ANNOTATIONS = "val/val_annotations.txt"
-"""Tiny ImageNet's: a line for each image, the name, its class and its box, tabs between."""
+"""Tiny ImageNet's: a line for each image with its name, class and box, separated by tabs."""
 
 
 def find_image_folders(tree: FileTree) -> ClassFolders:
-    """The images of a tree by class; see ``find_class_folders``.
-
-    Raises:
-        DataFormatError: There is no such tree.
-    """
-    tops = [name.removesuffix(ANNOTATIONS) for name in tree.sizes if _ends(name, ANNOTATIONS)]
+    """The images of a tree by class; see ``find_class_folders``."""
+    tops = [
+        name.removesuffix(ANNOTATIONS)
+        for name in tree.sizes
+        if f"/{name}".endswith(f"/{ANNOTATIONS}")
+    ]
     if len(tops) == 1:
         return _tiny_imagenet(tree, tops[0])
     return find_class_folders(tree, is_image, "images")
-
-
-def _ends(name: str, end: str) -> bool:
-    return f"/{name}".endswith(f"/{end}")
 
 
 def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
@@ -54,7 +50,7 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
     notes = ["tested on the images of val, as those of test have no labels"]
     if missing := [name for name in classes if name not in by_class]:
         notes.append(f"no images of {listed(missing, 10)} to test on")
-    in_val = sum(name.startswith(f"{top}val/images/") and is_image(name) for name in tree.sizes)
+    in_val = sum(name.startswith(f"{top}val/images/") for name in images)
     if in_val > len(label_of):
         notes.append(f"{in_val - len(label_of):,} images of val without labels are left out")
     return ClassFolders(

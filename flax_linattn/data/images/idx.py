@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.images.decode import MOST_PIXELS
+from flax_linattn.data.images.decode import MAX_PIXELS
 from flax_linattn.data.images.images import LabelledImages
 
 PARTS = ("train", "t10k")
-"""Beginnings of names of files to learn from and to test on."""
-
-_BYTES = 8
-"""The type of their numbers: whole ones of eight bits, without a sign."""
+"""First words of the names of training and test files."""
 
 
 def has_idx(tree: FileTree) -> bool:
@@ -28,37 +25,29 @@ def has_idx(tree: FileTree) -> bool:
 
 
 def read_idx(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
-    """Reads images and labels to learn from, and to test on.
+    """Reads training and test images of ``{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]``.
 
-    The files are ``{train,t10k}-{images-idx3,labels-idx1}-ubyte``, plain or ``.gz``. The classes
-    are named by their numbers: MNIST's and Fashion-MNIST's files look the same.
-
-    Raises:
-        DataFormatError: One is missing or damaged, or they do not go together.
+    The classes are named by their numbers: MNIST's and Fashion-MNIST's files look the same.
     """
-    arrays = {
-        (part, what): _read(tree, part, what, axes)
-        for part in PARTS
-        for what, axes in (("images", 3), ("labels", 1))
-    }
-    num_classes = 1 + max(int(arrays[part, "labels"].max(initial=0)) for part in PARTS)
-    classes = tuple(map(str, range(num_classes)))
-    found = []
-    for part in PARTS:
-        images, labels = arrays[part, "images"], arrays[part, "labels"]
-        place = tree.place(_name(tree, part, "labels", 1))
+    pairs = [(_read(tree, part, "images", 3), _read(tree, part, "labels", 1)) for part in PARTS]
+    for (image_place, images), (label_place, labels) in pairs:
         if len(images) != len(labels):
             raise DataFormatError(
-                f"{place}: expected {len(images):,} labels, one for each image, got "
+                f"{label_place}: expected {len(images):,} labels, one for each image, got "
                 f"{len(labels):,}; fetch both files again"
             )
-        if not images.size or images.shape[1:] != arrays[PARTS[0], "images"].shape[1:]:
+        if not images.size or images.shape[1:] != pairs[0][0][1].shape[1:]:
             raise DataFormatError(
-                f"{tree.place(_name(tree, part, 'images', 3))}: expected images of one shape, at "
-                f"least one, got {list(images.shape)}; fetch the files again"
+                f"{image_place}: expected images of one shape, at least one, got "
+                f"{list(images.shape)}; fetch the files again"
             )
-        found.append(LabelledImages(tree.name, classes, labels.astype(np.int32), images[..., None]))
-    return found[0], found[1]
+    num_classes = 1 + max(int(labels.max()) for _, (_, labels) in pairs)
+    classes = tuple(map(str, range(num_classes)))
+    train, test = (
+        LabelledImages(tree.name, classes, labels.astype(np.int32), images[..., None])
+        for (_, images), (_, labels) in pairs
+    )
+    return train, test
 
 
 def _find(tree: FileTree, part: str, what: str, axes: int) -> str | None:
@@ -71,25 +60,21 @@ def _find(tree: FileTree, part: str, what: str, axes: int) -> str | None:
     return None
 
 
-def _name(tree: FileTree, part: str, what: str, axes: int) -> str:
+def _read(tree: FileTree, part: str, what: str, axes: int) -> tuple[str, NDArray[np.uint8]]:
+    """One file and its array: two zeros, the type, the number of axes, their lengths, the bytes."""
     name = _find(tree, part, what, axes)
     if name is None:
         raise DataFormatError(
             f"{tree.path}: expected {part}-{what}-idx{axes}-ubyte or the same with .gz, beside the "
             "other three files of the data set, found none; fetch it too"
         )
-    return name
-
-
-def _read(tree: FileTree, part: str, what: str, axes: int) -> NDArray[np.uint8]:
-    """One array: two zeros, the type, the number of axes, their lengths, and the bytes."""
-    name = _name(tree, part, what, axes)
     place, content = tree.place(name), tree.read_all([name])[name]
     if name.endswith(".gz"):
         content = _unpacked(place, content)
     header = 4 + 4 * axes
     shape = struct.unpack(f">{axes}I", content[4:header]) if len(content) >= header else ()
-    if content[:4] != bytes([0, 0, _BYTES, axes]) or not shape:
+    # The type 8 is that of whole numbers of eight bits without a sign.
+    if content[:4] != bytes([0, 0, 8, axes]) or not shape:
         raise DataFormatError(
             f"{place}: expected a file that begins with 00 00 08 {axes:02} and the lengths of "
             f"{axes} axes, got {content[:4].hex(' ')}; check that this is the right file"
@@ -99,13 +84,13 @@ def _read(tree: FileTree, part: str, what: str, axes: int) -> NDArray[np.uint8]:
             f"{place}: expected {math.prod(shape):,} bytes for an array {list(shape)}, got "
             f"{len(content) - header:,}; fetch the file again"
         )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return place, np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
 def _unpacked(place: str, content: bytes) -> bytes:
     unpack = zlib.decompressobj(wbits=31)
     try:
-        found = unpack.decompress(content, MOST_PIXELS)
+        found = unpack.decompress(content, MAX_PIXELS)
         if not unpack.eof:
             raise EOFError("its end is missing")
     except (EOFError, zlib.error, gzip.BadGzipFile, MemoryError) as error:

@@ -10,7 +10,7 @@ from flax_linattn.checks import at_least
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.images.cifar10 import has_cifar10, read_cifar10
-from flax_linattn.data.images.decode import LARGEST_SIDE, decode_images
+from flax_linattn.data.images.decode import MAX_SIDE, decode_images
 from flax_linattn.data.images.folders import find_image_folders
 from flax_linattn.data.images.idx import has_idx, read_idx
 from flax_linattn.data.images.images import LabelledImages
@@ -19,12 +19,10 @@ from flax_linattn.data.images.images import LabelledImages
 def load_images(
     path: str | Path, *, size: int | None = None
 ) -> tuple[LabelledImages, LabelledImages]:
-    """Loads images to learn from, and images to test on.
-
-    What there is says what it is:
+    """Loads training and test images; the files that there are say which format they have.
 
     - ``data_batch_*.bin`` and ``test_batch.bin``: CIFAR-10's binary version;
-    - ``data_batch_*`` and ``test_batch``: its Python version, whose pickles are read and never run;
+    - ``data_batch_*`` and ``test_batch``: its Python version, whose pickles cannot execute code;
     - ``{train,t10k}-{images-idx3,labels-idx1}-ubyte``, plain or ``.gz``: MNIST, Fashion-MNIST;
     - ``train/CLASS`` and ``val/val_annotations.txt``: Tiny ImageNet, tested on ``val``, since its
       official test images have no labels;
@@ -62,37 +60,24 @@ def load_images(
         >>> train.classes, train.labels.tolist(), test.image_shape
         (('cat', 'dog'), [0, 1], (4, 4, 3))
     """
-    at_least(1, LARGEST_SIDE, size=size)
+    at_least(1, MAX_SIDE, size=size)
     tree = FileTree(path)
-    if has_cifar10(tree):
-        return _of_size(tree, read_cifar10(tree), size)
-    if has_idx(tree):
-        return _of_size(tree, read_idx(tree), size)
+    if has_cifar10(tree) or has_idx(tree):
+        train, test = read_cifar10(tree) if has_cifar10(tree) else read_idx(tree)
+        height, width, _ = train.image_shape
+        if size not in (None, height) or size not in (None, width):
+            raise DataFormatError(
+                f"{tree.path}: expected no size, or {height}, for a data set of {height} x {width} "
+                f"pixels, got {size}; leave it out",
+                "size",
+            )
+        return train, test
     found = find_image_folders(tree)
     pixels, notes = decode_images(tree, [*found.train.names, *found.test.names], size)
     middle = len(found.train.names)
+    notes = (*found.notes, *notes)
     train, test = (
-        LabelledImages(
-            tree.name,
-            found.classes,
-            np.array(split.labels, np.int32),
-            part,
-            (*found.notes, *notes),
-        )
+        LabelledImages(tree.name, found.classes, np.array(split.labels, np.int32), part, notes)
         for split, part in ((found.train, pixels[:middle]), (found.test, pixels[middle:]))
     )
     return train, test
-
-
-def _of_size(
-    tree: FileTree, pair: tuple[LabelledImages, LabelledImages], size: int | None
-) -> tuple[LabelledImages, LabelledImages]:
-    """Refuses another size than that of arrays of pixels, which are taken as they are."""
-    height, width, _ = pair[0].image_shape
-    if size not in (None, height) or size not in (None, width):
-        raise DataFormatError(
-            f"{tree.path}: expected no size, or {height}, for a data set of {height} x {width} "
-            f"pixels, got {size}; leave it out",
-            "size",
-        )
-    return pair

@@ -1,17 +1,18 @@
-"""Baselines of classifiers: the most frequent class, the nearest neighbor, a ridge on vectors.
+"""Baselines of classifiers: the most frequent class; of vectors, of sequences of tokens.
 
-Those that learn receive what a model receives, prepared alike: each sequence standardized, without
-missing values, padded by zeros to the longest, as one vector of all its steps and channels. They
-may learn from the sequences that select the model's parameters, too: they have nothing to select.
-Where all would take long, they learn from some of them, evenly spread, and the ridge from none
-where that would be fewer than two a class.
+The nearest neighbor and the ridge receive what a model receives, prepared alike: each sequence
+standardized, without missing values, padded by zeros to the longest, as one vector of all its steps
+and channels. Baselines may learn from the sequences that select the model's parameters, too: they
+have nothing to select. Where all would take long, they learn from some of them, evenly spread, and
+the ridge from none where that would be fewer than two a class.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,29 +36,25 @@ RIDGE_STRENGTHS = np.logspace(-4, 4, 17)
 """Regularization of the ridge, in mean eigenvalues of its Gram matrix."""
 MAX_VECTOR_NUMBERS = 2 * 10**8
 """Numbers of the vectors that are made of batches."""
+MAX_ORDER = 5
+"""Tokens of the longest n-grams of naive Bayes."""
+TABLE_SIZE = 2**20
+"""Places of the table that n-grams are hashed to."""
+MAX_TOKENS = 2 * 10**7
+"""Tokens that naive Bayes and the first token learn from: some ten seconds."""
 
 Labels = NDArray[np.integer]
 
 
 class Vectors(NamedTuple):
-    """Labeled examples of one shape.
-
-    Attributes:
-        values: [N, T, C]; an example is the vector of all its numbers.
-        labels: [N].
-    """
+    """Values [N, T, C] of labeled examples, each the vector of all its numbers, and labels [N]."""
 
     values: NDArray
     labels: Labels
 
 
 class Predicted(NamedTuple):
-    """What a baseline predicts for the test data.
-
-    Attributes:
-        labels: its predictions [N].
-        num_fitted: number of training examples that it learned from.
-    """
+    """Predicted labels [N] of the test data, and the number of training examples learned from."""
 
     labels: Labels
     num_fitted: int
@@ -71,16 +68,8 @@ def baseline_values(
 ) -> dict[str, Any]:
     """Metrics of simple methods on the test data: the constant one, and those that learn.
 
-    Args:
-        labels: the right labels, [N].
-        num_classes: number of classes.
-        read_train: reads the training data; where it cannot, a note on standard error says why, and
-            the methods that learn are left out.
-        predict: predictions by name, of methods that learn from the training data.
-
-    Returns:
-        ``<method>_<metric>``; ``num_train``, the number of training examples, and
-        ``<method>_learned_from``, how many of them a method learned from.
+    Those that learn, which ``predict`` applies by name, are left out with a note on standard error
+    where the training data cannot be read.
     """
 
     def scored(name: str, predictions: Labels) -> dict[str, Any]:
@@ -124,19 +113,12 @@ def predict_vectors(train: Vectors, test: Vectors) -> dict[str, Predicted]:
 
 def count_examples(batches: training.BatchSource) -> int:
     """Number of examples of one pass, without filler."""
-    count = getattr(batches, "num_examples", None)
-    if count is not None:
-        return int(count)
-    return len(batches) * len(batches.batch(0)["labels"])
+    found: int | None = getattr(batches, "num_examples", None)
+    return len(batches) * len(batches.batch(0)["labels"]) if found is None else found
 
 
 def read_vectors(batches: training.BatchSource, name: str) -> Vectors:
-    """Examples of batches as vectors: all of one pass, or evenly spread as many as fit.
-
-    Args:
-        batches: of arrays of one shape; a "weight" of 0 marks filler.
-        name: name of the array, [B, ...].
-    """
+    """Arrays [B, ...] of one pass as vectors: all examples, or as many as fit, evenly spread."""
     count = count_examples(batches)
     size = int(np.prod(batches.batch(0)[name].shape[1:]))
     chosen = np.zeros(count, bool)
@@ -154,17 +136,7 @@ def read_vectors(batches: training.BatchSource, name: str) -> Vectors:
 
 
 def nearest_neighbour(x: NDArray, labels: Labels, new: NDArray) -> Labels:
-    """The label of the nearest example by Euclidean distance; the first one of several.
-
-    Args:
-        x: examples [N, D].
-        labels: theirs [N].
-        new: to classify [M, D].
-
-    Example:
-        >>> nearest_neighbour(np.array([[0.0], [4.0]]), np.array([7, 8]), np.array([[1.0], [3.0]]))
-        array([7, 8])
-    """
+    """Labels of the nearest examples x [N, D] to new [M, D] by Euclidean distance; the first."""
     best = np.full(len(new), np.inf)
     index = np.zeros(len(new), np.int64)
     for rows, block in _blocks(x):
@@ -182,18 +154,9 @@ def nearest_neighbour(x: NDArray, labels: Labels, new: NDArray) -> Labels:
 def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
     """Ridge regression with an intercept on a target of 1 for the class, -1 for the others.
 
-    Its regularization has the least square error over examples left out one at a time, which the
-    eigenvectors of the smaller Gram matrix give at once, as in Golub, Heath and Wahba, 1979.
-
-    Args:
-        x: examples [N, D].
-        labels: theirs [N].
-        new: to classify [M, D].
-
-    Example:
-        >>> x = np.array([[0.0], [1.0], [4.0], [5.0]])
-        >>> ridge(x, np.array([2, 2, 5, 5]), np.array([[-9.0], [9.0]]))
-        array([2, 5])
+    Its regularization has the least square error over examples x [N, D] left out one at a time,
+    which the eigenvectors of the smaller Gram matrix give at once, as in Golub, Heath and Wahba,
+    1979. It predicts labels of new [M, D].
     """
     classes, index = np.unique(labels, return_inverse=True)
     targets = 2.0 * np.eye(len(classes))[index] - 1.0
@@ -277,7 +240,73 @@ def _evenly(count: int, most: int) -> NDArray[np.int64]:
 
 
 def _flat(values: NDArray, length: int) -> NDArray:
-    """Sequences [N, T, C] as vectors [N, length * C]."""
+    """TokenSequences [N, T, C] as vectors [N, length * C]."""
     if values.shape[1] < length:
         values = np.pad(values, ((0, 0), (0, length - values.shape[1]), (0, 0)))
     return values.reshape(len(values), -1)
+
+
+TokenSequences = Iterable[tuple[NDArray[np.int64], int]]
+"""Tokens int64 [T] without padding, and the label, of each of some sequences."""
+
+
+def sequences_of(batches: training.BatchSource) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """The real examples of one pass, without padding."""
+    for index in range(len(batches)):
+        batch: Mapping[str, NDArray] = batches.batch(index)
+        tokens, labels = batch["tokens"].astype(np.int64), batch["labels"]
+        mask = batch.get("mask", np.ones(tokens.shape, bool))
+        weight = batch.get("weight", np.ones(len(labels)))
+        for row in np.flatnonzero(weight > 0):
+            yield tokens[row][mask[row]], int(labels[row])
+
+
+def take_tokens(sequences: TokenSequences) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """The first sequences, up to ``MAX_TOKENS`` tokens of them."""
+    taken = 0
+    for tokens, label in sequences:
+        yield tokens, label
+        taken += len(tokens)
+        if taken >= MAX_TOKENS:
+            return
+
+
+def ngrams_of(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The n-grams of a sequence, of all orders, hashed to places in the table; each place once."""
+    found, code = [], np.zeros(len(tokens), np.uint64)
+    for order in range(1, min(MAX_ORDER, len(tokens)) + 1):
+        last = tokens[order - 1 :].astype(np.uint64)
+        # A product with an odd number mixes the bits below; those on top are taken.
+        code = (code[: len(last)] + last + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        found.append(code >> np.uint64(44))
+    return np.unique(np.concatenate(found)).astype(np.int64) if found else np.zeros(0, np.int64)
+
+
+def naive_bayes(
+    train: TokenSequences, new: Iterable[NDArray[np.int64]], num_classes: int
+) -> Predicted:
+    """Multinomial naive Bayes on the n-grams of a sequence, with one added to each count."""
+    counts = np.ones((num_classes, TABLE_SIZE), np.float64)
+    labels = np.zeros(num_classes)
+    for tokens, label in train:
+        counts[label, ngrams_of(tokens)] += 1
+        labels[label] += 1
+    weights = np.log(counts / counts.sum(axis=1, keepdims=True)).T.copy()
+    prior = np.log(np.maximum(labels, 0.5))
+    scores = [prior + weights[ngrams_of(tokens)].sum(axis=0) for tokens in new]
+    found = np.array([int(np.argmax(score)) for score in scores], np.int64)
+    return Predicted(found, int(labels.sum()))
+
+
+def first_token(
+    train: TokenSequences, new: Iterable[NDArray[np.int64]], num_tokens: int, num_classes: int
+) -> Predicted:
+    """The most frequent class of sequences with the same first token."""
+    counts, num_fitted = np.zeros((num_tokens, num_classes), np.int64), 0
+    for tokens, label in itertools.islice(train, 10**6):
+        if len(tokens):
+            counts[tokens[0], label] += 1
+        num_fitted += 1
+    likeliest = counts.argmax(axis=1)
+    found = [likeliest[tokens[0]] if len(tokens) else 0 for tokens in new]
+    return Predicted(np.array(found), num_fitted)

@@ -13,11 +13,7 @@ from flax_linattn.tasks.figures import new_figure, save_figure
 
 
 def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
-    """Draws the counts to a PNG file, colored by the fraction of each class.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws the counts to a PNG file, colored by the fraction of each class."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = 2.0 + 0.45 * len(classes)
     canvas = new_figure(side + 0.8, side)
@@ -39,17 +35,9 @@ def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path
 def draw_stream(
     steps: Sequence[int], probabilities: NDArray, classes: Sequence[str], path: Path, title: str
 ) -> None:
-    """Draws class probabilities over time to a PNG file.
+    """Draws class probabilities [N, classes] over the steps of sequences to a PNG file.
 
-    Args:
-        steps: of one or more sequences, in order; a line breaks where one begins anew at 1.
-        probabilities: after each step, [N, classes].
-        classes: their names.
-        path: the file.
-        title: of the figure.
-
-    Raises:
-        ValueError: matplotlib is not installed.
+    A line breaks where a sequence begins again at step 1.
     """
     begins = [i for i, step in enumerate(steps) if i and step == 1]
     probabilities = np.insert(probabilities, begins, np.nan, axis=0)  # a gap between sequences
@@ -69,14 +57,9 @@ def draw_stream(
 
 
 def draw_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draws accuracy against length to a PNG file.
+    """Draws the "accuracy" of rows against their "length" to a PNG file, in percent.
 
-    Args:
-        rows: "length", "accuracy" from 0 to 1, and "trained_on", whether training had the length.
-        path: the file.
-
-    Raises:
-        ValueError: matplotlib is not installed.
+    The span of the lengths that were "trained_on" is shaded.
     """
     canvas = new_figure(6, 3.6)
     axes = canvas.subplots()

@@ -49,30 +49,16 @@ class LabelData(Options):
         check_fraction(validation_share=self.validation_share)
 
     def refuse(self, names: Iterable[str], kind: str, chosen_by: str) -> None:
-        """Refuses options of these names that are not at their defaults.
-
-        Args:
-            names: options that change nothing of the data.
-            kind: what the data are, for the message.
-            chosen_by: the option that chooses them.
-
-        Raises:
-            ValueError: one is given.
-        """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        """Refuses options that change nothing of this kind of data, unless they are defaults."""
         for name in names:
-            if getattr(self, name) != defaults[name]:
+            if getattr(self, name) != getattr(type(self), name):
                 raise OptionError(
                     f"{name} changes nothing of {kind}; leave it out.", name, chosen_by
                 )
 
 
 def check_fraction(**options: float) -> None:
-    """Refuses a fraction, given by its option's name, that is not between 0 and 1.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Refuses a fraction, given by its option's name, that is not between 0 and 1."""
     for name, value in options.items():
         if not 0 < value < 1:
             raise OptionError(f"{name} must be between 0 and 1, got {value}.", name)

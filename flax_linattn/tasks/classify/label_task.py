@@ -23,7 +23,7 @@ from flax_linattn.tasks.classify.metrics import (
     make_label_loss,
     probabilities_of,
 )
-from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, Source
+from flax_linattn.tasks.classify.sources import LabelSpec, Source, TreeSource
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
@@ -58,12 +58,7 @@ class LabelTask(Task[C, Source[C, P], P]):
 
     @abc.abstractmethod
     def train_batches(self, run: Run) -> training.BatchSource:
-        """The training data of a run for the baselines, without random changes.
-
-        Raises:
-            ValueError: they have changed.
-            FileNotFoundError: a file is missing.
-        """
+        """The training data of a run for the baselines, without random changes."""
 
     @abc.abstractmethod
     def predict_batches(
@@ -72,15 +67,12 @@ class LabelTask(Task[C, Source[C, P], P]):
         """Batches of examples to predict, and their names where they have any; see ``predict``."""
 
     def describe(self, data: Source[C, P], config: C) -> P:
-        """Names, sizes, scales, a checksum."""
         return data.describe(config)
 
     def about_data(self, data: Source[C, P], config: C) -> DataSummary:
-        """Sizes and classes; warnings about the examples."""
         return DataSummary(data.about(config), data.notes)
 
     def batches(self, data: Source[C, P], config: C, problem: P, spans: int) -> training.Splits:
-        """Examples as the model takes them."""
         return data.splits(config, problem, spans)
 
     def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
@@ -145,12 +137,7 @@ class SourceTask(LabelTask[C, P]):
         return config
 
     def source_of(self, run: Run, file: Path | None = None) -> Source[C, P]:
-        """The examples of a run, or those of another folder or archive.
-
-        Raises:
-            ValueError: the run's own have changed, or the others are of another kind.
-            FileNotFoundError: there is nothing.
-        """
+        """The examples of a run, checked to be unchanged, or those of another folder or archive."""
         if file is not None:
             source = self.load(self.config_of_file(run.config, file))
             ours, theirs = (p.kind for p in (run.problem, source.describe(run.config)))
@@ -165,7 +152,7 @@ class SourceTask(LabelTask[C, P]):
             drawn = ", or this version of NumPy or of the library draws others"
             raise OptionError(
                 f"the data of the run have changed since ({run.problem.dataset})"
-                f"{'' if isinstance(source, FileSource) else drawn}; give other data to test on.",
+                f"{'' if isinstance(source, TreeSource) else drawn}; give other data to test on.",
                 "test_file",
             )
         return source
@@ -177,5 +164,4 @@ class SourceTask(LabelTask[C, P]):
         return test
 
     def train_batches(self, run: Run) -> training.BatchSource:
-        """The training data, checked to be those of the run."""
         return self.source_of(run).splits(self.baseline_config(run.config), run.problem).train

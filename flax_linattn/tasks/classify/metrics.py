@@ -29,17 +29,6 @@ def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> traini
     A batch has "labels", int32 [B], or [B, T] where sequences are packed; and "weight", float32 of
     that shape, 0 where there is no example. Without a dropout key, as in validation, nothing is
     smoothed.
-
-    Args:
-        logits_of: logits of a batch.
-        label_smoothing: probability that all classes share in a target.
-
-    Example:
-        >>> loss_fn = make_label_loss(lambda model, batch, key: model * batch["x"])
-        >>> batch = {"x": jnp.array([[0.0, 1.0], [3.0, 0.0]]), "labels": jnp.array([1, 1])}
-        >>> loss, metrics = loss_fn(1.0, batch, None)
-        >>> [float(part) for part in metrics["accuracy"]]
-        [1.0, 2.0]
     """
 
     def loss_fn(
@@ -56,30 +45,17 @@ def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> traini
     return loss_fn
 
 
-OutputFn: TypeAlias = Callable[[Array, dict[str, Array]], tuple[Array, ...]]
-"""(logits [B, classes], batch) -> arrays [B, ...]."""
-
-
-def real_outputs(
-    model: Any, batches: training.BatchSource, logits_of: LogitsFn, output_of: OutputFn
-) -> Iterator[tuple[dict[str, Any], NDArray[np.bool_], tuple[NDArray, ...]]]:
-    """What a function makes of the logits of each batch of one pass.
-
-    Args:
-        model: the classifier.
-        batches: perhaps with a "weight" of 0 where a row is filler.
-        logits_of: logits of a batch.
-        output_of: function of the logits, compiled together with the model.
-
-    Yields:
-        Each batch; which of its rows are real, bool [B]; and the outputs of these rows alone.
-    """
-    compute = functools.partial(_compute, *nnx.split(model), logits_of, output_of)
+def _outputs(
+    model: Any, batches: training.BatchSource, logits_of: LogitsFn, with_labels: bool
+) -> Iterator[tuple[NDArray, ...]]:
+    """Labels, predictions and losses of the real examples of each batch; or probabilities alone."""
+    graphdef, variables = nnx.split(model)
     for index in range(len(batches)):
         batch = dict(batches.batch(index))
-        outputs = tuple(map(np.asarray, compute(batch)))
-        real = np.asarray(batch.get("weight", np.ones(len(outputs[0])))) > 0
-        yield batch, real, tuple(output[real] for output in outputs)
+        found = tuple(map(np.asarray, _compute(graphdef, variables, logits_of, with_labels, batch)))
+        real = np.asarray(batch.get("weight", np.ones(len(found[0])))) > 0
+        found = (batch["labels"], *found) if with_labels else found
+        yield tuple(output[real] for output in found)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))  # compiled once for many runs
@@ -87,29 +63,24 @@ def _compute(
     graphdef: nnx.GraphDef[Any],
     variables: Any,
     logits_of: LogitsFn,
-    output_of: OutputFn,
+    with_labels: bool,
     batch: dict[str, Array],
 ) -> tuple[Array, ...]:
-    return output_of(logits_of(nnx.merge(graphdef, variables), batch, None), batch)
+    logits = logits_of(nnx.merge(graphdef, variables), batch, None)
+    if not with_labels:
+        return (jax.nn.softmax(logits, axis=-1),)
+    losses = training.smoothed_cross_entropy(logits, batch["labels"])
+    return jnp.argmax(logits, axis=-1), losses
 
 
 def classifier_values(
     model: Any, batches: training.BatchSource, logits_of: LogitsFn, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Metrics of a classifier, the figures of each class, and its confusions.
-
-    Args:
-        model: the classifier.
-        batches: with "labels", and perhaps a "weight" of 0 where a row is filler.
-        logits_of: logits of a batch.
-        classes: names of the classes.
-    """
+    """Metrics of a classifier, the figures of each class, and its confusions."""
     counts = np.zeros((len(classes), len(classes)), np.int64)
     loss, examples = 0.0, 0
-    for batch, real, (predictions, losses) in real_outputs(
-        model, batches, logits_of, _predictions_and_losses
-    ):
-        counts += count(batch["labels"][real], predictions, len(classes))
+    for labels, predictions, losses in _outputs(model, batches, logits_of, True):
+        counts += count(labels, predictions, len(classes))
         loss += float(losses.sum(dtype=np.float64))
         examples += len(losses)
     metrics = averages(counts) | {"loss": loss / examples}
@@ -118,11 +89,6 @@ def classifier_values(
         "classes": class_figures(counts, classes),
         "confusion": counts.tolist(),
     }
-
-
-def _predictions_and_losses(logits: Array, batch: dict[str, Array]) -> tuple[Array, ...]:
-    losses = training.smoothed_cross_entropy(logits, batch["labels"])
-    return jnp.argmax(logits, axis=-1), losses
 
 
 def count(
@@ -140,9 +106,6 @@ def averages(counts: NDArray[np.int64]) -> dict[str, float]:
     A class without examples has no recall, and without predictions, too, no F1: the means leave it
     out.
 
-    Args:
-        counts: examples by class and prediction, [classes, classes].
-
     Example:
         >>> averages(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
         {'accuracy': 0.75, 'macro_f1': 0.7333333333333334, 'balanced_accuracy': 0.75}
@@ -157,16 +120,11 @@ def averages(counts: NDArray[np.int64]) -> dict[str, float]:
 
 
 def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Recall, precision and F1 of each class, None where nothing counts, and its confusions.
+    """Recall, precision and F1 of each class, None where nothing counts, and its confusions."""
 
-    Args:
-        counts: examples by class and prediction, [classes, classes].
-        classes: their names.
+    def fraction(part: int, whole: int) -> float | None:
+        return round(part / whole, 3) if whole else None
 
-    Example:
-        >>> class_figures(np.array([[3, 1], [0, 0]]), ["a", "b"])[0]["f1"]
-        0.857
-    """
     figures = []
     for index, name in enumerate(classes):
         hits, of_class = int(counts[index, index]), int(counts[index].sum())
@@ -176,9 +134,9 @@ def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dic
             {
                 "class": name,
                 "count": of_class,
-                "recall": _share(hits, of_class),
-                "precision": _share(hits, predicted),
-                "f1": _share(2 * hits, of_class + predicted),
+                "recall": fraction(hits, of_class),
+                "precision": fraction(hits, predicted),
+                "f1": fraction(2 * hits, of_class + predicted),
                 "taken_for": ", ".join(
                     f"{classes[i]}: {counts[index, i]}" for i in mistakes if counts[index, i]
                 ),
@@ -187,25 +145,12 @@ def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dic
     return figures
 
 
-def _share(part: int, whole: int) -> float | None:
-    return round(part / whole, 3) if whole else None
-
-
 def probabilities_of(
     model: Any, batches: training.BatchSource, logits_of: LogitsFn
 ) -> NDArray[np.float32]:
-    """Probabilities of the classes, in the order of the examples: float32 [N, classes].
-
-    Args:
-        model: the classifier.
-        batches: of the examples, perhaps with a "weight" of 0 where a row is filler.
-        logits_of: logits of a batch.
-
-    Raises:
-        ValueError: one is NaN.
-    """
-    outputs = real_outputs(model, batches, logits_of, _softmax)
-    probabilities = np.concatenate([found for _, _, (found,) in outputs])
+    """Probabilities of the classes, in the order of the examples: float32 [N, classes]."""
+    outputs = _outputs(model, batches, logits_of, False)
+    probabilities = np.concatenate([found for (found,) in outputs])
     if isinstance(batches, ExampleBatches):
         probabilities = probabilities[np.argsort(batches.order)]
     if np.isnan(probabilities).any():
@@ -217,19 +162,10 @@ def probabilities_of(
     return probabilities
 
 
-def _softmax(logits: Array, batch: dict[str, Array]) -> tuple[Array, ...]:
-    return (jax.nn.softmax(logits, axis=-1),)
-
-
 def class_table(
     probabilities: NDArray[np.float32], classes: Sequence[str], files: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """A row an example: its number or its file, the likeliest class, the probability of each.
-
-    Args:
-        probabilities: float32 [N, classes].
-        classes: their names.
-        files: of the examples; default they are numbered from 0.
 
     Example:
         >>> table = class_table(np.array([[0.25, 0.75]], np.float32), ("cat", "dog"))

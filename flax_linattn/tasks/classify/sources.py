@@ -1,4 +1,4 @@
-"""Labeled examples of runs: what selects the parameters, files, generated data."""
+"""Labeled examples of runs: files, generated data, and which of them select the parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flax_linattn.tasks.spec import DataSpec
 
 C = TypeVar("C", bound=Config)
 P = TypeVar("P", bound="LabelSpec")
-Examples = TypeVar("Examples", LabelledImages, LabelledTexts)
+Examples = TypeVar("Examples", LabelledImages, LabelledTexts, data.TimeSeriesDataset)
 
 PATHFINDER_SIZE = 32
 """Default side of Long Range Arena's images."""
@@ -42,7 +42,7 @@ class LabelSpec(DataSpec):
 
     @property
     def kind(self) -> str:
-        """What examples are, and their classes: of other data that a model takes, too."""
+        """Kind of the examples, and their classes: those of other data that a model takes."""
         return f"examples of the classes {', '.join(self.classes)}"
 
 
@@ -64,7 +64,7 @@ class Source(abc.ABC, Generic[C, P]):
 
     @abc.abstractmethod
     def describe(self, config: C) -> P:
-        """What a run has to remember; scales are those of the training part."""
+        """The data spec of a run; scales are those of the training part."""
 
     @abc.abstractmethod
     def about(self, config: C) -> str:
@@ -76,14 +76,7 @@ class Source(abc.ABC, Generic[C, P]):
 
 
 class FileSource(Source[C, P], Generic[C, P, Examples]):
-    """Examples of files, of which a part is held out to select the parameters.
-
-    Args:
-        name: name of the data set.
-        train: training examples.
-        test: test examples, of the same classes.
-        options: how they are split.
-        checksum: of all of them.
+    """Training and test examples of files, of which a part selects the parameters.
 
     Attributes:
         fitted: examples that the parameters learn from.
@@ -93,27 +86,15 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
     """
 
     def __init__(
-        self, name: str, train: Examples, test: Examples, options: LabelData, checksum: str
+        self, train: Examples, test: Examples, select_on: str, fraction: float, seed: int
     ) -> None:
-        self.name, self.classes, self._checksum = name, train.classes, checksum
-        self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
+        self.name, self.classes = train.name, train.classes
         self.fitted: Examples = train
         self.validation: Examples = test
         self.test: Examples = test
-        if options.select_on != "test":
-            kept, held_out = data.stratified_split(
-                train.labels, options.validation_share, options.split_seed
-            )
+        if select_on != "test":
+            kept, held_out = data.stratified_split(train.labels, fraction, seed)
             self.fitted, self.validation = train.subset(kept), train.subset(held_out)
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Warnings about the files, each once."""
-        return self._notes
-
-    def checksum(self, config: C) -> str:
-        """Checksum of all examples and classes."""
-        return self._checksum
 
     def splits(self, config: C, problem: P, spans: int = 1) -> training.Splits:
         """Training examples in an order of each epoch's own; the others always alike."""
@@ -128,6 +109,27 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
         self, part: Examples, config: C, problem: P, spans: int, *, training: bool
     ) -> training.BatchSource:
         """Batches of a part, those to train on with the random order and changes of options."""
+
+
+class TreeSource(FileSource[C, P, Examples]):
+    """Images or texts of a folder or an archive, and the checksum of all of them."""
+
+    def __init__(
+        self, name: str, train: Examples, test: Examples, options: LabelData, checksum: str
+    ) -> None:
+        super().__init__(
+            train, test, options.select_on, options.validation_share, options.split_seed
+        )
+        self.name, self._checksum = name, checksum
+        self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._notes
+
+    def checksum(self, config: C) -> str:
+        """Checksum of all examples and classes."""
+        return self._checksum
 
     def counts(self, unit: str = "") -> str:
         """Numbers of examples to train, to validate and to test on, for people."""
@@ -148,14 +150,9 @@ def about_classes(classes: Sequence[str]) -> str:
 
 
 def drawn_batches(task: Drawable, config: Config, size: int, stream: int) -> data.DrawnBatches:
-    """Generated batches of an epoch of ``size`` examples.
+    """Generated batches of an epoch of ``size`` examples, from a random stream of the run's seed.
 
-    Args:
-        task: what generates examples.
-        config: the run's options.
-        size: examples of an epoch.
-        stream: an independent random stream of the run's seed: 0 is that of training, whose
-            examples are new in each epoch; those of other streams stay the same.
+    Examples of stream 0, that of training, are new in each epoch; those of others stay the same.
     """
     rows, fixed = min(config.fit.batch_size, size), stream > 0
     return data.DrawnBatches(
@@ -173,10 +170,9 @@ def drawn_splits(task: Drawable, config: Any) -> training.Splits:
     """Generated examples: training sees none twice; validation and test are always the same."""
     options: LabelData = config.data
     sizes = (options.epoch_size, options.validation_size, options.test_size)
-    train, validation, test = (
-        drawn_batches(task, config, size, stream) for stream, size in enumerate(sizes)
+    return training.Splits(
+        *(drawn_batches(task, config, size, stream) for stream, size in enumerate(sizes))
     )
-    return training.Splits(train, validation, test)
 
 
 def drawn_checksum(splits: training.Splits) -> str:
@@ -194,15 +190,7 @@ def about_drawn(name: str, options: LabelData, what: str) -> str:
 
 
 def data_path(path: Path) -> Path:
-    """The path, or the only file of a folder, as ``data fetch`` leaves an archive.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "texts.tar.gz").write_bytes(b"")
-        >>> data_path(folder).name
-        'texts.tar.gz'
-    """
+    """The path, or the only file of a folder, as ``data fetch`` leaves an archive."""
     if not path.is_dir():
         return path
     inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
@@ -210,16 +198,7 @@ def data_path(path: Path) -> Path:
 
 
 def read_images(path: Path, image_size: int) -> tuple[LabelledImages, LabelledImages]:
-    """Images to learn from and to test on, of two classes or more.
-
-    Args:
-        path: the folder or archive.
-        image_size: height and width that they are brought to; 0 = as they are.
-
-    Raises:
-        ValueError: a damaged file, images of several shapes, or a single class.
-        FileNotFoundError: there is nothing.
-    """
+    """Training and test images of two classes or more, of this height and width unless it is 0."""
     try:
         train, test = load_images(data_path(path), size=image_size or None)
     except OptionError as error:
@@ -231,11 +210,7 @@ def read_images(path: Path, image_size: int) -> tuple[LabelledImages, LabelledIm
 
 
 def check_classes(path: Path, classes: Sequence[str]) -> None:
-    """Refuses a single class.
-
-    Raises:
-        ValueError: there is nothing to distinguish.
-    """
+    """Refuses a single class."""
     if len(classes) < 2:
         raise ValueError(
             f"{path}: expected at least two classes to tell apart, got {', '.join(classes)}; add "

@@ -304,11 +304,11 @@ def test_photos_lie_as_viewers_show_them(tmp_path):
         exif[0x0112] = orientation
         one.save(tmp_path / name, exif=exif, quality=100, subsampling=0)
     image.save(tmp_path / "damaged.jpg", exif=b"Exif\0\0no metadata", quality=100, subsampling=0)
-    found = decode.decode_images(FileTree(tmp_path), [*names, "damaged.jpg"], None)
-    for pixels in found.pixels:
+    found, notes = decode.decode_images(FileTree(tmp_path), [*names, "damaged.jpg"], None)
+    for pixels in found:
         assert np.abs(pixels.astype(int) - upright).max() < 40  # JPEG blurs edges
         assert np.abs(pixels[:4].astype(int) - upright[:4]).mean() < 4
-    assert found.notes[1:] == ("images turned upright, as their EXIF metadata say: 7",)
+    assert notes[1:] == ("images turned upright, as their EXIF metadata say: 7",)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_a_damaged_image_of_an_archive_is_named(tmp_path):
 
 def test_images_beyond_memory_are_refused_with_advice(tmp_path, monkeypatch):
     two(tmp_path)
-    monkeypatch.setattr(decode, "MOST_PIXELS", 4 * 3 * 5 * 5)
+    monkeypatch.setattr(decode, "MAX_PIXELS", 4 * 3 * 5 * 5)
     for size in (None, 6):
         with pytest.raises(DataFormatError, match=r"pixels of at most 300 bytes.* at most 5"):
             load_images(tmp_path, size=size)
@@ -429,7 +429,7 @@ def test_damaged_arrays_of_images_are_named(kind, name, change, message, tmp_pat
 def test_a_gz_of_idx_that_grows_without_end_is_bounded(tmp_path, monkeypatch):
     from flax_linattn.data.images import idx
 
-    monkeypatch.setattr(idx, "MOST_PIXELS", 2**20)
+    monkeypatch.setattr(idx, "MAX_PIXELS", 2**20)
     folder = samples.write_idx(tmp_path, 20, zipped=True)
     with gzip.open(folder / "train-images-idx3-ubyte.gz", "wb") as file:
         file.write(struct.pack(">4I", 0x803, 20, 28, 28) + bytes(2**24))

@@ -10,12 +10,10 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.images import load_images
-from flax_linattn.data.images.pickles import read_pickle
+from flax_linattn.data.images import cifar10, load_images
+from flax_linattn.data.images.cifar10 import read_pickle
 from tests.data.images.samples import write_cifar10
 
 BATCH = {
@@ -23,6 +21,7 @@ BATCH = {
     b"labels": [6, 9, 9],
     b"data": np.arange(12, dtype=np.uint8).reshape(3, 4),
     b"filenames": [b"a.png", b"b\xff.png", b"c.png"],
+    b"others": [None, True, -(2**70), 0.5, "text"],
 }
 
 # As Python 2 and its NumPy wrote the official files: texts are bytes, and so is the data.
@@ -34,8 +33,12 @@ PYTHON2 = (
 )
 
 
-def test_what_python_2_wrote():
-    found = read_pickle("a", PYTHON2)
+def test_what_python_2_wrote(bounded):
+    """Whatever size the file says before the bytes."""
+    large = PYTHON2.replace(b"K\x00\x85U\x01b", b"\x8a\x06" + bytes(5) + b"\x01\x85U\x01b")
+    assert len(large) > len(PYTHON2)
+    with bounded():
+        found = read_pickle("a", large)
     assert found["labels"] == [6, 9] and found["filenames"] == ["a.png"]
     assert found["data"].tolist() == [[0, 1, 2], [253, 254, 255]]
     known = pickle.loads(PYTHON2, encoding="bytes")  # NumPy's own way
@@ -45,23 +48,8 @@ def test_what_python_2_wrote():
 @pytest.mark.parametrize("protocol", range(5))
 def test_what_python_3_writes(protocol):
     found = read_pickle("a", pickle.dumps(BATCH, protocol=protocol))
-    assert found["labels"] == BATCH[b"labels"] and found["filenames"] == BATCH[b"filenames"]
+    assert all(found[name] == BATCH[name.encode()] for name in ("labels", "filenames", "others"))
     assert found["data"].dtype == np.uint8 and np.array_equal(found["data"], BATCH[b"data"])
-
-
-@given(
-    st.dictionaries(
-        st.text(max_size=5),
-        st.one_of(
-            *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
-            st.lists(st.integers(-(2**70), 2**70)),
-        ),
-        max_size=5,
-    ),
-    st.integers(2, 4),
-)
-def test_plain_values_come_back(value, protocol):
-    assert read_pickle("a", pickle.dumps(value, protocol=protocol)) == value
 
 
 class Runs:
@@ -74,21 +62,13 @@ class Runs:
         return self.what
 
 
-def of_names(module, name, argument=b"x"):
-    """What calls any function that there is, by its name."""
-    return b"c" + module + b"\n" + name + b"\n(S'" + argument + b"'\ntR."
-
-
-@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("protocol", [2, 5])
 @pytest.mark.parametrize(
     "make",
     [
         lambda file: Runs(os.system, f"touch {file}"),
-        lambda file: Runs(subprocess.check_call, ["touch", str(file)]),
         lambda file: Runs(builtins.eval, f"open({str(file)!r}, 'w')"),
-        lambda file: Runs(builtins.open, str(file), "w"),
-        lambda file: Runs(os.makedirs, str(file)),
-        lambda file: {b"data": Runs(os.system, f"touch {file}")},
+        lambda file: {b"data": Runs(os.makedirs, str(file))},
         lambda file: Runs(np.load, str(file)),
         lambda file: Runs(np.dtype, Runs(os.system, f"touch {file}")),
         lambda file: Runs(getattr, "", "join"),
@@ -96,25 +76,26 @@ def of_names(module, name, argument=b"x"):
 )
 def test_nothing_is_run(make, protocol, tmp_path):
     file = tmp_path / "ran"
-    content = pickle.dumps(make(file), protocol=protocol)
     with pytest.raises(DataFormatError, match="a: expected a pickle of plain values and arrays"):
-        read_pickle("a", content)
+        read_pickle("a", pickle.dumps(make(file), protocol=protocol))
     assert not file.exists()
 
 
-def test_nothing_is_imported(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"imported_by_a_pickle\nf",
+        b"numpy.core.multiarray.imported_by_a_pickle\n_reconstruct",
+        b"numpy\ndtype.imported_by_a_pickle",
+    ],
+)
+def test_nothing_is_imported(name, tmp_path, monkeypatch):
     (tmp_path / "imported_by_a_pickle.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    for content in (
-        of_names(b"imported_by_a_pickle", b"f"),
-        of_names(b"numpy.core.multiarray.imported_by_a_pickle", b"_reconstruct"),
-        of_names(b"numpy", b"dtype.imported_by_a_pickle"),
-    ):
-        with pytest.raises(DataFormatError, match=r"the name '(imported_by|numpy)"):
-            read_pickle("a", content)
+    with pytest.raises(DataFormatError, match=r"the name '(imported_by|numpy)"):
+        read_pickle("a", b"c" + name + b"\n(S'x'\ntR.")
 
 
-PLAIN = (np.ndarray, int, float, str, bytes, list, tuple, dict)
 DEEP = b"K\x00" + b"\x85" * 100_000
 LAUGHS = (
     b"(]q\x00K\x07a"
@@ -132,39 +113,37 @@ REFUSED = {
     "a byte array of 2**60 bytes": b"\x80\x05\x96" + (2**60).to_bytes(8, "little") + b".",
     "bytes of 2**60": b"\x80\x04\x8e" + (2**60).to_bytes(8, "little") + b".",
     "a number of 2**31 bytes": b"\x80\x02\x8b\xff\xff\xff\x7f.",
+    "a memory of 2**32": b"\x80\x02K\x00r\xff\xff\xff\xff.",
+    "a memory of 10**12": b"K\x00p1000000000000\n.",
+    "tuples, one in the other": b"\x80\x02" + DEEP + b".",
     "the same as a key": b"\x80\x02}" + DEEP + b"K\x00s.",
+    "lists of lists": b"\x80\x02" + LAUGHS + b".",
     "floats": pickle.dumps({b"data": np.zeros(3)}, protocol=2),
     "objects": pickle.dumps({b"data": np.array([None, {}])}, protocol=2),
-    "a dtype": pickle.dumps(np.dtype("u1"), protocol=2),
-    "a class": pickle.dumps(np.ndarray, protocol=2),
-    "a class inside": pickle.dumps({b"data": np.ndarray}, protocol=2),
     "another number of bytes": PYTHON2.replace(b"U\x06\x00\x01\x02\xfd", b"U\x05\x01\x02\xfd"),
     "a shape below zero": PYTHON2.replace(
         b"K\x02K\x03\x86", b"J\xfe\xff\xff\xffJ\xfd\xff\xff\xff\x86"
     ),
     "a state of a class": b"\x80\x02cnumpy\nndarray\n}U\x04nameU\x01xsb.",
+    "a state of a function": b"\x80\x02c_codecs\nencode\n}U\x08__call__K\x01sb.",
     "nothing": b"",
     "a text": b"some text",
     "half": PYTHON2[:80],
 }
 
 
-HARMLESS = {
-    "a memory of 2**32": b"\x80\x02K\x00r\xff\xff\xff\xff.",
-    "a memory of 10**12": b"K\x00p1000000000000\n.",
-    "tuples, one in the other": b"\x80\x02" + DEEP + b".",
-    "lists of lists": b"\x80\x02" + LAUGHS + b".",
-}
-
-
-@pytest.mark.parametrize("name", HARMLESS)
-def test_what_would_take_memory_takes_none(name, bounded):
-    with bounded():
-        read_pickle("a", HARMLESS[name])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name, bounded):
+    """In bounded memory and time; a later pickle is read as if there had been none."""
+    with bounded(), pytest.raises(DataFormatError) as caught:
+        read_pickle("the place", REFUSED[name])
+    assert str(caught.value).startswith("the place: expected a pickle of plain values")
+    assert len(str(caught.value)) < 400
+    assert read_pickle("a", pickle.dumps(BATCH, protocol=2))["labels"] == [6, 9, 9]
 
 
 @pytest.mark.parametrize("key", ["data", "labels"])
-@pytest.mark.parametrize("value", [LAUGHS, DEEP])
+@pytest.mark.parametrize("value", [LAUGHS, DEEP, b"cnumpy\nndarray\n", b"cnumpy\ndtype\n"])
 def test_no_message_prints_what_is_endless(key, value, tmp_path, bounded):
     folder = write_cifar10(tmp_path, 1, "python")
     others = pickle.loads((folder / "test_batch").read_bytes())
@@ -173,21 +152,6 @@ def test_no_message_prints_what_is_endless(key, value, tmp_path, bounded):
     (folder / "test_batch").write_bytes(pickle.dumps(others, protocol=2)[:-1] + text)
     with bounded(), pytest.raises(DataFormatError, match=f"test_batch: expected .* under '{key}'"):
         load_images(folder)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name, bounded):
-    with bounded(), pytest.raises(DataFormatError) as caught:
-        read_pickle("the place", REFUSED[name])
-    assert str(caught.value).startswith("the place: expected a pickle of plain values")
-    assert len(str(caught.value)) < 400
-
-
-def test_stand_ins_keep_nothing_between_files():
-    """A pickle may set attributes of what it names; of a name there is nothing to set."""
-    with pytest.raises(DataFormatError):
-        read_pickle("a", b"\x80\x02c_codecs\nencode\n}U\x08__call__K\x01sb.")
-    assert read_pickle("a", pickle.dumps(BATCH, protocol=2))["labels"] == [6, 9, 9]
 
 
 def mutated(content, draw):
@@ -219,28 +183,21 @@ def test_damaged_pickles_are_refused_or_values(count, seed, monkeypatch):
         monkeypatch.setattr(module, name, never)
     draw = random.Random(seed)
     whole = [PYTHON2, *(pickle.dumps(BATCH, protocol=protocol) for protocol in range(5))]
-    counts = {"value": 0, "refused": 0}
-    begin = time.process_time()
+    refused, begin = 0, time.process_time()
     for _ in range(count):
-        content = mutated(draw.choice(whole), draw)
         try:
-            found = read_pickle("a", content)
+            found = read_pickle("a", mutated(draw.choice(whole), draw))
         except DataFormatError:
-            counts["refused"] += 1
+            refused += 1
             continue
-        counts["value"] += 1
-        values = list(found.values()) if isinstance(found, dict) else [found]
-        for value in values:
-            assert isinstance(
-                value, (np.ndarray, int, float, str, bytes, list, tuple, dict, type(None))
-            )
-            assert not isinstance(value, np.ndarray) or value.dtype == np.uint8
-    assert min(counts.values()) > count / 20, counts
+        arrays = [value for value in found.values() if isinstance(value, np.ndarray)]
+        assert all(array.dtype == np.uint8 for array in arrays)
+    assert count / 20 < refused < count * 19 / 20
     assert time.process_time() - begin < 10 + count / 500
 
 
-def test_a_batch_of_the_official_size(bounded):
-    """As Python 3 writes it for Python 2: each name of a file is a call."""
+def test_a_batch_of_the_official_size(bounded, monkeypatch):
+    """As Python 3 writes it for Python 2: each file name is a call. Larger ones are refused."""
     batch = {
         b"labels": [7] * 10_000,
         b"data": np.zeros((10_000, 3072), np.uint8),
@@ -249,3 +206,6 @@ def test_a_batch_of_the_official_size(bounded):
     content = pickle.dumps(batch, protocol=2)
     with bounded():
         assert read_pickle("a", content)["data"].shape == (10_000, 3072)
+    monkeypatch.setattr(cifar10, "MAX_PICKLE_SIZE", len(content) - 1)
+    with pytest.raises(DataFormatError, match=r"31,\d\d\d,\d\d\d bytes, more than 31,"):
+        read_pickle("a", content)

@@ -13,7 +13,7 @@ from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec, ClassifyStream
-from flax_linattn.tasks.classify.series.data import load_data, make_batches, notes
+from flax_linattn.tasks.classify.series.data import find_notes, load_data, make_batches
 from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, succeed
 
 
@@ -329,7 +329,7 @@ def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
             ):
                 load_data(files)
             continue
-        told = notes(*load_data(files))
+        told = find_notes(*load_data(files))
         assert told == [
             "missing values, interpolated over time: 26",
             "values to train so far out that they flatten all others of their channel: 1 (dim_0 "

@@ -16,17 +16,16 @@ from flax_linattn import tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.sets.listops import LISTOPS_TOKENS, evaluate_listops
 from flax_linattn.tasks.classify import SequenceConfig
-from flax_linattn.tasks.classify.metrics import make_label_loss
-from flax_linattn.tasks.classify.tokens.alphabets import ALPHABETS
-from flax_linattn.tasks.classify.tokens.baselines import (
-    ORDERS,
-    Example,
-    FirstToken,
-    NaiveBayes,
-    examples,
-    runs_of,
+from flax_linattn.tasks.classify.baselines import (
+    MAX_ORDER,
+    first_token,
+    naive_bayes,
+    ngrams_of,
+    sequences_of,
 )
-from flax_linattn.tasks.classify.tokens.presets import PRESETS
+from flax_linattn.tasks.classify.metrics import make_label_loss
+from flax_linattn.tasks.classify.tokens.data import ALPHABETS
+from flax_linattn.tasks.classify.tokens.options import PRESETS
 from tests.data.images.samples import write_image_folder, write_texts
 from tests.tasks.commands import SIZES
 
@@ -193,45 +192,44 @@ def test_lines_are_read_as_the_data_spell_them():
 def test_naive_bayes_as_computed_with_tables_of_words():
     """By the runs themselves, in a dictionary, instead of by their places in a table."""
     rng = np.random.default_rng(0)
-    some = [
-        Example(rng.integers(0, 4, rng.integers(1, 9)), int(rng.integers(3))) for _ in range(60)
-    ]
-    fitted, asked = some[:40], some[40:]
+    some = [(rng.integers(0, 4, rng.integers(1, 9)), int(rng.integers(3))) for _ in range(60)]
+    fitted, new = some[:40], [tokens for tokens, _ in some[40:]]
 
     def words(tokens):
         text = tokens.tolist()
-        return {tuple(text[i : i + n]) for n in ORDERS for i in range(len(text) - n + 1)}
+        orders = range(1, MAX_ORDER + 1)
+        return {tuple(text[i : i + n]) for n in orders for i in range(len(text) - n + 1)}
 
     counts = [Counter() for _ in range(3)]
-    for example in fitted:
-        counts[example.label].update(words(example.tokens))
-    labels = Counter(example.label for example in fitted)
+    for tokens, label in fitted:
+        counts[label].update(words(tokens))
+    labels = Counter(label for _, label in fitted)
     size = 2**20
     expected = []
-    for example in asked:
+    for tokens in new:
         scores = [
             math.log(labels[c])
             + sum(
                 math.log((1 + counts[c][word]) / (size + sum(counts[c].values())))
-                for word in words(example.tokens)
+                for word in words(tokens)
             )
             for c in range(3)
         ]
         expected.append(int(np.argmax(scores)))
-    bayes = NaiveBayes(fitted, 3)
-    assert bayes.predict(e.tokens for e in asked).tolist() == expected
-    assert bayes.num_fitted == 40
+    found = naive_bayes(fitted, new, 3)
+    assert found.labels.tolist() == expected and found.num_fitted == 40
 
 
-def test_runs_of_tokens_do_not_collide_where_there_are_few():
+def test_ngrams_do_not_collide_where_there_are_few():
     tokens = np.arange(300) % 17
-    assert len(runs_of(tokens)) == 17 * len(ORDERS)
-    assert len(runs_of(tokens[:0])) == 0
+    assert len(ngrams_of(tokens)) == 17 * MAX_ORDER
+    assert len(ngrams_of(tokens[:0])) == 0
 
 
 def test_the_first_token_tells_a_class():
-    fitted = [Example(np.array([2, 1]), 1), Example(np.array([2]), 1), Example(np.array([2]), 0)]
-    assert FirstToken(fitted, 3, 2).predict([np.array([2, 0]), np.array([0])]).tolist() == [1, 0]
+    fitted = [(np.array([2, 1]), 1), (np.array([2]), 1), (np.array([2]), 0)]
+    found = first_token(fitted, [np.array([2, 0]), np.array([0])], 3, 2)
+    assert found.labels.tolist() == [1, 0] and found.num_fitted == 3
 
 
 def test_examples_leave_out_padding_and_filler():
@@ -247,8 +245,8 @@ def test_examples_leave_out_padding_and_filler():
                 "weight": np.array([1.0, 0.0]),
             }
 
-    (example,) = examples(One())
-    assert example.tokens.tolist() == [1, 2] and example.label == 4
+    ((tokens, label),) = sequences_of(One())
+    assert tokens.tolist() == [1, 2] and label == 4
 
 
 # -- loss and recipe -----------------------------------------------------------------------

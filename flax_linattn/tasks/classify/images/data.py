@@ -24,9 +24,9 @@ from flax_linattn.tasks.classify.images.options import ImageConfig, ImageData
 from flax_linattn.tasks.classify.sources import (
     PATHFINDER_CLASSES,
     PATHFINDER_SIZE,
-    FileSource,
     LabelSpec,
     Source,
+    TreeSource,
     about_classes,
     about_drawn,
     drawn_checksum,
@@ -82,17 +82,8 @@ class ImageSpec(LabelSpec):
             positive(deviation=value)
 
 
-class FileImages(FileSource[ImageConfig, ImageSpec, LabelledImages]):
-    """Images of a folder or an archive.
-
-    Args:
-        options: of the data.
-        folder: where they are.
-
-    Raises:
-        ValueError: a damaged file, or none of such a kind.
-        FileNotFoundError: there is nothing.
-    """
+class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
+    """Images of a folder or an archive."""
 
     def __init__(self, options: ImageData, folder: Path) -> None:
         train, test = read_images(folder, options.image_size)
@@ -111,7 +102,6 @@ class FileImages(FileSource[ImageConfig, ImageSpec, LabelledImages]):
         )
 
     def about(self, config: ImageConfig) -> str:
-        """Sizes."""
         size = _by(self.test.image_shape)
         return f"{self.name}: images of {size}, {self.counts()}\n{about_classes(self.classes)}"
 
@@ -150,11 +140,7 @@ def image_batches(
 
 
 class DrawnImages(Source[ImageConfig, ImageSpec]):
-    """Pathfinder, generated: whether a dashed curve joins two dots.
-
-    Args:
-        options: of the data.
-    """
+    """Pathfinder, generated: whether a dashed curve joins two dots."""
 
     def __init__(self, options: ImageData) -> None:
         self.name, self.classes = "pathfinder", PATHFINDER_CLASSES
@@ -174,13 +160,11 @@ class DrawnImages(Source[ImageConfig, ImageSpec]):
         )
 
     def about(self, config: ImageConfig) -> str:
-        """Sizes."""
         size = self._task.size
         what = f"images of {size} x {size} x 1, {about_classes(self.classes)}"
         return about_drawn(self.name, config.data, what)
 
     def splits(self, config: ImageConfig, problem: ImageSpec, spans: int = 1) -> training.Splits:
-        """Training never sees an image twice; validation and test are always the same."""
         task = _ScaledPathfinder(self._task, problem.mean[0], problem.deviation[0])
         return drawn_splits(task, config)
 
@@ -213,10 +197,7 @@ def _moments(
 
 
 def image_names(file: Path) -> list[str]:
-    """Names of the images of a folder or an archive, at any depth, or of a single image.
-
-    A note on stderr says how many files are left out.
-    """
+    """Names of the images of a folder or an archive, at any depth, or of a single image."""
     if file.is_file() and is_image(file.name):
         return [file.name]
     tree = FileTree(file)
@@ -227,16 +208,7 @@ def image_names(file: Path) -> list[str]:
 
 
 def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages:
-    """Images to predict, brought to the run's size where it has one; their labels are 0.
-
-    Args:
-        run: the trained run.
-        file: as in ``image_names``.
-        names: of the images.
-
-    Raises:
-        ValueError: a damaged file, or one of another shape than the run was trained on.
-    """
+    """Images of these names to predict, of the run's size where it has one; their labels are 0."""
     tree = FileTree(file.parent if file.is_file() and is_image(file.name) else file)
     shape = run.problem.image_shape
     size = run.config.data.image_size or None

@@ -100,10 +100,6 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         """Of a single image, or of all below a folder or in an archive, by name.
 
         Without a file, or where a folder holds an official format, those that are tested on.
-
-        Raises:
-            ValueError: a damaged file, or one of another shape than the run was trained on.
-            FileNotFoundError: there is nothing.
         """
         names = [] if file is None else image_names(file)
         if file is None or not names:
@@ -111,11 +107,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         return image_batches(read_unlabeled(run, file, names), run.config, run.problem), names
 
     def stream(self, run: Run, options: ImageStreamOptions) -> NoReturn:
-        """Refused: an image comes as a whole.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refused: an image comes as a whole."""
         raise OptionError(
             "a run on images does not stream, for an image comes as a whole; to stream pixels, "
             "train on them as a sequence.",

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
-from flax_linattn import data, training
+from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, listed, same_number
 from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
-from flax_linattn.tasks.classify.sources import LabelSpec, Source, about_classes
+from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
@@ -74,7 +72,7 @@ class ClassifySpec(LabelSpec):
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
 
 
-class SeriesSource(Source[ClassifyConfig, ClassifySpec]):
+class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDataset]):
     """Labeled time series, of which a stratified part is held out to select the parameters.
 
     Args:
@@ -83,10 +81,7 @@ class SeriesSource(Source[ClassifyConfig, ClassifySpec]):
         config: the run's options.
 
     Attributes:
-        files: the training and the test series, as given.
-        fitted: what the parameters learn from, without missing values.
-        validation: what selects them.
-        test: what they are tested on.
+        files: the training and the test series, as given; all others have no missing values.
 
     Raises:
         ValueError: the classes are too small for a part that validates.
@@ -95,30 +90,32 @@ class SeriesSource(Source[ClassifyConfig, ClassifySpec]):
     def __init__(
         self, train: data.TimeSeriesDataset, test: data.TimeSeriesDataset, config: ClassifyConfig
     ) -> None:
-        self.name, self.classes = train.name, train.classes
+        of_data = config.data
+        super().__init__(
+            complete(train),
+            complete(test),
+            of_data.select_on,
+            of_data.validation_fraction,
+            config.seed,
+        )
         self.files = train, test
-        self.fitted, self.test = complete(train), complete(test)
-        self.validation = self.test
-        if config.data.select_on != "test":
-            kept, held_out = data.stratified_split(
-                train.labels, config.data.validation_fraction, config.seed
-            )
-            train = self.fitted
-            self.fitted, self.validation = train.subset(kept), train.subset(held_out)
 
     @property
-    def notes(self) -> Sequence[str]:
-        """Missing values, outliers."""
-        return notes(*self.files)
+    def notes(self) -> list[str]:
+        return find_notes(*self.files)
 
     def describe(self, config: ClassifyConfig) -> ClassifySpec:
         """Names, lengths, scales."""
         train, test = self.files
+        longest = int(max(train.lengths.max(), test.lengths.max()))
+        # Lengths for equal fractions of the training sequences.
+        fractions = np.linspace(0, 1, config.data.buckets + 1)[1:-1]
+        shorter = np.ceil(np.quantile(self.fitted.lengths, fractions)).astype(int).tolist()
         return ClassifySpec(
             dataset=train.name,
             channels=train.channels,
             classes=train.classes,
-            lengths=_bucket_lengths(self.fitted, train, test, config.data.buckets),
+            lengths=(*shorter, longest),
             standardizer=data.Standardizer.fit(self.fitted.series),
             checksum={"train": checksum_of(train), "test": checksum_of(test)},
         )
@@ -133,25 +130,22 @@ class SeriesSource(Source[ClassifyConfig, ClassifySpec]):
             f"{about_classes(train.classes)}"
         )
 
-    def splits(
-        self, config: ClassifyConfig, problem: ClassifySpec, spans: int = 1
-    ) -> training.Splits:
+    def part_batches(
+        self,
+        part: data.TimeSeriesDataset,
+        config: ClassifyConfig,
+        problem: ClassifySpec,
+        spans: int,
+        *,
+        training: bool,
+    ) -> data.BucketBatches:
         """Sequences of one length a batch."""
-        batches = partial(make_batches, config=config, problem=problem, spans=spans)
-        return training.Splits(
-            batches(self.fitted, seed=config.seed),
-            batches(self.validation, seed=None),
-            batches(self.test, seed=None),
-        )
+        seed = config.seed if training else None
+        return make_batches(part, config, problem, seed=seed, spans=spans)
 
 
 def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
-    """The training and the test data of a run, on the same classes.
-
-    Raises:
-        ValueError: a damaged file, two that do not belong together, or a value beyond float32.
-        FileNotFoundError: a file is missing.
-    """
+    """The training and the test data of a run, on the same classes."""
     if files.train_file is None or files.test_file is None:
         return data.japanese_vowels()
     train = data.load_dataset(files.train_file)
@@ -167,12 +161,7 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
 
 
 def load_train(run: Run) -> data.TimeSeriesDataset:
-    """A run's whole training data, with the sequences that select its parameters.
-
-    Raises:
-        ValueError: they have changed.
-        FileNotFoundError: the file is missing.
-    """
+    """A run's whole training data, unchanged, with the sequences that select its parameters."""
     if run.data is not None:
         train: data.TimeSeriesDataset = run.data.files[0]
         return train
@@ -185,24 +174,14 @@ def load_train(run: Run) -> data.TimeSeriesDataset:
 
 
 def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset:
-    """A run's test data, or those of another file, on the run's classes.
-
-    Raises:
-        ValueError: other channels or classes than the run was trained on; the run's own file has
-            changed.
-        FileNotFoundError: the file is missing.
-    """
+    """A run's unchanged test data, or those of another file, of the run's channels and classes."""
     path = run.config.data.test_file if test_file is None else test_file
     if path is None:
         test = data.japanese_vowels()[1]
     else:
         with reading_data(test_file is None):
             test = data.load_dataset(path).with_classes(run.problem.classes)
-    if test.num_channels != len(run.problem.channels):
-        raise ValueError(
-            f"{test.name} has {test.num_channels} channels, the run was trained on "
-            f"{len(run.problem.channels)}; give a file of the same problem."
-        )
+    check_channels(run, test, "a file")
     if test_file is None and checksum_of(test) != run.problem.checksum["test"]:
         raise OptionError(
             f"the data of the run have changed since ({test.name}, {test.num_examples} "
@@ -212,16 +191,17 @@ def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset
     return test
 
 
+def check_channels(run: Run, dataset: data.TimeSeriesDataset, what: str) -> None:
+    """Refuses sequences with another number of channels than the run's."""
+    if dataset.num_channels != len(run.problem.channels):
+        raise ValueError(
+            f"{dataset.name} has {dataset.num_channels} channels, the run was trained on "
+            f"{len(run.problem.channels)}; give {what} of the same problem."
+        )
+
+
 def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
-    """Refuses values that float32 cannot hold.
-
-    Args:
-        source: of the sequences, for the message.
-        dataset: the sequences.
-
-    Raises:
-        ValueError: there is one; names its place.
-    """
+    """Refuses values that float32 cannot hold, and names their place in the source."""
     for index, values in enumerate(dataset.series):
         if (beyond := np.argwhere(np.abs(values) > MAX_VALUE)).size:
             step, channel = beyond[0].tolist()
@@ -232,43 +212,38 @@ def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
             )
 
 
-def notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
+def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
     """Missing values, channels that hardly change, values that flatten all others of theirs."""
-    found = []
+    notes = []
     missing = sum(int(np.isnan(x).sum()) for part in (train, test) for x in part.series)
     if missing:
-        found.append(f"missing values, interpolated over time: {missing}")
+        notes.append(f"missing values, interpolated over time: {missing}")
     for what, part in (("to train", train), ("to test", test)):
-        if few := _nearly_still(part):
-            found.append(
-                f"channels {what} of one value but for a few steps ({listed(few)}): {len(few)}"
+        values, channels = np.concatenate(part.series), part.channels
+        still = [
+            f"{channels[found.channel]} {found.value:g} but for {len(found.rows)}, the first "
+            f"{_place(part, int(found.rows[0]), found.channel)}"
+            for found in find_still(values)
+        ]
+        if still:
+            notes.append(
+                f"channels {what} of one value but for a few steps ({listed(still)}): {len(still)}"
             )
-        if outliers := _outliers(part):
-            found.append(
+        outliers = [
+            f"{channels[channel]} {_place(part, row, channel)}"
+            for row, channel in find_outliers(values).tolist()
+        ]
+        if outliers:
+            notes.append(
                 f"values {what} so far out that they flatten all others of their channel: "
                 f"{len(outliers)} ({listed(outliers, 3)}); write ? where one stands for a missing "
                 "value"
             )
-    return found
-
-
-def _nearly_still(dataset: data.TimeSeriesDataset) -> list[str]:
-    return [
-        f"{dataset.channels[found.channel]} {found.value:g} but for {len(found.rows)}, the first "
-        f"{_place(dataset, int(found.rows[0]), found.channel)}"
-        for found in find_still(np.concatenate(dataset.series))
-    ]
-
-
-def _outliers(dataset: data.TimeSeriesDataset) -> list[str]:
-    return [
-        f"{dataset.channels[channel]} {_place(dataset, row, channel)}"
-        for row, channel in find_outliers(np.concatenate(dataset.series)).tolist()
-    ]
+    return notes
 
 
 def _place(dataset: data.TimeSeriesDataset, row: int, channel: int) -> str:
-    """A value, and where it stands, by its row in all sequences one behind the other."""
+    """A value and its place, by its row in the concatenated sequences."""
     ends = np.cumsum(dataset.lengths)
     sequence = int(np.searchsorted(ends, row, side="right"))
     step = row - int(ends[sequence] - dataset.lengths[sequence])
@@ -293,11 +268,7 @@ def make_batches(
     seed: int | None,
     spans: int = 1,
 ) -> data.BucketBatches:
-    """Batches whose length is a multiple of ``spans``, where the model allows it.
-
-    Raises:
-        ValueError: a sequence is longer than the model can take.
-    """
+    """Batches whose length is a multiple of ``spans``, where the model allows it."""
     standardizer, scaling = problem.standardizer, config.data.scaling
     if scaling != "train":
         standardizer = data.Standardizer.fit(dataset.series)
@@ -312,25 +283,8 @@ def make_batches(
     lengths = [-(-length // spans) * spans for length in (*problem.lengths[:-1], longest)]
     series = standardizer.apply(dataset.series, dataset.channels)
     if scaling == "each-across-channels":
-        series = tuple(_scale_across_channels(values) for values in series)
+        centered = [values - values.mean(axis=0) for values in series]
+        series = tuple(x / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) for x in centered)
     values, mask = data.pad(series, lengths[-1])
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     return data.BucketBatches(arrays, config.fit.batch_size, lengths=lengths, seed=seed)
-
-
-def _scale_across_channels(values: NDArray) -> NDArray:
-    """Centred over time, then each step scaled over its channels: x [T, C] -> [T, C]."""
-    centred = values - values.mean(axis=0)
-    return centred / np.sqrt(centred.var(axis=1, keepdims=True) + 1e-5)
-
-
-def _bucket_lengths(
-    fitted: data.TimeSeriesDataset,
-    train: data.TimeSeriesDataset,
-    test: data.TimeSeriesDataset,
-    buckets: int,
-) -> tuple[int, ...]:
-    """Lengths for equal shares of the sequences to train on, and that of the longest of all."""
-    shares = np.linspace(0, 1, buckets + 1)[1:-1]
-    longest = int(max(train.lengths.max(), test.lengths.max()))
-    return (*np.ceil(np.quantile(fitted.lengths, shares)).astype(int).tolist(), longest)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import CLASSIFIER_LAYERS, Layers
+from flax_linattn.tasks.classify.label_options import check_fraction
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
@@ -41,25 +42,15 @@ class ClassifyData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        files = (self.train_file, self.test_file)
-        if (files[0] is None) != (files[1] is None):
-            raise OptionError(
-                "give both files, to train and to test, or neither for JapaneseVowels.",
-                "train_file",
-                "test_file",
-            )
-        if files[0] is not None and files[0] == files[1]:
-            raise OptionError(
-                f"the files to train and to test are the same, {files[0]}.",
-                "train_file",
-                "test_file",
-            )
+        train, test = self.train_file, self.test_file
+        names = ("train_file", "test_file")
+        if (train is None) != (test is None):
+            message = "give both files, to train and to test, or neither for JapaneseVowels."
+            raise OptionError(message, *names)
+        if train is not None and train == test:
+            raise OptionError(f"the files to train and to test are the same, {train}.", *names)
         at_least(1, buckets=self.buckets)
-        if not 0 < self.validation_fraction < 1:
-            raise OptionError(
-                f"validation_fraction must be between 0 and 1, got {self.validation_fraction}.",
-                "validation_fraction",
-            )
+        check_fraction(validation_fraction=self.validation_fraction)
 
 
 @dataclasses.dataclass(frozen=True)

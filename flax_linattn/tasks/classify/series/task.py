@@ -23,6 +23,7 @@ from flax_linattn.tasks.classify.metrics import probabilities_of
 from flax_linattn.tasks.classify.series.data import (
     ClassifySpec,
     SeriesSource,
+    check_channels,
     check_values,
     complete,
     load_data,
@@ -83,11 +84,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         problem: ClassifySpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Classifier:
-        """A ``models.SequenceClassifier``, or a ``models.PerceiverReader`` where latents read.
-
-        Raises:
-            ValueError: an option that the model does not take.
-        """
+        """A ``models.SequenceClassifier``, or a ``models.PerceiverReader`` where latents read."""
         model = config.model
         layers, rngs = config.layers.map_mechanisms(placement.mechanism), nnx.Rngs(config.seed)
         if model.latents is not None:
@@ -124,7 +121,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         """The metric that selects the parameters.
 
         Time-Series-Library's early stopping watches the accuracy; on a small held-out part the loss
-        tells more.
+        is less noisy.
         """
         return "accuracy" if config.data.select_on == "test" else "loss"
 
@@ -144,10 +141,8 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Metrics, figures of each class, confusions."""
         report = super().test(run, batches)
-        first = {
-            "dataset": run.problem.dataset,
-            "mechanism": mechanism_name(run.config.layers),
-        }
+        dataset, mechanism = run.problem.dataset, mechanism_name(run.config.layers)
+        first = {"dataset": dataset, "mechanism": mechanism}
         return dataclasses.replace(report, values=first | dict(report.values))
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
@@ -190,11 +185,7 @@ def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float
 
 
 def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
-    if dataset.num_channels != len(run.problem.channels):
-        raise ValueError(
-            f"{dataset.name} has {dataset.num_channels} channels, the run was trained on "
-            f"{len(run.problem.channels)}; give sequences of the same problem."
-        )
+    check_channels(run, dataset, "sequences")
     labels = np.zeros_like(dataset.labels)
     unknown = dataclasses.replace(dataset, labels=labels, classes=run.problem.classes)
     return make_batches(complete(unknown), run.config, run.problem, seed=None)

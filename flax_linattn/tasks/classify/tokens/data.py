@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import difflib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Self, TypeAlias
 
@@ -14,11 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, at_least, choice, shown
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.images import LabelledImages
 from flax_linattn.data.images.decode import is_image
-from flax_linattn.data.sets.listops import GrownListOps, SampledListOps, read_listops
+from flax_linattn.data.sets.listops import (
+    LISTOPS_TOKENS,
+    GrownListOps,
+    SampledListOps,
+    parse_listops,
+    read_listops,
+)
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.texts import (
     LabelledTexts,
@@ -30,9 +37,9 @@ from flax_linattn.data.texts import (
 from flax_linattn.tasks.classify.sources import (
     PATHFINDER_CLASSES,
     PATHFINDER_SIZE,
-    FileSource,
     LabelSpec,
     Source,
+    TreeSource,
     about_classes,
     about_drawn,
     check_classes,
@@ -43,7 +50,6 @@ from flax_linattn.tasks.classify.sources import (
     images_checksum,
     read_images,
 )
-from flax_linattn.tasks.classify.tokens.alphabets import ALPHABETS, Alphabet
 from flax_linattn.tasks.classify.tokens.options import (
     DRAWN,
     FETCHED,
@@ -61,6 +67,68 @@ MIN_BUCKETED_LENGTH = 512
 """Bytes of a text from which padding costs more than compiling a model for several lengths."""
 
 ListOps: TypeAlias = GrownListOps | SampledListOps
+
+
+@dataclasses.dataclass(frozen=True)
+class Alphabet:
+    """The tokens of a kind of sequence, and their spelling in the lines of a stream.
+
+    Attributes:
+        name: by which a run remembers it.
+        num_tokens: number of different tokens.
+        read: the tokens of a line that is not blank.
+        between: tokens between two lines of one sequence.
+        comments: whether there are comment lines, see ``data.cells.is_comment``.
+    """
+
+    name: str
+    num_tokens: int
+    read: Callable[[str], Iterable[int]]
+    between: tuple[int, ...] = ()
+    comments: bool = True
+
+    def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
+        """Reads tokens; None where a blank line begins a new sequence.
+
+        Example:
+            >>> list(ALPHABETS["listops"].parse(["[MAX 2", "9 ]", "", "7"]))
+            [11, 2, 9, 16, None, 7]
+        """
+        inside = False
+        for line in lines:
+            if not line.strip():
+                inside = False
+                yield None
+                continue
+            if inside:
+                yield from self.between
+            inside = True
+            yield from self.read(line)
+
+
+def _read_bytes(line: str) -> bytes:
+    # What was not UTF-8 came as a backslash escape, see open_lines.
+    return line.encode("utf-8", "surrogateescape")
+
+
+def _read_grey(line: str) -> Iterator[int]:
+    for text in line.replace(",", " ").split():
+        if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) < 256):
+            raise ValueError(
+                f"expected grey values, whole numbers from 0 to 255, got {shown(text)}."
+            )
+        yield int(text)
+
+
+ALPHABETS = {
+    alphabet.name: alphabet
+    for alphabet in (
+        Alphabet("listops", len(LISTOPS_TOKENS), lambda line: parse_listops(line).tolist()),
+        Alphabet("bytes", 256, _read_bytes, (ord("\n"),), comments=False),
+        Alphabet("grey", 256, _read_grey),
+    )
+}
+"""By name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,14 +180,10 @@ class SequenceSpec(LabelSpec):
 
 
 class TokenSource(Source[SequenceConfig, SequenceSpec]):
-    """Sequences of tokens with their classes.
+    """Sequences of tokens with their classes, and the tokens of the longest one.
 
     Batches have "tokens", int32 [B, T] (of pixels uint8), "mask", bool [B, T], where lengths
     differ, and "labels", int32 [B].
-
-    Attributes:
-        alphabet: what the tokens stand for.
-        max_length: tokens of the longest sequence.
     """
 
     alphabet: Alphabet
@@ -141,12 +205,7 @@ class TokenSource(Source[SequenceConfig, SequenceSpec]):
 
 
 def open_source(options: SequenceData) -> TokenSource:
-    """The source that options name.
-
-    Raises:
-        ValueError: a damaged file, or one of another kind.
-        FileNotFoundError: there is nothing.
-    """
+    """The source that options name."""
     if options.data in DRAWN:
         return DrawnTokens(options)
     path = options.path
@@ -176,14 +235,7 @@ def _holds_texts(path: Path) -> bool:
 
 
 class DrawnTokens(TokenSource):
-    """ListOps, whose classes are the values, or Pathfinder, whose classes are no and yes.
-
-    Args:
-        options: of the data.
-
-    Raises:
-        ValueError: there are no sequences of these lengths.
-    """
+    """ListOps, whose classes are the values, or Pathfinder, whose classes are no and yes."""
 
     def __init__(self, options: SequenceData) -> None:
         self.name = options.data
@@ -235,20 +287,12 @@ class DrawnTokens(TokenSource):
         return drawn_checksum(self.splits(config))
 
     def about(self, config: SequenceConfig) -> str:
-        """Sizes."""
         what = f"{self._lengths} tokens, {len(self.classes)} classes"
         return about_drawn(self.name, config.data, what)
 
 
-class PixelTokens(FileSource[SequenceConfig, SequenceSpec, LabelledImages], TokenSource):
-    """Images of any official format, row by row; a pixel's grey value is a token.
-
-    Args:
-        options: of the data.
-
-    Raises:
-        ValueError: a damaged file, or none of such a kind.
-    """
+class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], TokenSource):
+    """Images of any official format, row by row; a pixel's grey value is a token."""
 
     alphabet = ALPHABETS["grey"]
 
@@ -279,7 +323,6 @@ class PixelTokens(FileSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
         return data.Batches(arrays, config.fit.batch_size, seed=seed)
 
     def about(self, config: SequenceConfig) -> str:
-        """Sizes."""
         height, width, _ = self.test.image_shape
         return (
             f"{self.name}: images of {height} x {width} grey pixels, {self.counts()}\n"
@@ -287,22 +330,15 @@ class PixelTokens(FileSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
         )
 
 
-class TextTokens(FileSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenSource):
-    """Texts in folders of their classes, such as aclImdb's; a byte is a token.
-
-    Args:
-        options: of the data.
-
-    Raises:
-        ValueError: a damaged file, or none of such a kind.
-    """
+class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenSource):
+    """Texts in folders of their classes, such as aclImdb's; a byte is a token."""
 
     alphabet = ALPHABETS["bytes"]
 
     def __init__(self, options: SequenceData) -> None:
         train, test = load_texts(data_path(options.path))
         if options.as_python:
-            train, test = map(_printed, (train, test))
+            train, test = (part.map(taylorshift_bytes) for part in (train, test))
         check_classes(options.path, train.classes)
         content: list[NDArray] = []
         for part in (train, test):
@@ -346,7 +382,6 @@ class TextTokens(FileSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         return tuple(sorted({-(-int(np.ceil(share)) // spans) * spans for share in shares}))
 
     def about(self, config: SequenceConfig) -> str:
-        """Sizes."""
         longest = max(part.lengths.max() for part in (self.fitted, self.validation, self.test))
         return (
             f"{self.name}: {self.counts(' texts')}, of up to {longest:,} bytes, of which "
@@ -355,20 +390,10 @@ class TextTokens(FileSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         )
 
 
-def _printed(texts: LabelledTexts) -> LabelledTexts:
-    """Texts as Python prints their bytes."""
-    return dataclasses.replace(texts, texts=tuple(map(taylorshift_bytes, texts.texts)))
-
-
 def expression_batches(
     path: Path, config: SequenceConfig, problem: SequenceSpec
 ) -> data.BucketBatches:
-    """Batches of the ListOps expressions of a file, to test on.
-
-    Raises:
-        ValueError: a line is no expression; or one is longer than the run's model has positions.
-        FileNotFoundError: there is no such file.
-    """
+    """Batches of the ListOps expressions of a file, to test on."""
     expressions = read_listops(path)
     lengths = np.array([len(tokens) for tokens in expressions.tokens])
     longest = int(lengths.max())

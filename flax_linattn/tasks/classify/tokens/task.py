@@ -23,13 +23,16 @@ from flax_linattn.tasks.classify.baselines import (
     Predicted,
     Vectors,
     baseline_values,
+    first_token,
+    naive_bayes,
     read_vectors,
+    sequences_of,
+    take_tokens,
 )
 from flax_linattn.tasks.classify.class_stream import ClassStream
 from flax_linattn.tasks.classify.figures import draw_lengths
 from flax_linattn.tasks.classify.label_task import SourceTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
-from flax_linattn.tasks.classify.tokens.baselines import FirstToken, NaiveBayes, examples, some
 from flax_linattn.tasks.classify.tokens.data import (
     DrawnTokens,
     SequenceSpec,
@@ -37,8 +40,7 @@ from flax_linattn.tasks.classify.tokens.data import (
     expression_batches,
     open_source,
 )
-from flax_linattn.tasks.classify.tokens.options import FETCHED, SequenceConfig
-from flax_linattn.tasks.classify.tokens.presets import PRESETS
+from flax_linattn.tasks.classify.tokens.options import FETCHED, PRESETS, SequenceConfig
 from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.options import check_direction
 from flax_linattn.tasks.spec import Run
@@ -100,11 +102,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         return {"data": names.get(folder, str(folder))}
 
     def check(self, config: SequenceConfig, placement: training.Placement) -> None:
-        """A mechanism has the direction that is asked for; a class token takes one device in time.
-
-        Raises:
-            ValueError: they do not go together.
-        """
+        """Refuses mechanisms without the direction, and what does not go over devices in time."""
         if placement.spans > 1 and config.model.pooling == "class":
             raise OptionError(
                 "a class token makes sequences longer by one, which does not go over devices; "
@@ -176,28 +174,14 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         return super().test_batches(run, file)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Metrics, figures of each class, accuracy against length."""
-        report = super().test(run, batches)
-        rows = self._length_rows(run)
-        if not rows:
-            return report
-        return dataclasses.replace(
-            report,
-            values={**report.values, "lengths": rows},
-            tables=(*report.tables, "lengths"),
-            figures={**report.figures, "lengths.png": partial(draw_lengths, rows)},
-        )
-
-    def _length_rows(self, run: Run) -> list[dict[str, Any]]:
-        """Accuracy on fresh examples of exactly each length that the options ask for."""
-        options = run.config.data
+        """Metrics, figures of each class; accuracy on fresh examples of each length asked for."""
+        report, options = super().test(run, batches), run.config.data
         if not options.test_lengths:
-            return []
-        source = DrawnTokens(options)
-        rows = []
+            return report
+        source, rows = DrawnTokens(options), []
         for length in options.test_lengths:
-            batches = source.at_length(run.config, length)
-            tested = training.evaluate(run.model, make_label_loss(self.logits_of), batches)
+            fresh = source.at_length(run.config, length)
+            tested = training.evaluate(run.model, make_label_loss(self.logits_of), fresh)
             rows.append(
                 {
                     "length": length,
@@ -206,7 +190,12 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
                     "trained_on": options.min_length <= length <= options.max_length,
                 }
             )
-        return rows
+        return dataclasses.replace(
+            report,
+            values={**report.values, "lengths": rows},
+            tables=(*report.tables, "lengths"),
+            figures={**report.figures, "lengths.png": partial(draw_lengths, rows)},
+        )
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
         """Pixels."""
@@ -217,20 +206,18 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         problem = run.problem
         if problem.letters == "grey":
             return super().yardsticks(run, batches)
-        tested = list(examples(batches))
-        sequences = [example.tokens for example in tested]
-        num_classes, num_tokens = len(problem.classes), problem.alphabet.num_tokens
+        sequences, labels = zip(*sequences_of(batches), strict=True)
+        sizes = problem.alphabet.num_tokens, len(problem.classes)
 
         def predict(train: training.BatchSource) -> dict[str, Predicted]:
-            bayes = NaiveBayes(some(examples(train)), num_classes)
-            first = FirstToken(some(examples(train)), num_tokens, num_classes)
             return {
-                "naive_bayes": Predicted(bayes.predict(sequences), bayes.num_fitted),
-                "first_token": Predicted(first.predict(sequences), first.num_fitted),
+                "naive_bayes": naive_bayes(take_tokens(sequences_of(train)), sequences, sizes[1]),
+                "first_token": first_token(take_tokens(sequences_of(train)), sequences, *sizes),
             }
 
-        labels = np.array([example.label for example in tested])
-        return baseline_values(labels, num_classes, partial(self.train_batches, run), predict)
+        return baseline_values(
+            np.array(labels), sizes[1], partial(self.train_batches, run), predict
+        )
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the logits of the first example that is as long as its batch."""
@@ -247,10 +234,6 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
         A folder or an archive, or a file of labels and expressions, is one to test on, whose labels
         do not count.
-
-        Raises:
-            ValueError: a line that spells no tokens, or a sequence that the model cannot take.
-            FileNotFoundError: there is no such file.
         """
         if file is None or file.is_dir() or file.name.lower().endswith((".tsv", *ARCHIVES)):
             return self.test_batches(run, file), None
@@ -282,9 +265,9 @@ def _line_batches(run: Run, file: Path) -> training.BatchSource:
     """Batches of sequences of lines."""
     problem, options = run.problem, run.config.data
     with open_lines(file) as rows:
-        tokens = list(rows.parse(problem.alphabet.parse, comments=problem.alphabet.comments))
-    groups = itertools.groupby(tokens, key=lambda token: token is None)
-    sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
+        tokens = rows.parse(problem.alphabet.parse, comments=problem.alphabet.comments)
+        groups = itertools.groupby(tokens, key=lambda token: token is None)
+        sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
     if not sequences:
         raise OptionError(f"{file}: expected sequences of tokens, got none.", "test_file")
     if problem.letters == "bytes":
@@ -298,14 +281,6 @@ def _line_batches(run: Run, file: Path) -> training.BatchSource:
             seed=None,
             padding="symbol" if options.padding == "symbol" else "masked",
         )
-    _check_lengths(run, file, sequences)
-    size = min(run.config.fit.batch_size, len(sequences))
-    longest = max(map(len, sequences))
-    return data.RaggedBatches({"tokens": sequences}, size, lengths=[longest], seed=None)
-
-
-def _check_lengths(run: Run, file: Path, sequences: list[NDArray]) -> None:
-    problem = run.problem
     lengths = [len(sequence) for sequence in sequences]
     if problem.letters == "grey" and set(lengths) != {problem.max_length}:
         raise OptionError(
@@ -319,3 +294,5 @@ def _check_lengths(run: Run, file: Path, sequences: list[NDArray]) -> None:
             f"{problem.max_length:,}; give shorter ones, or train with sinusoidal positions.",
             "test_file",
         )
+    size = min(run.config.fit.batch_size, len(sequences))
+    return data.RaggedBatches({"tokens": sequences}, size, lengths=[max(lengths)], seed=None)
