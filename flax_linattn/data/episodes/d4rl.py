@@ -16,14 +16,12 @@ from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.episodes.episodes import Episodes, environment_name
 from flax_linattn.data.episodes.hdf5_file import Hdf5File, import_h5py
-from flax_linattn.data.episodes.statistics import NO_TIMEOUTS, about_cut_short, about_left_out
+from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
 from flax_linattn.data.files import DataFormatError, check_is_file, printed
 from flax_linattn.storage import write_whole
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
-"""Of every file."""
 KEYS = (*REQUIRED, "timeouts", "next_observations")
-"""All that are read."""
 
 
 def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
@@ -67,7 +65,7 @@ def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
         env_id = _text(arrays.pop("env_id", None))
         _check_keys(path, list(arrays))
         if "timeouts" in arrays:
-            arrays.pop("next_observations", None)  # which say nothing more
+            arrays.pop("next_observations", None)  # which add nothing
     else:
         with Hdf5File(path) as file:
             names = file.names()
@@ -88,11 +86,7 @@ def _text(array: NDArray | None) -> str | None:
 
 
 def _check_keys(path: Path, names: list[str]) -> None:
-    """Refuses a file without the arrays that it must have.
-
-    Raises:
-        DataFormatError: One is not there.
-    """
+    """Refuses a file without the arrays that it must have."""
     missing = [key for key in REQUIRED if key not in names]
     if missing:
         raise DataFormatError(
@@ -104,18 +98,7 @@ def _check_keys(path: Path, names: list[str]) -> None:
 def _to_episodes(
     path: Path, arrays: Mapping[str, NDArray], env_id: str | None, keep_unfinished: bool
 ) -> Episodes:
-    """Episodes that end at terminal states and at limits of time.
-
-    Args:
-        path: The file, for messages.
-        arrays: By their keys: those of ``REQUIRED``, and ``timeouts`` or ``next_observations``
-            where they are known; without both, episodes end at terminal states alone.
-        env_id: The environment.
-        keep_unfinished: Whether the steps behind the last end are an episode, cut by time.
-
-    Raises:
-        DataFormatError: The arrays do not fit each other, or no episode ends.
-    """
+    """Episodes from the arrays of a file, which end at terminal states and at time limits."""
     for key, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise DataFormatError(
@@ -145,8 +128,9 @@ def _to_episodes(
     used = int(stops[-1])
     notes = about_left_out(steps - used, "step", "behind the last end")
     if "timeouts" not in arrays and "next_observations" not in arrays:
-        notes.append(NO_TIMEOUTS)
-    return checked_episodes(
+        notes.append("no timeouts: only terminal states end episodes")
+    notes += about_cut_short(np.diff(stops, prepend=0), terminals[stops - 1])
+    return Episodes(
         str(path),
         arrays["observations"][:used],
         arrays["actions"][:used],
@@ -154,30 +138,8 @@ def _to_episodes(
         np.concatenate([[0], stops]).astype(np.int64),
         terminals[stops - 1],
         env_id,
-        notes,
+        tuple(notes),
     )
-
-
-def checked_episodes(
-    name: str,
-    observations: NDArray,
-    actions: NDArray,
-    rewards: NDArray,
-    starts: NDArray[np.int64],
-    terminated: NDArray[np.bool_],
-    env_id: str | None,
-    notes: list[str],
-) -> Episodes:
-    """The episodes, with a note on those cut short; what does not fit is an error of the file.
-
-    Raises:
-        DataFormatError: See ``Episodes``.
-    """
-    noted = (*notes, *about_cut_short(np.diff(starts), terminated))
-    try:
-        return Episodes(name, observations, actions, rewards, starts, terminated, env_id, noted)
-    except ValueError as error:
-        raise DataFormatError(str(error)) from None
 
 
 def _limits(
@@ -234,11 +196,8 @@ def _differ(path: Path, key: str, array: NDArray, steps: int) -> DataFormatError
     )
 
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
 def write_episodes(
-    path: str | Path, episodes: Episodes, about: Mapping[str, str] = _NOTHING
+    path: str | Path, episodes: Episodes, about: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Writes episodes to a file that ``load_episodes`` reads as they were, bit for bit.
 
@@ -278,10 +237,30 @@ def write_episodes(
                 f"{key!r}: {value!r}.",
                 "about",
             )
-    to_bytes = _npz if path.suffix == ".npz" else _hdf5
-    content = to_bytes(_arrays(episodes), episodes.env_id, about)
+    ends = episodes.starts[1:] - 1
+    terminals, timeouts = (np.zeros(episodes.num_steps, bool) for _ in range(2))
+    terminals[ends] = episodes.terminated
+    timeouts[ends] = ~episodes.terminated
+    arrays = {
+        "observations": episodes.observations,
+        "actions": episodes.actions,
+        "rewards": episodes.rewards,
+        "terminals": terminals,
+        "timeouts": timeouts,
+    }
+    texts = {} if episodes.env_id is None else {"env_id": episodes.env_id}
+    content = io.BytesIO()
+    if path.suffix == ".npz":
+        if about:
+            texts["about"] = json.dumps(dict(about))
+        np.savez_compressed(content, **arrays, **{name: np.array(x) for name, x in texts.items()})
+    else:
+        with import_h5py().File(content, "w") as file:
+            for key, array in arrays.items():
+                file.create_dataset(key, data=array, compression="gzip", chunks=True)
+            file.attrs.update({**texts, **about})
     with write_whole(path) as file:
-        file.write(content)
+        file.write(content.getvalue())
 
 
 def check_episode_file(path: Path) -> None:
@@ -298,41 +277,3 @@ def check_episode_file(path: Path) -> None:
         )
     if path.suffix != ".npz":
         import_h5py()
-
-
-def _arrays(episodes: Episodes) -> dict[str, NDArray]:
-    ends = episodes.starts[1:] - 1
-    terminals, timeouts = (np.zeros(episodes.num_steps, bool) for _ in range(2))
-    terminals[ends] = episodes.terminated
-    timeouts[ends] = ~episodes.terminated
-    return {
-        "observations": episodes.observations,
-        "actions": episodes.actions,
-        "rewards": episodes.rewards,
-        "terminals": terminals,
-        "timeouts": timeouts,
-    }
-
-
-def _npz(arrays: Mapping[str, NDArray], env_id: str | None, about: Mapping[str, str]) -> bytes:
-    named: dict[str, Any] = dict(arrays)
-    if about:
-        named["about"] = np.array(json.dumps(dict(about)))
-    if env_id is not None:
-        named["env_id"] = np.array(env_id)
-    store = io.BytesIO()
-    np.savez_compressed(store, **named)
-    return store.getvalue()
-
-
-def _hdf5(arrays: Mapping[str, NDArray], env_id: str | None, about: Mapping[str, str]) -> bytes:
-    h5py = import_h5py()
-    store = io.BytesIO()
-    with h5py.File(store, "w") as file:
-        for key, array in arrays.items():
-            file.create_dataset(key, data=array, compression="gzip", chunks=True)
-        if env_id is not None:
-            file.attrs["env_id"] = env_id
-        for key, value in about.items():
-            file.attrs[key] = value
-    return store.getvalue()

@@ -11,27 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, shown
+from flax_linattn.data.files import DataFormatError
 
 LARGEST = float(np.finfo(np.float32).max)
 """That float32 can hold."""
 
 
 def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None:
-    """Refuses actions that are choices.
-
-    Args:
-        place: Of the actions, for the message: ``file:key``.
-        actions: As they came.
-        shape: What was expected.
-
-    Raises:
-        ValueError: They are whole numbers, or True and False.
-
-    Example:
-        >>> refuse_discrete("toy:actions", np.zeros((4, 2)))
-    """
+    """Refuses actions that are choices: integers, or booleans; ``place`` is ``file:key``."""
     if actions.dtype.kind in "biu":
-        raise ValueError(
+        raise DataFormatError(
             f"{place}: expected continuous actions {shape}, numbers with a point, got "
             f"{actions.dtype} {list(actions.shape)}; discrete actions are not handled: give data "
             "of an environment whose actions are continuous, or, where these numbers are sizes "
@@ -40,30 +29,16 @@ def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None
 
 
 def as_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
-    """Numbers as float32, of so many axes, all finite.
-
-    Args:
-        place: Of the numbers, for messages: ``file:key``.
-        values: [N, numbers] or [N].
-        ndim: 2 or 1.
-
-    Raises:
-        ValueError: They are of another form, or one is not finite; the message names its row, from
-            0, as ``file:key[row]``.
-
-    Example:
-        >>> as_float32("toy:rewards", [1, 2], 1)
-        array([1., 2.], dtype=float32)
-    """
+    """Finite numbers as float32, of so many axes; an error names the row, as ``file:key[row]``."""
     array = np.asarray(values)
     form = "[N, numbers]" if ndim == 2 else "[N]"
     if array.dtype.kind not in "fiu":
-        raise ValueError(
+        raise DataFormatError(
             f"{place}: expected numbers {form}, got {array.dtype} {list(array.shape)}; save them "
             "as float32."
         )
     if array.ndim != ndim or not array.size:
-        raise ValueError(
+        raise DataFormatError(
             f"{place}: expected {form} of at least one step, got {list(array.shape)}; save them so."
         )
     if array.dtype == np.float32:
@@ -74,7 +49,7 @@ def as_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
     if wrong.any():
         row = int(np.argmax(wrong.reshape(len(array), -1).any(1)))
         bad = array[row][wrong[row]] if ndim == 2 else array[row : row + 1]
-        raise ValueError(
+        raise DataFormatError(
             f"{place}[{row}]: expected finite numbers that float32 can hold, got {bad[0]}; drop "
             "the episode, or correct it."
         )
@@ -82,12 +57,7 @@ def as_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
 
 
 def environment_name(value: object) -> str | None:
-    r"""What a file says of its environment, where that is a name.
-
-    Example:
-        >>> environment_name("Hopper-v5"), environment_name("\x1b[1m"), environment_name(3)
-        ('Hopper-v5', None, None)
-    """
+    """The environment that a file names; None where that is no printable name."""
     return value if isinstance(value, str) and value and value.isprintable() else None
 
 
@@ -149,13 +119,12 @@ class Episodes:
             raise TypeError(f"{self.name}: expected notes as a tuple of texts, got {shown(notes)}.")
         refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
         for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
-            numbers = as_float32(f"{self.name}:{what}", getattr(self, what), ndim)
-            self._set(what, numbers)
-        for what, array in (("actions", self.actions), ("rewards", self.rewards)):
-            if len(array) != self.num_steps:
-                raise ValueError(
+            self._set(what, as_float32(f"{self.name}:{what}", getattr(self, what), ndim))
+        for what in ("actions", "rewards"):
+            if (length := len(getattr(self, what))) != self.num_steps:
+                raise DataFormatError(
                     f"{self.name}:{what}: expected one for each of {self.num_steps:,} "
-                    f"observations, got {len(array):,}; give all arrays of the same steps."
+                    f"observations, got {length:,}; give all arrays of the same steps."
                 )
         self._set("starts", self._checked_starts())
         terminated = np.asarray(self.terminated)
@@ -202,7 +171,7 @@ class Episodes:
         """No return to go may be beyond float32."""
         sums = np.add.reduceat(np.abs(self.rewards, dtype=np.float64), self.starts[:-1])
         if (wrong := np.flatnonzero(sums > LARGEST)).size:
-            raise ValueError(
+            raise DataFormatError(
                 f"{self.name}: episode {wrong[0]}: expected rewards whose sum float32 can hold, "
                 f"got sizes that add up to {sums[wrong[0]]:g}; scale the rewards."
             )

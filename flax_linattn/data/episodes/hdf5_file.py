@@ -28,11 +28,7 @@ _SLACK = 64
 
 
 def import_h5py() -> Any:
-    """The h5py package, which is no part of a plain installation.
-
-    Raises:
-        ValueError: It is not installed; says how to.
-    """
+    """The h5py package, which is an extra."""
     return import_extra(
         "h5py",
         'reading HDF5 files takes h5py: pip install "flax-linattn[rl]". Files in .npz are read '
@@ -45,23 +41,6 @@ class Hdf5File:
 
     No link is followed, into the file or out of it, no filter is loaded, and no memory is taken
     for what is not in the file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: h5py is not installed.
-        DataFormatError: It is no such file, or damaged.
-
-    Example:
-        >>> import tempfile, h5py
-        >>> path = Path(tempfile.mkdtemp(), "toy.hdf5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["rewards"] = np.arange(3.0)
-        >>> with Hdf5File(path) as file:
-        ...     print(file.names(), file.read("rewards"))
-        ['rewards'] [0. 1. 2.]
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -91,14 +70,7 @@ class Hdf5File:
             return [str(name) for name in self._group(group)]
 
     def read(self, key: str) -> NDArray:
-        """An array of numbers.
-
-        Args:
-            key: The name of a dataset, as "rewards" or "episode_0/rewards", which is there.
-
-        Raises:
-            DataFormatError: It is no array of numbers, lies elsewhere, is damaged or too large.
-        """
+        """An array of numbers by its key, such as "rewards" or "episode_0/rewards"."""
         group, _, name = key.rpartition("/")
         with self._guard():
             found = self._member(self._group(group), key, name)
@@ -145,19 +117,9 @@ class Hdf5File:
 
 
 def check_dataset(place: str, dataset: Any, already: int) -> int:
-    """Refuses what is not stored whole in the file itself, or takes more memory than it says.
+    """Refuses a dataset that is not stored whole in the file, or takes more memory than it says.
 
-    Args:
-        place: Of the dataset, for messages.
-        dataset: Of h5py.
-        already: Bytes of the arrays read before.
-
-    Returns:
-        The bytes of this one and those before.
-
-    Raises:
-        DataFormatError: It holds no numbers, lies in other files, is compressed by something else
-            than gzip, is larger than what is stored of it can be, or than 2 GiB with the others.
+    Returns the bytes of this one and of those ``already`` read.
     """
     if dataset.is_virtual or dataset.external:
         raise DataFormatError(

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
-from flax_linattn.data.episodes.d4rl import checked_episodes
 from flax_linattn.data.episodes.episodes import (
     Episodes,
     as_float32,
@@ -19,7 +18,7 @@ from flax_linattn.data.episodes.episodes import (
     refuse_discrete,
 )
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
-from flax_linattn.data.episodes.statistics import about_left_out
+from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
 from flax_linattn.data.files import DataFormatError, printed
 
 MAIN = "main_data.hdf5"
@@ -92,16 +91,18 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
                     f"{main}:{part.group}/{key}: expected {mine} numbers, as {first.group} has, "
                     f"got {its}; these are not of one environment: split the data set"
                 )
-    left_out = len(episodes) - len(parts)
-    return checked_episodes(
+    left_out, where = len(episodes) - len(parts), "that neither terminated nor was truncated"
+    lengths = np.array([len(part.rewards) for part in parts])
+    terminated = np.array([bool(part.terminated) for part in parts])
+    return Episodes(
         str(path),
         np.concatenate([part.observations for part in parts]),
         np.concatenate([part.actions for part in parts]),
         np.concatenate([part.rewards for part in parts]),
-        np.concatenate([[0], np.cumsum([len(part.rewards) for part in parts])]),
-        np.array([bool(part.terminated) for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+        terminated,
         _env_id(main.with_name("metadata.json")),
-        about_left_out(left_out, "episode", "that neither terminated nor was truncated"),
+        (*about_left_out(left_out, "episode", where), *about_cut_short(lengths, terminated)),
     )
 
 
@@ -116,9 +117,9 @@ class _Part(NamedTuple):
 
 
 def _main_file(path: Path) -> Path:
-    """The file of the episodes, where it is there."""
+    """The file of the episodes."""
     if not path.is_dir():
-        return path  # whether it is there, who opens it says
+        return path
     for file in (path / "data" / MAIN, path / MAIN):
         if file.is_file():
             return file
@@ -137,10 +138,7 @@ def _episode(file: Hdf5File, group: str) -> _Part:
             f"is no {listed(missing)}: fetch the data set again"
         )
     arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
-    try:
-        refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
-    except ValueError as error:
-        raise DataFormatError(str(error)) from None
+    refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
     rewards = arrays["rewards"]
     steps = len(rewards) if rewards.ndim == 1 else 0
     expected = dict.fromkeys(_KEYS, steps) | {"observations": steps + 1}
@@ -160,14 +158,11 @@ def _episode(file: Hdf5File, group: str) -> _Part:
 def _finite(path: Path, part: _Part) -> _Part:
     """The episode as float32; errors name its own rows."""
     place = f"{path}:{part.group}"
-    try:
-        return part._replace(
-            observations=as_float32(f"{place}/observations", part.observations, 2),
-            actions=as_float32(f"{place}/actions", part.actions, 2),
-            rewards=as_float32(f"{place}/rewards", part.rewards, 1),
-        )
-    except ValueError as error:
-        raise DataFormatError(str(error)) from None
+    return part._replace(
+        observations=as_float32(f"{place}/observations", part.observations, 2),
+        actions=as_float32(f"{place}/actions", part.actions, 2),
+        rewards=as_float32(f"{place}/rewards", part.rewards, 1),
+    )
 
 
 def _end(file: Hdf5File, group: str, key: str, flags: NDArray) -> bool:

@@ -10,23 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from flax_linattn.checks import shown
 from flax_linattn.data.episodes.episodes import Episodes
 
-NO_TIMEOUTS = "no timeouts: only terminal states end episodes"
-"""Of a file whose episodes that time cut cannot be told from the next ones."""
-
 
 def about_cut_short(lengths: NDArray[np.int64], terminated: NDArray[np.bool_]) -> list[str]:
-    """The note on episodes without a terminal state that are shorter than the longest, if any.
-
-    Args:
-        lengths: Steps of each episode, int64 [E].
-        terminated: Whether it ended in a terminal state, bool [E].
-
-    Example:
-        >>> about_cut_short(np.array([3, 9]), np.array([False, False]))
-        ['cut before step 9 without a terminal state: 1 episode, whose return may be of a part']
-        >>> about_cut_short(np.array([3, 9]), np.array([True, False]))
-        []
-    """
+    """The note on episodes cut before the length of the longest, if there are any."""
     number = int((~terminated & (lengths < lengths.max())).sum())
     if not number:
         return []
@@ -38,14 +24,7 @@ def about_cut_short(lengths: NDArray[np.int64], terminated: NDArray[np.bool_]) -
 
 
 def about_left_out(number: int, what: str, where: str) -> list[str]:
-    """The note on what has no end, if there is any.
-
-    Example:
-        >>> about_left_out(137, "step", "behind the last end")
-        ['137 steps behind the last end are left out; keep_unfinished keeps them']
-        >>> about_left_out(0, "step", "behind the last end")
-        []
-    """
+    """The note on what has no end, if there is any."""
     if not number:
         return []
     verb, them = ("is", "it") if number == 1 else ("are", "them")
@@ -53,12 +32,7 @@ def about_left_out(number: int, what: str, where: str) -> list[str]:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> counted(1, "step"), counted(1200, "step")
-        ('1 step', '1,200 steps')
-    """
+    """A number of things, such as "1 step" or "1,200 steps"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -186,14 +160,7 @@ def episodes_as_text(episodes: Episodes) -> str:
 
 
 def size_as_text(episodes: Episodes) -> str:
-    """How many there are, as the first line of that.
-
-    Example:
-        >>> one = Episodes("toy", np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1),
-        ...                np.array([0, 1]), np.array([True]), "Hopper-v5")
-        >>> size_as_text(one)
-        'toy: 1 episode of Hopper-v5, 1 step'
-    """
+    """The first line of ``episodes_as_text``: number of episodes and steps."""
     of = f" of {episodes.env_id}" if episodes.env_id else ""
     return (
         f"{episodes.name}: {counted(episodes.num_episodes, 'episode')}{of}, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,16 +19,36 @@ Rows = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
 
 
-class Memory(abc.ABC):
-    """What a run's model has seen in B rows, and what it does next."""
+class StreamMemory:
+    """All steps of the episodes in B rows, as a model's state: constant time a step.
 
-    @abc.abstractmethod
+    Args:
+        run: the trained run.
+        num_rows: B.
+        max_steps: most steps that a cache holds.
+
+    Attributes:
+        stream: of the model, a row an episode.
+
+    Raises:
+        ValueError: the model cannot stream.
+    """
+
+    def __init__(self, run: Run, num_rows: int, max_steps: int) -> None:
+        self.stream = inference.Stream(run.model, batch_size=num_rows, max_length=max_steps)
+        self._ages, self._max_steps = np.zeros(num_rows, np.int64), max_steps
+
+    @property
+    def kept(self) -> Any:
+        """What is stored of the steps so far: arrays of B rows."""
+        return self.stream.state
+
     def decide(self, x: Numbers, begins: Rows) -> Numbers:
-        """Takes in a step a row.
+        """Takes in a step of each row.
 
         Args:
             x: float32 [B, 3 + S + A], see ``models.DecisionColumns``.
-            begins: bool [B], in which rows an episode begins with it.
+            begins: bool [B], ``True`` marks rows in which an episode begins with the step.
 
         Returns:
             Actions, float32 [B, A] in -1 ... 1.
@@ -37,103 +56,48 @@ class Memory(abc.ABC):
         Raises:
             ValueError: no room is left; nothing is taken in then.
         """
-
-    @property
-    @abc.abstractmethod
-    def kept(self) -> Any:
-        """What it keeps of the steps so far: arrays of B rows."""
-
-
-class RecurrentMemory(Memory):
-    """One that is a model's state, which a file can hold.
-
-    Args:
-        stream: of the model, a row an episode.
-
-    Attributes:
-        stream: as given.
-    """
-
-    def __init__(self, stream: inference.Stream) -> None:
-        self.stream = stream
+        before = np.where(begins, 0, self._ages)
+        # With other rows, one in which nothing is played continues beyond the end of its episode.
+        played = before < self._max_steps if len(x) > 1 else None
+        actions = np.asarray(self.stream.step(x, played, reset=begins))
+        self._ages = before + 1
+        return actions
 
     def facts(self) -> dict[str, Any]:
-        """What is to be remembered of the only row, beside the state, as JSON values."""
+        """What is stored of the only row, beside the state, as JSON values."""
         return {}
 
     def ages_of(self, facts: Mapping[str, Any], length: int) -> list[int]:
-        """Steps that the state of the only row holds, as facts tell it, of so many of its episode.
+        """Steps in the state of the only row, by ``facts`` of an episode of ``length`` steps.
 
         Raises:
-            ValueError: they cannot be.
+            ValueError: ``facts`` cannot be of such an episode.
         """
         return [length]
 
-    @abc.abstractmethod
     def restore(self, facts: Mapping[str, Any], length: int) -> None:
-        """Goes on from ``facts`` of an episode of so many steps, or changes nothing.
+        """Resumes an episode of ``length`` steps from ``facts``, or changes nothing.
 
         Raises:
-            ValueError: they are something else.
+            ValueError: ``facts`` cannot be of such an episode.
         """
-
-
-class StreamMemory(RecurrentMemory):
-    """All steps of the episode, in constant time a step.
-
-    Args:
-        run: the trained run.
-        num_rows: B.
-        max_steps: most steps of an episode, for mechanisms with a cache.
-
-    Raises:
-        ValueError: the model cannot stream.
-    """
-
-    def __init__(self, run: Run, num_rows: int, max_steps: int) -> None:
-        super().__init__(inference.Stream(run.model, batch_size=num_rows, max_length=max_steps))
-        self._ages, self._max_steps = np.zeros(num_rows, np.int64), max_steps
-
-    @property
-    def kept(self) -> Any:
-        """The model's state."""
-        return self.stream.state
-
-    def decide(self, x: Numbers, begins: Rows) -> Numbers:
-        before = np.where(begins, 0, self._ages)
-        # Beside others a row in which nothing is played is seen beyond the end of its episode.
-        played = before < self._max_steps if len(x) > 1 else None
-        told = np.asarray(self.stream.step(x, played, reset=begins))
-        self._ages = before + 1
-        return told
-
-    def restore(self, facts: Mapping[str, Any], length: int) -> None:
-        self._ages = np.array([length])
+        self._ages = np.array(self.ages_of(facts, length))
         self.stream.num_steps = length
 
 
-class RestartMemory(RecurrentMemory):
+class RestartMemory(StreamMemory):
     """Never more steps than the model was trained on.
 
-    After ``context`` steps a row begins anew with the last half of them, taken in at once: what it
-    sees of the past is from half a context to a whole one, at the cost of two steps each.
-
-    Args:
-        run: the trained run.
-        num_rows: B.
-
-    Raises:
-        ValueError: the model cannot stream.
+    After ``context`` steps a row resets, and the last half of them is taken in at once: the model
+    conditions on half a context to a whole one, at the cost of two steps each.
     """
 
     def __init__(self, run: Run, num_rows: int) -> None:
         self._context, self._clock = run.config.fit.context, run.config.model.clock
-        stream = inference.Stream(run.model, batch_size=num_rows, max_length=self._context)
-        super().__init__(stream)
+        super().__init__(run, num_rows, self._context)
         self._last = np.zeros(
             (num_rows, self._context // 2, *run.model.observation_shape), np.float32
         )
-        self._ages = np.zeros(num_rows, np.int64)
 
     @property
     def kept(self) -> Any:
@@ -141,6 +105,7 @@ class RestartMemory(RecurrentMemory):
         return self.stream.state, self._last
 
     def decide(self, x: Numbers, begins: Rows) -> Numbers:
+        """See ``StreamMemory``."""
         half = self._last.shape[1]
         full = ~begins & (self._ages == self._context)
         if full.any():
@@ -164,50 +129,42 @@ class RestartMemory(RecurrentMemory):
         }
 
     def ages_of(self, facts: Mapping[str, Any], length: int) -> list[int]:
+        """Steps since the last reset."""
         age = read_count(facts, "age")
         if age > min(length, self._context) or (length and not age):
             raise ValueError(f"{age} steps cannot be what is seen of an episode of {length}")
         return [age]
 
     def restore(self, facts: Mapping[str, Any], length: int) -> None:
-        ages = self.ages_of(facts, length)
-        numbers = read_numbers(facts, "last_steps", self._last.size)
-        self._last = numbers.astype(np.float32).reshape(self._last.shape)
-        self._ages = np.array(ages)
-        self.stream.num_steps = length
+        """See ``StreamMemory``."""
+        self.ages_of(facts, length)
+        last = read_numbers(facts, "last_steps", self._last.size)
+        super().restore(facts, length)
+        self._last = last.astype(np.float32).reshape(self._last.shape)
 
 
-class WindowMemory(Memory):
-    """The last steps, all of which are computed anew in each, as in the published code.
-
-    Args:
-        run: the trained run.
-        num_rows: B.
-    """
+class WindowMemory:
+    """The last steps of B rows, all computed again in each step, as in the published code."""
 
     def __init__(self, run: Run, num_rows: int) -> None:
         self._model, self._clock = run.model, run.config.model.clock
         self._context = run.config.fit.context
         shape = (num_rows, self._context, *run.model.observation_shape)
-        self._window = np.zeros(shape, np.float32)
+        self.kept = np.zeros(shape, np.float32)
         self._filled = np.zeros(num_rows, np.int64)
 
-    @property
-    def kept(self) -> Any:
-        """The window."""
-        return self._window
-
     def decide(self, x: Numbers, begins: Rows) -> Numbers:
+        """See ``StreamMemory``."""
         filled = np.where(begins, 0, self._filled)
         full = filled == self._context
-        shifted = np.roll(self._window, -1, axis=1)
-        self._window = np.where(full[:, None, None], shifted, self._window)
+        shifted = np.roll(self.kept, -1, axis=1)
+        self.kept = np.where(full[:, None, None], shifted, self.kept)
         rows, last = np.arange(len(x)), np.where(full, self._context - 1, filled)
-        self._window[rows, last] = x
+        self.kept[rows, last] = x
         self._filled = last + 1
         mask = np.arange(self._context) < self._filled[:, None]
-        told = actions_of(self._model, begin_context(self._window, self._clock), mask)
-        return np.asarray(told)[rows, last]
+        actions = actions_of(self._model, begin_context(self.kept, self._clock), mask)
+        return np.asarray(actions)[rows, last]
 
 
 @compiled()
@@ -217,37 +174,15 @@ def actions_of(model: Any, x: Any, mask: Any) -> Any:
 
 
 ACTS = ("window", "stream", "restart")
-"""By what a run can act."""
+"""Ways to handle the context."""
 
 
-def make_memory(run: Run, act: str, num_rows: int, max_steps: int) -> Memory:
-    """A memory of a run's model.
-
-    Args:
-        run: the trained run.
-        act: one of ``ACTS``.
-        num_rows: B.
-        max_steps: of an episode.
+def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> StreamMemory:
+    """A memory by which ``act``, "stream" or "restart", handles the context.
 
     Raises:
-        ValueError: the model cannot stream, where it has to; or has no times for so many steps.
+        ValueError: the model cannot stream.
     """
-    choice(ACTS, act=act)
-    times = most_steps(run.config)
-    if times is not None and times < max_steps:
-        raise OptionError(
-            f"an episode may have {max_steps:,} steps, and the model has times for {times:,}; "
-            "train it with a larger max_length, or with another position.",
-            "max_length",
-            "position",
-        )
-    if act == "window":
-        return WindowMemory(run, num_rows)
-    return make_recurrent(run, act, num_rows, max_steps)
-
-
-def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> RecurrentMemory:
-    """The same, of those that are a state, for episodes that may be longer."""
     if act == "restart":
         return RestartMemory(run, num_rows)
     if run.model.num_positions is not None and run.config.model.clock == "context":
@@ -265,29 +200,33 @@ def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> Recurre
 class DecisionAgent:
     """Plays in B rows with a run's model: a ``control.Agent``.
 
-    It asks for a return at the begin of an episode, and after each reward for what is left of it.
+    The target return of an episode falls by each reward.
 
     Args:
         problem: of the run.
-        memory: how its model sees the steps before.
+        memory: how its model receives the steps before.
         num_rows: B.
-        target_return: that is asked for.
+        target_return: at the start of an episode.
 
     Attributes:
         memory: as given.
-        returns_to_go: what is asked for now, float64 [B], in the unit of rewards.
+        returns_to_go: what is left of the target return, float64 [B], in the unit of rewards.
         steps: of the episode so far, int64 [B].
+        last_actions: of the step before, float32 [B, A] in -1 ... 1.
     """
 
     def __init__(
-        self, problem: DecideSpec, memory: Memory, num_rows: int, target_return: float
+        self,
+        problem: DecideSpec,
+        memory: StreamMemory | WindowMemory,
+        num_rows: int,
+        target_return: float,
     ) -> None:
         self._problem, self._target = problem, target_return
         self.memory = memory
         self.returns_to_go = np.full(num_rows, target_return, np.float64)
         self.steps = np.zeros(num_rows, np.int64)
         self.last_actions = np.zeros((num_rows, problem.action_dim), np.float32)
-        """Those given last, float32 [B, A] in -1 ... 1."""
 
     def act(
         self,
@@ -301,19 +240,16 @@ class DecisionAgent:
             ValueError: shapes do not fit, a number is not finite, or the model has no room for the
                 step; nothing is taken in then.
         """
-        problem = self._problem
-        expected = {
-            "observations": (len(self.steps), problem.observation_dim),
-            "rewards": (len(self.steps),),
-            "begins": (len(self.steps),),
-        }
-        given = {"observations": observations, "rewards": rewards, "begins": begins}
-        for name, shape in expected.items():
-            got = np.shape(given[name])
-            if got != shape:
-                raise ValueError(f"expected {name} {list(shape)}, got {list(got)}.")
-            if not np.isfinite(given[name]).all():
-                raise ValueError(f"expected finite {name}, got {given[name]}.")
+        problem, num_rows = self._problem, len(self.steps)
+        for name, values, shape in (
+            ("observations", observations, (num_rows, problem.observation_dim)),
+            ("rewards", rewards, (num_rows,)),
+            ("begins", begins, (num_rows,)),
+        ):
+            if np.shape(values) != shape:
+                raise ValueError(f"expected {name} {list(shape)}, got {list(np.shape(values))}.")
+            if not np.isfinite(values).all():
+                raise ValueError(f"expected finite {name}, got {values}.")
         time = np.where(begins, 0, self.steps)
         asked = np.where(begins, self._target, self.returns_to_go - rewards)
         x = columns(
@@ -336,19 +272,30 @@ def make_agent(
     act: str | None = None,
     target_return: float | None = None,
 ) -> DecisionAgent:
-    """An agent of a run, for a loop of one's own; ``control.play`` is one.
+    """An agent of a run, for your own loop; ``control.play`` is one.
 
     Args:
         run: the trained run.
         num_rows: B.
-        max_steps: of an episode. Rows in which none is played any more may be seen beyond it.
-        act: "window", "stream" or "restart"; default as the run's options say.
-        target_return: that is asked for; default what the run remembers.
+        max_steps: of an episode. Rows in which none is played any more may go on beyond it.
+        act: "window", "stream" or "restart"; default as in the run's options.
+        target_return: at the start of an episode; default that of the run.
 
     Raises:
         ValueError: the model cannot stream, where it has to; or has no times for so many steps.
     """
     act = run.config.play.act if act is None else act
     target = run.problem.target_return if target_return is None else target_return
-    memory = make_memory(run, act, num_rows, max_steps)
+    choice(ACTS, act=act)
+    times = most_steps(run.config)
+    if times is not None and times < max_steps:
+        raise OptionError(
+            f"an episode may have {max_steps:,} steps, and the model has times for {times:,}; "
+            "train it with a larger max_length, or with another position.",
+            "max_length",
+            "position",
+        )
+    if act == "window":
+        return DecisionAgent(run.problem, WindowMemory(run, num_rows), num_rows, target)
+    memory = make_recurrent(run, act, num_rows, max_steps)
     return DecisionAgent(run.problem, memory, num_rows, target)

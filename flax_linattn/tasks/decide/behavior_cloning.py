@@ -1,7 +1,8 @@
-"""Behaviour cloning: a perceptron that imitates actions, without any past or return."""
+"""Behavior cloning: a perceptron that imitates actions, without any past or return."""
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -23,21 +24,11 @@ LEARNING_RATE = 1e-3
 
 
 class Clone(nnx.Module):
-    """Scaled observations [..., S] to scaled actions [..., A]: two hidden layers of 256.
-
-    Args:
-        observation_dim: S.
-        action_dim: A.
-        rngs: holds the stream "params".
-    """
+    """Scaled observations [..., S] to scaled actions [..., A]: two hidden layers of 256."""
 
     def __init__(self, observation_dim: int, action_dim: int, *, rngs: nnx.Rngs) -> None:
-        self.layers = nnx.List(
-            nnx.Linear(before, after, rngs=rngs)
-            for before, after in (
-                (observation_dim, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, action_dim)
-            )
-        )  # fmt: skip
+        sizes = (observation_dim, HIDDEN, HIDDEN, action_dim)
+        self.layers = nnx.List(nnx.Linear(*pair, rngs=rngs) for pair in itertools.pairwise(sizes))
 
     def __call__(self, observations: Array) -> Array:
         """[..., S] -> [..., A] in -1 ... 1."""
@@ -48,14 +39,7 @@ class Clone(nnx.Module):
 
 
 def train_clone(episodes: Episodes, problem: DecideSpec, num_steps: int, seed: int) -> Clone:
-    """Imitates the actions of episodes by Adam, with the squared error.
-
-    Args:
-        episodes: to imitate.
-        problem: scales them.
-        num_steps: of 256 steps of episodes each.
-        seed: of parameters and draws.
-    """
+    """Imitates actions by Adam on ``num_steps`` batches of 256 steps, with the squared error."""
     clone = Clone(problem.observation_dim, problem.action_dim, rngs=nnx.Rngs(seed))
     seen = jnp.asarray(problem.scaled_observations(episodes.observations))
     done = jnp.asarray(problem.scaled_actions(episodes.actions))
@@ -87,12 +71,7 @@ def _fitted(
 
 
 class CloneAgent:
-    """Plays with a clone: a ``control.Agent`` that remembers nothing.
-
-    Args:
-        clone: what imitates.
-        problem: of the run.
-    """
+    """Plays with a clone: a ``control.Agent`` without memory."""
 
     def __init__(self, clone: Clone, problem: DecideSpec) -> None:
         self._clone, self._problem = clone, problem
@@ -104,8 +83,8 @@ class CloneAgent:
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
         """See ``control.Agent``."""
-        told = imitate(self._clone, self._problem.scaled_observations(observations))
-        return self._problem.actions(np.asarray(told))
+        actions = imitate(self._clone, self._problem.scaled_observations(observations))
+        return self._problem.actions(np.asarray(actions))
 
 
 @compiled()

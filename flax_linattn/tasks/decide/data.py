@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
@@ -14,17 +15,10 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, shown
 from flax_linattn.data.batching import ALL_ROWS
-from flax_linattn.data.episodes import (
-    Episodes,
-    family_of,
-    load_episodes,
-    split_episodes,
-)
+from flax_linattn.data.episodes import Episodes, family_of, load_episodes, split_episodes
+from flax_linattn.data.episodes.episodes import LARGEST
 from flax_linattn.tasks.decide.options import DecideConfig, DecideData
 from flax_linattn.tasks.spec import DataSpec
-
-LARGEST = float(np.finfo(np.float32).max)
-"""Of the numbers in data, which are float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +125,7 @@ class DecideSpec(DataSpec):
 
 
 def as_float32(values: NDArray) -> NDArray[np.float32]:
-    """Rounded to float32; what that cannot hold is infinite, which a model's NaN tells later."""
+    """Rounded to float32; what that cannot hold is infinite, and makes a model's actions NaN."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
@@ -152,12 +146,7 @@ class Parts(NamedTuple):
 
 
 def load_data(options: DecideData) -> Episodes:
-    """All episodes that a run is about.
-
-    Raises:
-        ValueError: a damaged file, or sizes that do not fit.
-        FileNotFoundError: a file is missing.
-    """
+    """All episodes that a run is about."""
     if options.file:
         episodes = load_episodes(
             options.file, options.file_format, keep_unfinished=options.keep_unfinished
@@ -175,11 +164,7 @@ def load_data(options: DecideData) -> Episodes:
 
 
 def split_data(episodes: Episodes, options: DecideData) -> Parts:
-    """Whole episodes for each part, drawn by the seed of the split.
-
-    Raises:
-        OptionError: fewer than three episodes.
-    """
+    """Whole episodes for each part, sampled by the seed of the split."""
     if episodes.num_episodes < 3:
         raise OptionError(
             f"{episodes.name}: expected at least 3 episodes, to train, to select and to test on, "
@@ -203,12 +188,9 @@ def env_of(options: DecideData, episodes: Episodes) -> str | None:
 def describe(episodes: Episodes, config: DecideConfig) -> DecideSpec:
     """Scales and returns of the episodes to train on.
 
-    Observations are standardised as in the published code; a number that never changes is not
-    scaled. Actions stay as they are where none is beyond -1 ... 1, as those of D4RL; else their
-    range becomes that.
-
-    Raises:
-        OptionError: episodes are longer than the table of times.
+    Observations are standardized as in the published code, but for numbers that never change.
+    Actions stay as they are where none is beyond -1 ... 1, as those of D4RL; else their range
+    becomes that.
     """
     parts = split_data(episodes, config.data)
     train = parts.train
@@ -250,29 +232,23 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideSpec:
 
 
 def asked_return(config: DecideConfig, env_id: str | None, best: float) -> float:
-    """The return that is asked for unless another one is, where the best one known is ``best``."""
+    """The target return of a run whose best known return is ``best``."""
     if config.play.target_return is not None:
         return config.play.target_return
     return PUBLISHED_TARGETS.get(family_of(env_id or "") or "", best)
 
 
 def most_steps(config: DecideConfig) -> int | None:
-    """Steps of an episode for which the model has times; None = any number.
+    """Steps of an episode for which the model has times; None stands for any number.
 
-    A stream counts them from the begin of the episode, whatever the clock of windows.
+    A stream counts them from the start of the episode, whatever the clock of windows.
     """
     counted = config.model.clock == "episode" or config.play.act == "stream"
     return config.model.max_length if config.model.position == "learned" and counted else None
 
 
 class Steps(NamedTuple):
-    """All steps of episodes as the model sees them.
-
-    Attributes:
-        x: float32 [N, 3 + S + A], see ``models.DecisionColumns``.
-        actions: float32 [N, A], to be told, in -1 ... 1.
-        starts: int64 [E + 1], of the episodes.
-    """
+    """All steps of episodes: the model's inputs [N, 3 + S + A] and targets [N, A] in -1 ... 1."""
 
     x: NDArray[np.float32]
     actions: NDArray[np.float32]
@@ -308,9 +284,9 @@ def columns(
 
 
 def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:
-    """Windows [..., K, W] as the model sees them: nothing is told of what was before.
+    """Windows [..., K, W] without what was before them.
 
-    The action before the first step is left out, as in the published code; and with the clock
+    The action before the first step is left out, as in the published code; with the clock
     "context" times are counted from there.
     """
     x = x.copy()
@@ -321,20 +297,11 @@ def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:
 
 
 class WindowBatches:
-    """Windows of steps: those to train on are drawn for each step, others come in their order.
+    """Windows of steps, sampled in each training step, or in order with ``seed=None``.
 
-    An episode is drawn, and a window of it: each episode alike, as in the published code, or in
-    proportion to its length. The draws of a batch are independent; the published code shows all
-    episodes before it shows one again. Episodes that are shorter than the window are padded behind.
-
-    Args:
-        episodes: as they were read.
-        problem: scales them.
-        config: of the run.
-        seed: of the draws; None = the windows of all episodes side by side, each step once.
-
-    Attributes:
-        episodes: as given.
+    An episode is sampled, and a window of it: each episode alike, as in the published code, or in
+    proportion to its length. The samples of a batch are independent; the published code shows all
+    episodes before it repeats one. Episodes shorter than the window are padded at their end.
     """
 
     def __init__(
@@ -352,23 +319,15 @@ class WindowBatches:
         self._weights = None
         if config.fit.windows == "steps":
             self._weights = episodes.lengths / episodes.num_steps
-        self._begins = np.concatenate(
-            [np.arange(a, b, self._context) for a, b in zip(
-                episodes.starts[:-1], episodes.starts[1:], strict=True)]
-        )  # fmt: skip
+        bounds = itertools.pairwise(episodes.starts)
+        self._begins = np.concatenate([np.arange(*own, self._context) for own in bounds])
 
     def __len__(self) -> int:
         """Batches that show about as many steps as there are, or all windows."""
-        windows = len(self._begins)
-        return -(-windows // self._size)
+        return -(-len(self._begins) // self._size)
 
     def batch(self, step: int, rows: slice = ALL_ROWS) -> dict[str, NDArray]:
-        """The windows of a step.
-
-        Returns:
-            ``x`` float32 [B, K, 3 + S + A], ``mask`` bool [B, K], ``actions`` float32 [B, K, A],
-            ``weight`` float32 [B], 0 of a row that fills up.
-        """
+        """``x`` [B, K, 3 + S + A], ``mask`` [B, K], ``actions`` [B, K, A], ``weight`` [B]."""
         begins, weight = self._plan(step)
         return self._take(begins[rows]) | {"weight": weight[rows]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -45,24 +46,19 @@ if TYPE_CHECKING:
 OF_RETURNS = Yardsticks(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
+# The model receives the return-to-go and the actions before, the baselines observations alone.
 OF_ACTIONS = Yardsticks("mse", ("mean", "ridge", "clone"), title="squared error of actions")
-"""The model is told the return of each episode and the actions before, the others what is seen."""
 
-BEST = 0.1
-"""The share of the steps that the clone of the best imitates, as 10 % behaviour cloning."""
-
-SLACK = 1e-3
-"""By which actions may be beyond bounds without a word, as rounding has it."""
-
-MOST_ENVIRONMENTS = 64
-"""That are played side by side."""
-
-COMPARED = 1000
+BEST_FRACTION = 0.1
+"""Fraction of the steps that the clone of the best imitates, as 10 % behavior cloning."""
+MAX_OVERSHOOT = 1e-3
+MAX_ENVIRONMENTS = 64
+MAX_COMPARED_STEPS = 1000
 """Steps over which the stream is compared with the parallel model."""
 
 
 def environments_of(problem: DecideSpec, config: DecideConfig) -> VectorEnv | None:
-    """Environments to play in; None where there are none, which a note tells.
+    """Environments to play in; None, with a note, where there are none.
 
     Raises:
         OptionError: the environment that the options name does not fit.
@@ -70,7 +66,7 @@ def environments_of(problem: DecideSpec, config: DecideConfig) -> VectorEnv | No
     if problem.env_id is None or not config.play.play_episodes:
         return None
     try:
-        num_envs = min(config.play.play_episodes, MOST_ENVIRONMENTS)
+        num_envs = min(config.play.play_episodes, MAX_ENVIRONMENTS)
         return _fitting(problem.env_id, num_envs, problem, problem.dataset, config)
     except ValueError as error:
         if config.data.env:  # it is asked for
@@ -80,11 +76,7 @@ def environments_of(problem: DecideSpec, config: DecideConfig) -> VectorEnv | No
 
 
 def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> None:
-    """Refuses an environment of other actions or observations than the episodes have.
-
-    Raises:
-        ValueError: it is not there, does not fit, or is another robot's.
-    """
+    """Refuses an environment that does not exist, does not fit, or is another robot's."""
     families = [family_of(name) for name in (env_id, episodes.env_id or "")]
     if None not in families and len(set(families)) == 2:
         raise OptionError(
@@ -93,8 +85,8 @@ def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> 
         )
     with closing(_fitting(env_id, 1, episodes, episodes.name, config)) as environments:
         low, high = control.action_bounds(environments)
-        beyond = (episodes.actions < low - SLACK) | (episodes.actions > high + SLACK)
-        if share := float(beyond.any(axis=1).mean()):
+        overshoot = np.maximum(low - episodes.actions, episodes.actions - high)
+        if share := float((overshoot > MAX_OVERSHOOT).any(axis=1).mean()):
             print(
                 f"note: {share:.1%} of the actions are beyond the bounds of {env_id}, "
                 f"{low.min():g} to {high.max():g}, to which it clips them; are they in its unit?",
@@ -109,11 +101,7 @@ def _fitting(
     dataset: str,
     config: DecideConfig,
 ) -> VectorEnv:
-    """Environments of as many numbers in observations and actions, and of no more steps.
-
-    Raises:
-        ValueError: they are not there, or do not fit.
-    """
+    """Environments with as many numbers in observations and actions, and no more steps."""
     environments = control.make_environments(env_id, num_envs, observation_dim=like.observation_dim)
     most, limit = most_steps(config), control.max_episode_steps(environments)
     try:
@@ -150,11 +138,7 @@ def seeds_of(config: DecideConfig) -> list[int]:
 
 
 def played_return(config: DecideConfig, problem: DecideSpec, model: Any, task: Any) -> float:
-    """The mean return of the test's episodes, to select by.
-
-    Raises:
-        OptionError: they cannot be played.
-    """
+    """The mean return of the episodes of the test, which selects."""
     environments = environments_of(problem, config)
     if environments is None:
         raise OptionError("there is no environment whose return could select.", "select_on", "env")
@@ -163,11 +147,7 @@ def played_return(config: DecideConfig, problem: DecideSpec, model: Any, task: A
 
 
 def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episodes | None]:
-    """The error of actions in held-out episodes, and returns where an environment is at hand.
-
-    Returns:
-        The values, and the episodes that were played.
-    """
+    """The error of actions in held-out episodes, and the episodes that were played, if any."""
     config, problem = run.config, run.problem
     values: dict[str, Any] = {
         "dataset": problem.dataset,
@@ -191,7 +171,7 @@ def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episo
 
 
 def returns_as(name: str, played: Episodes) -> dict[str, float]:
-    """The returns of episodes as values: mean, deviation, mean length, score where there is one."""
+    """Mean and standard deviation of returns, mean length, and score where there is one."""
     returns = played.returns
     values = {f"{name}_return": float(returns.mean())}
     if len(returns) > 1:
@@ -202,11 +182,11 @@ def returns_as(name: str, played: Episodes) -> dict[str, float]:
 
 
 def rows_of(run: Run, played: Episodes) -> list[dict[str, Any]]:
-    """Of each episode its seed, return and length."""
-    parts = zip(seeds_of(run.config), played.returns, played.lengths, strict=True)
+    """Seed, return and length of each episode."""
+    rows = zip(seeds_of(run.config), played.returns, played.lengths, strict=True)
     return [
-        {"seed": seed, "return": round(float(own), 3), "length": int(length)}
-        for seed, own, length in parts
+        {"seed": seed, "return": round(float(value), 3), "length": int(length)}
+        for seed, value, length in rows
     ]
 
 
@@ -235,17 +215,24 @@ def _error(model: Any, batch: Mapping[str, Any]) -> Any:
 
 
 def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
-    """Of what a user would do without a model of sequences, on the run's training episodes."""
+    """Numbers of methods without a model of sequences, trained on the same episodes."""
     train = at_hand(partial(own_episodes, run, "train"))
     if train is None:
         return {}
     problem, config = run.problem, run.config
-    seen, done = (_of(part, problem) for part in (train, batches.episodes))
+    parts = (train, batches.episodes)
+    inputs, test_inputs = (problem.scaled_observations(part.observations) for part in parts)
+    targets, test_targets = (problem.scaled_actions(part.actions) for part in parts)
+    x, y = (
+        np.concatenate([part.astype(np.float64), np.ones((len(part), 1))], axis=1)
+        for part in (inputs, test_inputs)
+    )
+    ridge = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ targets)  # a penalty of one row
     values = {
         "data_return": problem.mean_return,
         "best_data_return": problem.best_return,
-        "mean_mse": float(np.mean((done[1] - seen[1].mean(axis=0)) ** 2)),
-        "ridge_mse": _ridge_error(seen, done),
+        "mean_mse": float(np.mean((test_targets - targets.mean(axis=0)) ** 2)),
+        "ridge_mse": float(np.mean((y @ ridge - test_targets) ** 2)),
     }
     if not config.play.clone_steps:
         return values
@@ -254,8 +241,8 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
         if environments is not None:
             stack.enter_context(closing(environments))
         for name, clone in train_clones(train, problem, config).items():
-            told = np.asarray(imitate(clone, done[0]))
-            values[f"{name}_mse"] = float(np.mean((told - done[1]) ** 2))
+            actions = np.asarray(imitate(clone, test_inputs))
+            values[f"{name}_mse"] = float(np.mean((actions - test_targets) ** 2))
             if environments is not None:
                 played = control.play(CloneAgent(clone, problem), environments, seeds_of(config))
                 values |= returns_as(name, played)
@@ -263,27 +250,10 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
 
 
 def train_clones(train: Episodes, problem: DecideSpec, config: DecideConfig) -> dict[str, Clone]:
-    """Of all episodes, and of the best of them, by their names among the yardsticks."""
-    kinds = {"clone": train, "best_clone": train.top(BEST)}
+    """Clones of all episodes, and of the best of them, by their names among the baselines."""
+    kinds = {"clone": train, "best_clone": train.top(BEST_FRACTION)}
     steps, seed = config.play.clone_steps, config.seed
     return {name: train_clone(part, problem, steps, seed) for name, part in kinds.items()}
-
-
-def _of(episodes: Episodes, problem: DecideSpec) -> tuple[np.ndarray, np.ndarray]:
-    return (
-        problem.scaled_observations(episodes.observations),
-        problem.scaled_actions(episodes.actions),
-    )
-
-
-def _ridge_error(seen: tuple[np.ndarray, np.ndarray], done: tuple[np.ndarray, np.ndarray]) -> float:
-    """Of actions as a linear function of observations, with a penalty of one row."""
-    x, y = (
-        np.concatenate([part.astype(np.float64), np.ones((len(part), 1))], axis=1)
-        for part in (seen[0], done[0])
-    )
-    weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ seen[1])
-    return float(np.mean((y @ weights - done[1]) ** 2))
 
 
 def own_episodes(run: Run, name: Literal["train", "test"]) -> Episodes:
@@ -296,20 +266,19 @@ def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
     """The largest difference between streamed and parallel actions, over the longest episode."""
     longest = episodes.take([int(np.argmax(episodes.lengths))])
     times = run.model.num_positions
-    most = COMPARED if times is None else min(COMPARED, times)
+    most = MAX_COMPARED_STEPS if times is None else min(MAX_COMPARED_STEPS, times)
     return stream_difference(run.model, steps_of(longest, run.problem).x[None, :most])
 
 
 def predict(run: Run, file: Path | None) -> pd.DataFrame:
-    """A row an episode: its last step, the return that is still asked for there, and the action.
+    """A row for each episode: its last step, the return-to-go there, and the action.
 
-    The model sees the last steps of the episode, as many as it was trained on, with the actions
-    that were taken. The return that the run remembers is asked for at the begin, less the rewards
-    since; what the last action of the episode was, and its reward, do not count.
+    The model receives the last steps of the episode, as many as it was trained on, with the actions
+    that were taken. The target return of the run holds at the start; the last action and its reward
+    do not count.
 
     Raises:
         ValueError: the file does not fit the run, or NaN comes out.
-        FileNotFoundError: it is missing.
     """
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, WindowBatches)
@@ -319,13 +288,10 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     windows = np.zeros((episodes.num_episodes, context, scaled.shape[1]), np.float32)
     lengths = np.minimum(episodes.lengths, context)
     asked = np.zeros(episodes.num_episodes)
-    for row, (start, stop) in enumerate(
-        zip(episodes.starts[:-1], episodes.starts[1:], strict=True)
-    ):
+    for row, (start, stop) in enumerate(itertools.pairwise(episodes.starts)):
         rewards = episodes.rewards[start : stop - 1].astype(np.float64)
         left = problem.target_return - np.concatenate([[0.0], np.add.accumulate(rewards)])
-        own = slice(stop - lengths[row], stop)
-        x = scaled[own]
+        x = scaled[stop - lengths[row] : stop]
         windows[row, : len(x)] = columns(
             x[:, 0],
             x[:, 1],

@@ -13,16 +13,7 @@ from flax_linattn.tasks.figures import new_figure, save_figure
 
 
 def draw_episodes(problem: DecideSpec, played: Episodes, path: Path) -> None:
-    """Draws the return of each played episode as it grows, beside those of the data.
-
-    Args:
-        problem: of the run.
-        played: the episodes.
-        path: the PNG file.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws the return of each played episode as it grows, and those of the data, as PNG."""
     figure = new_figure(6.4, 3.6)
     axes = figure.subplots()
     for number, (start, stop) in enumerate(zip(played.starts, played.starts[1:], strict=False)):
@@ -42,11 +33,7 @@ def draw_episodes(problem: DecideSpec, played: Episodes, path: Path) -> None:
 
 
 def draw_actions(actions: NDArray[np.float32], path: Path) -> None:
-    """Draws actions float32 [T, A] over steps, a line a number.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws actions float32 [T, A] over steps, a line for each number."""
     figure = new_figure(8, 3.2)
     axes = figure.subplots()
     for number, own in enumerate(actions.T, start=1):
