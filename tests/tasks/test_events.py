@@ -14,7 +14,7 @@ from scipy import optimize, special, stats
 from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.cells import join_cells
-from flax_linattn.data.events import EventSplit, load_rmtpp, split_events
+from flax_linattn.data.events import EventSplit, load_events, split_events
 from flax_linattn.data.sets import processes
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.events import (
@@ -393,7 +393,7 @@ def test_no_streamed_line_knows_what_comes(mechanism):
 def test_badges(data_dir):
     """Real events, of 22 marks: nothing leaks, and the stream says what the scores are."""
     folder = data_dir / "stackoverflow"
-    events = load_rmtpp(folder / "time-1-test.txt.gz", folder / "event-1-test.txt.gz")
+    events = load_events(folder / "time-1-test.txt.gz", folder / "event-1-test.txt.gz")
     events = events.select(range(20))
     run = make_run(events)
     check_no_leak(run, events)
@@ -831,6 +831,16 @@ def test_dates_in_and_out(tmp_path):
     assert stream.facts()["origin"] == 1467583200.0  # midnight in Berlin
     with pytest.raises(ValueError, match="times go backwards, from 2016-07-04 08:00"):
         streamed(stream, ["2016-07-04 09:00,a"])
+    # Nanoseconds, as pandas writes them, are rounded and not cut off.
+    late = pd.to_datetime(["2016-07-05 08:00:00.000000999", "2016-07-05 08:00:01.123456789"])
+    frame = pd.DataFrame({"time": late, "mark": "a"})
+    frame.to_csv(tmp_path / "late.csv", index=False)
+    frame.to_parquet(tmp_path / "late.parquet")
+    for name in ("late.csv", "late.parquet"):
+        (time,) = TASK.predict(run, tmp_path / name)["time"]
+        assert str(time) == "2016-07-05 06:00:01.123457+00:00"
+    last = streamed(stream, [f"{late[0]},a"])[-1]
+    assert last[1] == "2016-07-05 06:00:00.000001+00:00"
 
 
 def test_unix_seconds_keep_their_digits_and_sequences_their_names(tmp_path):
@@ -957,17 +967,34 @@ def test_another_test_file(run_dir, csv, tmp_path, capsys):
     report = tasks.evaluate_run(run_dir, other)
     assert (report["num_test_events"], report["num_test_sequences"]) == (3, 2)
     assert report["hawkes_nll"] > 0 and report["stream_max_error"] < 1e-4
-    other.write_text("time,mark\n1,2\n2,cat\n")
-    message = one_line(fail(capsys, "evaluate", str(run_dir), "--test-file", str(other)))
-    assert f"{other}: line 3: the mark 'cat' is none of the marks known: 0, 1, 2" in message
-    other.write_text("time,mark\n1970-01-01 00:00:01,2\n1970-01-01 00:00:02,0\n")
-    message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(other))
-    assert f"{other}: expected times as numbers, as the run has them. (--test-file)" in message
-    other.write_text("time,mark\n1,2\n0.5,0\n")
-    message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(other))
-    assert f"{other}:3: expected times that never go backwards" in one_line(message)
     missing = fail(capsys, "evaluate", str(run_dir), "--test-file", str(tmp_path / "none.csv"))
     assert "none.csv" in missing
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("time,mark\n1,2\n2,cat\n", "{}: line 3: the mark 'cat' is none of the marks known: 0, 1"),
+        ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as the run has them, got da"),
+        ("when,mark\n1,2\n", "{}:1: expected a column 'time' of times, got columns when, mark; "
+         "rename the column that holds them, as in the file of the run"),
+        ("time,mark\n1,2\n0.5,0\n", "{}:3: expected times that never go backwards in sequence 0, "
+         "got 0.5 after 1.0; sort the rows of each sequence by time"),
+        ("time,mark\n-1,2\n", "{}:2: expected events at or after 0.0, the begin of sequence 0, got "
+         "one at -1.0; leave out the events before, as the run observed none then"),
+        ("1 2 3\n1 2\n", "{}:1: expected a header, or lines of user, item and timestamp, got lines "
+         "of other numbers; give a file of the format of the run's"),
+    ],
+)  # fmt: skip
+def test_errors_about_another_file_name_no_option_that_predict_lacks(
+    run_dir, tmp_path, capsys, text, message
+):
+    other = tmp_path / "other.csv"
+    other.write_text(text)
+    args = ["--input", str(other), "--out", str(tmp_path / "next.csv")]
+    found = one_line(fail(capsys, "predict", str(run_dir), *args))
+    assert message.format(other) in found
+    assert "=..." not in found and "=True" not in found
 
 
 def test_other_files_are_read_whole(tmp_path):
@@ -1009,7 +1036,7 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
         (None, [], "{path}"),
         ("", [], "{path}"),
         ("time,mark\n1,a\nx,b\n", [], "{path}:3: expected a number, as in the first row"),
-        ("when,mark\n2,a\n3,b\n", [], "{path}:1: expected a column 'time' for time="),
+        ("when,mark\n2,a\n3,b\n", [], "{path}:1: expected a column 'time' of times, got"),
         ("time,mark\n2,a\n3,b\n", ["--begin", "2.5"], "{path}:2: expected events at or after"),
         ("time,mark\n2,a\n3,b\n", ["--begin", "noon"], "begin must be a number, as the times"),
         ("time,mark\n2,a\n3,b\n", ["--timezone", "Mars"], "timezone must be a name"),

@@ -2,63 +2,59 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
 
-from flax_linattn.data.cells import parse_time
-from flax_linattn.data.time_index import as_zone
+import numpy as np
+
+from flax_linattn.checks import OptionError, shown
+from flax_linattn.data.cells import is_number, parse_time
+
+LARGEST_TIME = 1e100
+"""Of times, either side of 0: differences and sums of such ones are finite."""
 
 _EPOCH = datetime(1970, 1, 1)
+_NANOSECONDS = re.compile(r"[.,]\d{6}(\d+)", re.ASCII)
+"""Digits of a fraction of a second that a ``datetime`` has no place for."""
 
 
 class SkippedTimeError(ValueError):
     """A time that clocks do not show, as they go forward over it."""
 
 
-class Clock:
-    """Reads dates; those that name no time zone are in one.
+def parse_date(text: str, zone: tzinfo) -> float | None:
+    """Seconds since 1970-01-01 UTC, as exact as float64 is, or None if the text is no date.
 
-    Where clocks go back and show an hour twice, a time in it is the first of the two; where they go
-    forward, a time that they skip is refused. A date alone is its midnight. Fractions of a second
-    are kept to the microsecond; float64 holds the seconds of our years to a quarter of one.
+    Where clocks go back and show an hour twice, a time in it is the first of the two. A date alone
+    is its midnight.
 
     Args:
-        timezone: Of dates without their own: a name of the IANA database.
+        text: ISO 8601, such as ``2016-07-01 00:00:00.25+02:00``, or ``2016/7/1 0:00``.
+        zone: Of dates without their own time zone.
 
     Raises:
-        OptionError: There is no such time zone.
+        SkippedTimeError: Clocks of the time zone skip this time.
 
     Example:
-        >>> Clock().seconds("1970-01-02 00:00:00.5"), Clock().seconds("1970-01-01T02:00+01:00")
+        >>> parse_date("1970-01-02 00:00:00.5", UTC), parse_date("1970-01-01T02:00+01:00", UTC)
         (86400.5, 3600.0)
-        >>> Clock("America/New_York").seconds("1970-01-01"), Clock().seconds("noon")
-        (18000.0, None)
+        >>> parse_date("noon", UTC)
     """
+    time = parse_time(text)
+    if time is None:
+        return None
+    offset = _offset(time, zone) if time.tzinfo is None else time.utcoffset() or timedelta()
+    seconds = (time.replace(tzinfo=None) - _EPOCH - offset).total_seconds()
+    if digits := _NANOSECONDS.search(text):
+        seconds += int(digits[1][:12]) / 10 ** (6 + len(digits[1][:12]))
+    return seconds
 
-    def __init__(self, timezone: str = "UTC") -> None:
-        self.timezone = timezone
-        self._zone = as_zone(timezone)
 
-    def seconds(self, text: str) -> float | None:
-        """Seconds since 1970-01-01 UTC, or None if the text is no date.
-
-        Args:
-            text: ISO 8601, such as ``2016-07-01 00:00:00.25+02:00``, or ``2016/7/1 0:00``.
-
-        Raises:
-            SkippedTimeError: Clocks of the time zone skip this time.
-        """
-        time = parse_time(text)
-        if time is None:
-            return None
-        offset = self._offset(time) if time.tzinfo is None else time.utcoffset() or timedelta()
-        return (time.replace(tzinfo=None) - _EPOCH - offset).total_seconds()
-
-    def _offset(self, time: datetime) -> timedelta:
-        first = self._zone.utcoffset(time) or timedelta()
-        second = self._zone.utcoffset(time.replace(fold=1)) or timedelta()
-        if first < second:
-            raise SkippedTimeError(f"clocks of {self.timezone} skip it")
-        return first
+def _offset(time: datetime, zone: tzinfo) -> timedelta:
+    first = zone.utcoffset(time) or timedelta()
+    if first < (zone.utcoffset(time.replace(fold=1)) or timedelta()):
+        raise SkippedTimeError(f"clocks of {zone} skip it")
+    return first
 
 
 def date_of(seconds: float) -> str:
@@ -72,3 +68,57 @@ def date_of(seconds: float) -> str:
         return str((_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=UTC))
     except OverflowError:
         return str(float(seconds))
+
+
+def parse_bound(
+    name: str, value: float | str | None, path: object, zone: tzinfo | None = None
+) -> float | None:
+    """A begin or an end in the unit of the times of a file; None if there is none.
+
+    Args:
+        name: Of the option, for messages.
+        value: A number in that unit, also as text, or a date.
+        path: The file, for messages.
+        zone: Of dates; None where the times of the file are numbers.
+
+    Raises:
+        TypeError: It is neither a number nor a text.
+        OptionError: It is not finite, or no such text.
+
+    Example:
+        >>> parse_bound("begin", "1970-01-02", "a.csv", UTC)
+        86400.0
+        >>> parse_bound("begin", "1970-01-02", "a.csv")
+        Traceback (most recent call last):
+        ...
+        flax_linattn.checks.OptionError: begin must be a number, as the times of a.csv are, got ...
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float, str, np.number)):
+        raise TypeError(f"{name} must be a number or a date as text, got {shown(value)}.")
+    seconds: float | None = None
+    if not isinstance(value, str):
+        seconds = float(value) if abs(value) <= LARGEST_TIME else None
+    elif is_number(value):
+        seconds = float(value)
+    elif zone is None:
+        raise OptionError(
+            f"{name} must be a number, as the times of {path} are, got {shown(value)}.", name
+        )
+    else:
+        try:
+            seconds = parse_date(value.strip(), zone)
+        except SkippedTimeError as error:
+            raise OptionError(
+                f"{name} must be a time that there is, got {shown(value)}, but {error}; give it in "
+                "UTC, as 2016-07-01 00:00:00+00:00.",
+                name,
+            ) from None
+    if seconds is None or abs(seconds) > LARGEST_TIME:
+        dates = "" if zone is None else " or a date such as 2016-07-01 00:00:00"
+        raise OptionError(
+            f"{name} must be a finite number{dates}, at most {LARGEST_TIME:g}, got {shown(value)}.",
+            name,
+        )
+    return seconds

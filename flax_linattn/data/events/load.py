@@ -9,23 +9,28 @@ from typing import Any, Literal
 
 from flax_linattn.checks import OptionError, choice, shown
 from flax_linattn.data.cells import is_number
-from flax_linattn.data.events.easytpp import load_easytpp
-from flax_linattn.data.events.jodie import has_jodie_header, load_jodie
-from flax_linattn.data.events.npz import load_event_npz
-from flax_linattn.data.events.rmtpp import load_rmtpp
+from flax_linattn.data.events.npz import read_event_npz
+from flax_linattn.data.events.readers import (
+    has_jodie_header,
+    read_easytpp,
+    read_event_table,
+    read_jodie,
+    read_rmtpp,
+)
+from flax_linattn.data.events.rows import EventFileError, EventRows
 from flax_linattn.data.events.sequences import EventSequences
-from flax_linattn.data.events.table import load_event_table
 from flax_linattn.data.files import LineReader
 from flax_linattn.data.tables import BINARY_SUFFIXES
+from flax_linattn.data.times import as_zone
 
 Format = Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"]
 
-_READERS: dict[str, tuple[Callable[..., EventSequences], frozenset[str]]] = {
-    "rmtpp": (load_rmtpp, frozenset({"marks"})),
-    "jodie": (load_jodie, frozenset({"mark", "sequence", "sort"})),
-    "npz": (load_event_npz, frozenset({"gaps"})),
-    "easytpp": (load_easytpp, frozenset()),
-    "table": (load_event_table, frozenset({"time", "mark", "sequence", "timezone", "sort"})),
+_READERS: dict[str, tuple[Callable[..., EventRows], frozenset[str]]] = {
+    "rmtpp": (read_rmtpp, frozenset({"marks"})),
+    "jodie": (read_jodie, frozenset({"mark", "sequence", "timezone", "sort"})),
+    "npz": (read_event_npz, frozenset({"gaps"})),
+    "easytpp": (read_easytpp, frozenset()),
+    "table": (read_event_table, frozenset({"time", "mark", "sequence", "timezone", "sort"})),
 }
 """What reads a format, and the options that it takes beside begin and end."""
 
@@ -59,24 +64,62 @@ def load_events(
 ) -> EventSequences:
     r"""Loads sequences of events from a file of any of the formats below.
 
-    "auto" knows a table that is no text by its name, an ``.npz`` file by its first bytes, "rmtpp"
-    by a file of marks beside it, "easytpp" by a first bracket or brace, "jodie" by its header, or
-    by lines of three numbers without commas, and "table" by any other header.
+    ``table``
+        One event a row, with a header, in a file that ``load_series`` reads, too. Times are
+        numbers, or dates: ISO 8601 with or without a fraction and a time zone
+        (``2016-07-01 00:00:00.25+02:00``), or ``2016/7/1 0:00``; dates become seconds since
+        1970-01-01 UTC. ``20160701`` is a number. Where clocks go back and show an hour twice, a
+        date without its own zone is in the first of the two; a time that clocks skip is refused.
+        Marks and sequences are any text. Rows of a sequence need not be adjacent.
+    ``jodie``
+        Interactions of users with items, one a row: a header
+        ``user_id,item_id,timestamp,state_label,comma_separated_list_of_features`` (or
+        ``user,item,...``) and such rows, whose features are not read and may be of any number; or,
+        without a header, ``user item timestamp`` separated by blanks. Times are as in a table.
+    ``rmtpp``
+        A text file of times and one of marks, each line a sequence of numbers separated by blanks:
+        line i of one file belongs to line i of the other. Marks are whole numbers from 0 on.
+    ``easytpp``
+        JSON objects, one a line or in one array. Each has ``time_since_start`` and ``type_event``,
+        lists of one length. ``time_since_last_event``, ``seq_len`` and ``dim_process``, the number
+        of marks, are checked where there are any; the rest is not read.
+    ``npz``
+        Arrays ``times`` [n], one sequence after the other, with their ``lengths``, whole numbers
+        [N]; or padded, ``times`` [N, L] with ``masks`` [N, L], 1 or True at events, which are
+        adjacent. Both may have ``marks`` of the shape of ``times``, whole numbers from 0 on, and
+        ``t_max``, [N] or one number: when the observation ended, which then began at 0. Nothing is
+        unpickled.
+
+    Text may be plain, ``.gz`` or ``.xz``. The names of marks are those that there are, by number if
+    all are whole numbers, else as text; EasyTPP's are 0, 1, ... below ``dim_process`` if it says
+    so. "auto" knows a table that is no text by its name, an ``.npz`` file by its first bytes,
+    "rmtpp" by a file of marks beside it, "easytpp" by a first bracket or brace, "jodie" by its
+    header, or by lines of three numbers without commas, and "table" by any other header.
 
     Args:
         path: The file; of times, for "rmtpp".
-        marks: The file of marks, for "rmtpp".
-        format: "rmtpp" (``load_rmtpp``), "jodie" (``load_jodie``), "npz" (``load_event_npz``),
-            "easytpp" (``load_easytpp``), "table" (``load_event_table``), or "auto".
+        marks: The file of marks, for "rmtpp". Default: events have no marks.
+        format: One of these, or "auto".
         time: The column of times, for "table".
-        mark: The column of marks, for "table" and "jodie".
-        sequence: The column of sequences, for "table" and "jodie".
+        mark: The column of marks. For "table"; where there is no "mark", events have none. For
+            "jodie", "user_id", "item_id" or "state_label", by default the one of the first two that
+            ``sequence`` is not.
+        sequence: The column that says of which sequence an event is. For "table"; where there is
+            no "sequence", all are of one. For "jodie", "user_id", which is the default, or
+            "item_id".
         begin: When the observation of every sequence began, in the unit of the times, or a date
-            where they are dates.
-        end: When it ended, likewise.
-        timezone: Of dates without their own, for "table".
-        gaps: Whether times are gaps, for "npz".
-        sort: Whether to sort the events of each sequence by time, for "table" and "jodie".
+            where they are dates. Not known by default, so that the first event of each is given.
+        end: When it ended, likewise. Default: with the last event of each.
+        timezone: Of dates without their own, a name of the IANA database; for "table" and "jodie".
+        gaps: For "npz", whether ``times`` are gaps since the event before, the first one since 0,
+            when the observation began; or, where it is 0, the first event is at 0 and the begin not
+            known. Default: where ``times`` are padded and fall in a quarter of the sequences or
+            more, they are gaps.
+        sort: Whether to sort the events of each sequence by time, for "table" and "jodie"; without,
+            events that go back in time are refused.
+
+    Returns:
+        The sequences, in the order in which the file begins them.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -86,14 +129,18 @@ def load_events(
     Example:
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "toy.csv")
-        ...     _ = path.write_text("time,mark\n0.5,look\n2,buy\n")
-        ...     events = load_events(path, end=3)
-        >>> events.times[0].tolist(), events.mark_names, events.ends.tolist()
-        ([0.5, 2.0], ('buy', 'look'), [3.0])
+        ...     path = pathlib.Path(folder, "rides.csv")
+        ...     _ = path.write_text("time,car,mark\n1970-01-01 00:00:01.5,a,out\n"
+        ...                         "1970-01-01 00:00:02,b,out\n1970-01-01 00:01:00,a,back\n")
+        ...     events = load_events(path, sequence="car")
+        >>> [own.tolist() for own in events.times], [own.tolist() for own in events.marks]
+        ([[1.5, 60.0], [2.0]], [[1, 0], [1]])
+        >>> events.mark_names, events.names, events.dates
+        (('back', 'out'), ('a', 'b'), True)
     """
     choice(("auto", *_READERS), format=format)
-    chosen = _format(Path(path), marks is not None) if format == "auto" else format
+    path, zone = Path(path), as_zone(timezone)
+    chosen = _format(path, marks is not None) if format == "auto" else format
     reader, takes = _READERS[chosen]
     options = {
         "marks": marks,
@@ -108,51 +155,54 @@ def load_events(
     for name in options:
         if name not in takes:
             others = " or ".join(other for other in _READERS if name in _READERS[other][1])
-            raise OptionError(
+            raise EventFileError(
                 f"{name} is an option of format {others}, got {shown(options[name])} for {path} of "
-                f"format {chosen}; leave it out, or give the format.",
+                f"format {chosen}",
+                "leave it out, or give the format.",
                 name,
                 "format",
             )
-    return reader(path, begin=begin, end=end, **options)
+    own = {name: value for name, value in options.items() if name not in ("timezone", "sort")}
+    rows = reader(path, **own, **({"zone": zone} if "timezone" in takes else {}))
+    if "timezone" in options and not rows.dates:
+        raise OptionError(
+            f"{path}: expected dates, as timezone is {timezone!r}, got numbers as times; leave "
+            "timezone out",
+            "timezone",
+        )
+    return rows.sequences(begin, end, zone, sort=sort)
 
 
 def _format(path: Path, marked: bool) -> str:
     """The format that a file looks like."""
     if path.suffix.lower() in BINARY_SUFFIXES:
         return "table"
-    if _starts_with(path, b"PK"):
-        return "npz"
+    if path.is_file():  # LineReader says so where it is none
+        with open(path, "rb") as file:
+            if file.read(2) == b"PK":
+                return "npz"
     if marked:
         return "rmtpp"
     with LineReader(path) as reader:
         first = [text for text in islice(reader, _LINES) if text.strip()]
         if not first:
             raise reader.error("rows of events", "none", "check that this is the right file")
-        if first[0].lstrip()[0] in "[{":
-            return "easytpp"
-        if has_jodie_header(first[0]):
-            return "jodie"
-        if not all(is_number(cell) for cell in first[0].split()):
-            return "table"
-        if all(_is_interaction(text.split()) for text in first):
-            return "jodie"
-        reader.line = 1
-        raise reader.error(
-            "a header, or lines of user, item and timestamp",
-            "lines of other numbers",
-            "if they are times, give the file of their marks with marks=..., or say that there "
-            "are none with format='rmtpp'",
-            "format",
-            "marks",
-        )
-
-
-def _starts_with(path: Path, magic: bytes) -> bool:
-    if not path.is_file():  # LineReader says so
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(magic)) == magic
+    if first[0].lstrip()[0] in "[{":
+        return "easytpp"
+    if has_jodie_header(first[0]):
+        return "jodie"
+    if not all(is_number(cell) for cell in first[0].split()):
+        return "table"
+    if all(_is_interaction(text.split()) for text in first):
+        return "jodie"
+    raise EventFileError(
+        f"{path}:1: expected a header, or lines of user, item and timestamp, got lines of other "
+        "numbers",
+        "if they are times, give the file of their marks with marks=..., or say that there are "
+        "none with format='rmtpp'",
+        "format",
+        "marks",
+    )
 
 
 def _is_interaction(cells: list[str]) -> bool:

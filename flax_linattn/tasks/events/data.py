@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -14,7 +15,14 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.events import EventSequences, EventSplit, load_events, split_events
+from flax_linattn.data.events import (
+    EventFileError,
+    EventSequences,
+    EventSplit,
+    Piece,
+    load_events,
+    split_events,
+)
 from flax_linattn.data.sets import processes
 from flax_linattn.tasks.events.options import EventsConfig, EventsData
 from flax_linattn.tasks.files import checksum
@@ -99,6 +107,20 @@ DRAWN_SEED = 0
 DRAWN_END = 100.0
 DRAWN_SEQUENCES = 200
 
+_RENAME = "rename the column that holds them, as in the file of the run"
+_ADVICE = {
+    "time": _RENAME,
+    "mark": _RENAME,
+    "sequence": _RENAME,
+    "sort": "sort the rows of each sequence by time",
+    "timezone": "correct it, or write it in UTC, such as 2016-07-01 00:00:00+00:00",
+    "begin": "leave out the events before, as the run observed none then",
+    "end": "leave out the events after, as the run observed none then",
+    "gaps": "save times that never go backwards",
+    "file_format": "give a file of the format of the run's",
+}
+"""What to do about another file than the run's, instead of giving an option."""
+
 PROCESSES: dict[str, processes.Process] = {
     "hawkes": processes.HawkesProcess([0.2], [[0.8]], decay=1.0),
     "hawkes-marked": processes.HawkesProcess(
@@ -122,21 +144,47 @@ def load_data(source: EventsData) -> EventSequences:
         end = processes.SIN_END if source.process == "poisson-sine" else DRAWN_END
         number = source.num_sequences or DRAWN_SEQUENCES
         return PROCESSES[source.process].draw(number, end, seed=DRAWN_SEED)
-    events = load_events(
-        source.file,
-        source.marks_file,
-        format=source.file_format,
-        time=source.time,
-        mark=source.mark,
-        sequence=source.sequence,
-        sort=source.sort,
-        timezone=source.timezone,
-        begin=source.begin or None,
-        end=source.end or None,
-    )
+    try:
+        events = load_events(
+            source.file,
+            source.marks_file,
+            format=source.file_format,
+            time=source.time,
+            mark=source.mark,
+            sequence=source.sequence,
+            sort=source.sort,
+            timezone=source.timezone,
+            begin=source.begin or None,
+            end=source.end or None,
+        )
+    except OptionError as error:
+        own = {"format": "file_format", "marks": "marks_file"}
+        error.options = tuple(own.get(name, name) for name in error.options)
+        raise
     if not source.num_sequences:
         return events
     return events.select(range(min(source.num_sequences, len(events))))
+
+
+def load_other(source: EventsData, file: Path) -> EventSequences:
+    """The events of another file, which is read as the run's own was.
+
+    Raises:
+        ValueError: a damaged file, or one of another form; no option can change how it is read.
+        FileNotFoundError: there is no such file.
+    """
+    # Marks in a file of their own are those of the run's file alone.
+    form = source.file_format if source.marks_file is None else "auto"
+    options = {"file": file, "marks_file": None, "file_format": form, "num_sequences": 0}
+    try:
+        events = load_data(dataclasses.replace(source, **options, process=EventsData.process))
+    except EventFileError as error:
+        advice = next((_ADVICE[name] for name in error.options if name in _ADVICE), None)
+        if advice is None:
+            raise
+        told = f"{error.problem}; {advice}"
+        raise OptionError(told, "test_file") from None
+    return dataclasses.replace(events, name=str(file))  # for messages
 
 
 def split_data(events: EventSequences, source: EventsData) -> EventSplit:
@@ -296,24 +344,11 @@ def observations(
     return np.concatenate([first, np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-class Piece(NamedTuple):
-    """Tokens of a sequence that are learned from at once.
-
-    Attributes:
-        sequence: which.
-        start: the first token.
-        asked: the first token after which something is asked.
-        stop: behind the last.
-    """
-
-    sequence: int
-    start: int
-    asked: int
-    stop: int
-
-
 def _pieces(tokens: list[Tokens], config: EventsConfig) -> list[Piece]:
-    """Pieces of ``length`` tokens asked after, the last of a sequence one more at most."""
+    """Tokens that are learned from at once; ``forecast`` is the first that is asked after.
+
+    That are ``length`` ones, the last of a sequence one more at most.
+    """
     pieces = []
     for index, own in enumerate(tokens):
         asked = np.flatnonzero(own.asked)
@@ -347,7 +382,7 @@ def make_batches(
     for piece in _pieces(tokens, config):
         own = tokens[piece.sequence].cut(piece.start, piece.stop)
         asked = own.asked.copy()
-        asked[: piece.asked - piece.start] = NOTHING
+        asked[: piece.forecast - piece.start] = NOTHING
         for name, values in own._replace(asked=asked)._asdict().items():
             arrays[name].append(values)
     longest = max(len(values) for values in arrays["asked"])

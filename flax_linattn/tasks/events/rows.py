@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import is_number
-from flax_linattn.data.events.clock import Clock, SkippedTimeError
-from flax_linattn.data.events.gather import LARGEST_TIME
+from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
+from flax_linattn.data.times import as_zone
 from flax_linattn.tasks.events.data import EventsSpec
 from flax_linattn.tasks.lines import CellLines
 
@@ -48,7 +48,7 @@ class EventLines(CellLines):
         self, problem: EventsSpec, columns: tuple[str, str, str], timezone: str = "UTC"
     ) -> None:
         self._marks = {name: index for index, name in enumerate(problem.mark_names)}
-        self._dates, self._columns, self._clock = problem.dates, columns, Clock(timezone)
+        self._dates, self._columns, self._zone = problem.dates, columns, as_zone(timezone)
         time, mark, _ = columns
         super().__init__(*([] if len(self._marks) > 1 else [(time,)]), (time, mark))
 
@@ -90,7 +90,7 @@ class EventLines(CellLines):
                 f"expected a time as a finite number, at most {LARGEST_TIME:g}, got {shown(text)}."
             )
         try:
-            seconds = self._clock.seconds(text)
+            seconds = parse_date(text, self._zone)
         except SkippedTimeError as error:
             raise ValueError(
                 f"expected a time that there is, got {shown(text)}: {error}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from flax_linattn.tasks.events.data import (
     checksum_of,
     describe,
     load_data,
+    load_other,
     make_batches,
     split_data,
     tokens_of,
@@ -41,7 +41,7 @@ from flax_linattn.tasks.events.data import (
 from flax_linattn.tasks.events.evaluate import score
 from flax_linattn.tasks.events.figures import draw_calibration
 from flax_linattn.tasks.events.next_event import predict
-from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
+from flax_linattn.tasks.events.options import EventsConfig, thp
 from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import own_part
@@ -144,13 +144,13 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         if file is None:
             test = self._own(run, "test")
         else:
-            other = load_data(_of_file(run.config.data, file))
-            named = dataclasses.replace(other, name=str(file))  # for messages
-            test = named.with_marks(run.problem.mark_names)
+            test = load_other(run.config.data, file).with_marks(run.problem.mark_names)
         if test.dates != run.problem.dates:
-            kind = "dates" if run.problem.dates else "numbers"
+            kind = "dates such as 2016-07-01 00:00:00" if run.problem.dates else "numbers"
             raise OptionError(
-                f"{file}: expected times as {kind}, as the run has them.", "test_file"
+                f"{file}: expected times as {kind}, as the run has them, got "
+                f"{'dates' if test.dates else 'numbers'}; write them so.",
+                "test_file",
             )
         if not test.num_forecast:
             raise OptionError(
@@ -222,17 +222,3 @@ def events_loss(
         "mark_nll": (mark, count),
         "mark_accuracy": (jnp.sum(jnp.where(right, event, 0)), count),
     }
-
-
-def _of_file(data: EventsData, file: Path) -> EventsData:
-    """The options that read another file as the run's was read."""
-    # Marks in a file of their own are those of the run's file alone.
-    form = data.file_format if data.marks_file is None else "auto"
-    return dataclasses.replace(
-        data,
-        file=file,
-        marks_file=None,
-        file_format=form,
-        num_sequences=0,
-        process=EventsData.process,
-    )

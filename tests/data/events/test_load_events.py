@@ -81,7 +81,7 @@ def test_what_cannot_be_told(tmp_path):
     [
         ("rmtpp", {"mark": "x"}),
         ("easytpp", {"sort": True}),
-        ("jodie", {"timezone": "Asia/Tokyo"}),
+        ("easytpp", {"timezone": "Asia/Tokyo"}),
         ("jodie", {"time": "t"}),
         ("table", {"gaps": False}),
     ],

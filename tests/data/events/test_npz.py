@@ -2,6 +2,7 @@
 
 import pickle
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError, arrays
-from flax_linattn.data.events import UNMARKED, load_event_npz, load_events
+from flax_linattn.data.events import UNMARKED, load_events
+
+load_event_npz = partial(load_events, format="npz")
 
 
 def save(folder, compressed=False, **named):

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError
-from flax_linattn.data.events import UNMARKED, load_events, load_rmtpp
+from flax_linattn.data.events import UNMARKED, load_events
+
+load_rmtpp = partial(load_events, format="rmtpp")
 
 
 def write(folder, times, marks):
@@ -85,9 +88,9 @@ def test_without_marks_and_with_bounds(tmp_path):
 @pytest.mark.parametrize(
     ("times", "marks", "message"),
     [
-        ("1 2\n3 x\n", "1 2\n3 4\n", r"time\.txt:2: expected finite times .* got 'x' at event 1"),
-        ("1 nan\n", "1 2\n", r"time\.txt:1: expected finite times .* got 'nan' at event 1"),
-        ("1 1e999\n", "1 2\n", r"time\.txt:1: .* got '1e999' at event 1"),
+        ("1 2\n3 x\n", "1 2\n3 4\n", r"time\.txt:2: expected finite times .* 'x' as event 2 of"),
+        ("1 nan\n", "1 2\n", r"time\.txt:1: expected finite times .* got 'nan' as event 2 of"),
+        ("1 1e999\n", "1 2\n", r"time\.txt:1: .* got '1e999' as event 2 of"),
         ("1 2e100\n", "1 2\n", r"time\.txt:1: .* at most 1e\+100, got '2e100'"),
         ("1 1_0\n", "1 2\n", r"got '1_0'"),
         ("1,2\n", "1 2\n", r"time\.txt:1: .* separated by blanks, .* got '1,2'"),

@@ -1,0 +1,422 @@
+"""Text files and tables of events, in four formats, read as rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import tzinfo
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import OptionError, choice, listed, shown
+from flax_linattn.data.cells import BadCellError, is_number, parse_numbers
+from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
+from flax_linattn.data.events.rows import LARGEST_MARK, EventFileError, EventRows
+from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.tables import Table, read_table
+
+_OPTIONAL = {"mark": "mark", "sequence": "sequence"}
+"""Columns that a table may lack, as long as no other is asked for."""
+
+_JODIE = ("user_id", "item_id", "timestamp", "state_label")
+"""Columns before the features."""
+
+MAX_MARKS = 2**20
+"""That an EasyTPP file may say that there are."""
+
+_CLOSE = {"rtol": 1e-2, "atol": 1e-5}
+"""How well EasyTPP's times agree with the gaps between them, the latter relative to the last."""
+
+_BLANKS = re.compile(r"[ \t\n\r]*")
+
+
+def read_event_table(
+    path: Path, zone: tzinfo, time: str = "time", mark: str = "mark", sequence: str = "sequence"
+) -> EventRows:
+    """Reads a table with a header."""
+    columns = {"time": time, "mark": mark, "sequence": sequence}
+    if len(set(columns.values())) < len(columns):
+        names = listed([*columns.values()])
+        raise OptionError(
+            f"time, mark and sequence must be different columns, got {names}.", *columns
+        )
+    table = read_table(path, header=True, texts=[*columns.values()])
+    texts = {what: _column(table, what, name) for what, name in columns.items()}
+    count = len(table.frame)
+    line = np.arange(1, count + 1) if table.lines is None else table.lines
+    rows = EventRows(path, texts["sequence"] or [""] * count, np.zeros(0), texts["mark"], line)
+    for what in ("mark", "sequence"):
+        if texts[what] and "" in texts[what]:
+            row = texts[what].index("")
+            raise EventFileError(
+                f"{rows.where(row)}: expected a text in column {shown(columns[what])}, got an "
+                "empty cell",
+                "fill it, or drop the row",
+            )
+    return _timed(rows, time, texts["time"], zone, named=texts["sequence"] is not None)
+
+
+def _column(table: Table, what: str, name: str) -> list[str] | None:
+    """The texts of a column; None if there is none and there need not be."""
+    names, place = table.names, table.source
+    if table.lines is not None:
+        place = f"{place}:{table.header_line}"
+    if names.count(name) > 1:
+        raise EventFileError(
+            f"{place}: expected different names of columns, got {shown(name)} twice", "rename one"
+        )
+    if name in names:
+        cells = table.frame.iloc[:, names.index(name)]
+        return ["" if cell is None else str(cell).strip() for cell in cells]
+    if name == _OPTIONAL.get(what):
+        return None
+    raise EventFileError(
+        f"{place}: expected a column {shown(name)} of {what}s, got columns "
+        f"{listed([shown(other, 80)[1:-1] for other in names])}",
+        f"name one of these with {what}=..., or add a header if the file has none",
+        what,
+    )
+
+
+def _timed(
+    rows: EventRows, column: str, cells: list[str], zone: tzinfo, *, named: bool
+) -> EventRows:
+    """The rows with times from texts, all dates or all numbers as the first one is."""
+    rows.named, rows.dates = named, bool(cells) and not is_number(cells[0])
+    rows.options = ("sort",)
+    rows.advice = "sort the rows by time, or say sort=True"
+    if rows.dates:
+        rows.advice += ", and write times in UTC where clocks go back"
+        rows.time = np.array([_date(rows, column, *own, zone) for own in enumerate(cells)])
+        return rows
+    rows.time, bad = _finite(cells)
+    if bad is not None:
+        raise _no_time(rows, column, bad, cells[bad])
+    return rows
+
+
+def _date(rows: EventRows, column: str, row: int, cell: str, zone: tzinfo) -> float:
+    try:
+        seconds = None if is_number(cell) else parse_date(cell, zone)
+    except SkippedTimeError as error:
+        raise EventFileError(
+            f"{rows.where(row)}: expected a time that there is in column {shown(column)}, got "
+            f"{shown(cell)}, but {error}",
+            "correct it, or give the time zone that the dates are in with timezone=...",
+            "timezone",
+        ) from None
+    if seconds is None:
+        raise _no_time(rows, column, row, cell)
+    return seconds
+
+
+def _no_time(rows: EventRows, column: str, row: int, cell: str) -> EventFileError:
+    expected = "a number, or a date such as 2016-07-01 00:00:00,"
+    if row:
+        expected = f"a {'date' if rows.dates else 'number'}, as in the first row"
+    return EventFileError(
+        f"{rows.where(row)}: expected {expected} in column {shown(column)}, got {shown(cell)}",
+        f"correct it; numbers are finite, at most {LARGEST_TIME:g}, and dates have the year first "
+        "and a time zone such as +00:00 or none",
+    )
+
+
+def _finite(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
+    """Numbers of at most ``LARGEST_TIME``, and the index of the first cell that is none."""
+    try:
+        numbers = parse_numbers(cells, missing=())
+    except BadCellError as bad:
+        return np.zeros(0), bad.index
+    wrong = np.flatnonzero(~(np.abs(numbers) <= LARGEST_TIME))
+    return numbers, int(wrong[0]) if wrong.size else None
+
+
+def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[0]) -> EventRows:
+    """Reads interactions of users with items."""
+    users_and_items = _JODIE[:2]
+    choice(users_and_items, sequence=sequence)
+    mark = mark or users_and_items[sequence == _JODIE[0]]
+    choice((*users_and_items, "state_label"), mark=mark)
+    if mark == sequence:
+        raise OptionError(
+            f"mark and sequence must be different, got {mark!r} for both.", "mark", "sequence"
+        )
+    cells: list[list[str]] = []
+    line: list[int] = []
+    header: bool | None = None
+    with LineReader(path) as reader:
+        for text in reader:
+            if not text.strip():
+                continue
+            if header is None:
+                header = "," in text
+                if header and has_jodie_header(text):
+                    continue
+                if header or mark == "state_label":
+                    advice = "read another table with format='table'"
+                    advice = advice if header else "choose another mark"
+                    raise EventFileError(
+                        f"{path}:{reader.line}: expected a header that begins with "
+                        f"{','.join(_JODIE)}, got {shown(text, 80)}",
+                        f"add it as the first line, or {advice}",
+                        "format" if header else "mark",
+                    )
+            row = [cell.strip() for cell in text.split(",", 4)[:4]] if header else text.split()
+            if len(row) != (4 if header else 3):
+                raise reader.error(
+                    "user, item, timestamp, state label and features, separated by ','"
+                    if header
+                    else "user, item and timestamp, separated by blanks",
+                    shown(text),
+                    MEND,
+                )
+            cells.append(row)
+            line.append(reader.line)
+        if not cells:
+            raise reader.error(
+                "rows of events after the header", "none", "check that this is the right file"
+            )
+    texts = dict(zip(_JODIE, map(list, zip(*cells, strict=True)), strict=False))
+    rows = EventRows(path, texts[sequence], np.zeros(0), texts[mark], np.array(line))
+    for name in (sequence, mark):
+        for row, cell in enumerate(texts[name]):
+            if not (cell.isascii() and cell.isdigit()) and (not cell or _is_float(cell)):
+                raise EventFileError(
+                    f"{rows.where(row)}: expected {name} as a whole number from 0 on or a word, "
+                    f"got {shown(cell)}",
+                    MEND,
+                )
+    return _timed(rows, "timestamp", texts["timestamp"], zone, named=True)
+
+
+def has_jodie_header(text: str) -> bool:
+    """Whether a line is the header of such a file, as far as the features."""
+    names = tuple(name.strip() for name in text.split(",", 4)[:4])
+    return names in (_JODIE, ("user", "item", *_JODIE[2:]))
+
+
+def _is_float(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def read_rmtpp(path: Path, marks: str | Path | None = None) -> EventRows:
+    """Reads a file of times and one of marks, a sequence a line."""
+    times: list[NDArray[np.float64]] = []
+    with LineReader(path) as reader:
+        for cells in _sequences(reader):
+            numbers, bad = _finite(cells)
+            if bad is not None:
+                raise reader.error(
+                    f"finite times separated by blanks, at most {LARGEST_TIME:g}",
+                    f"{shown(cells[bad])} as event {bad + 1} of the line",
+                    MEND,
+                )
+            times.append(numbers)
+        if not times:
+            raise reader.error("a sequence of times on each line", "none", "check the path")
+    sizes = np.array([len(own) for own in times])
+    line = np.repeat(np.arange(1, len(times) + 1), sizes)
+    read = None if marks is None else _read_marks(Path(marks), path, sizes.tolist())
+    return EventRows(path, line, np.concatenate(times), read, line)
+
+
+def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
+    found: list[int] = []
+    pair = "pair the files of one set, or fetch them again if one is cut short"
+    with LineReader(path) as reader:
+        for cells in _sequences(reader):
+            if reader.line > len(sizes):
+                raise reader.error(f"{len(sizes)} lines, as in {other}", "more", pair)
+            size = sizes[reader.line - 1]
+            if len(cells) != size:
+                raise reader.error(
+                    f"{size} marks, as there are times on line {reader.line} of {other}",
+                    f"{len(cells)}",
+                    pair,
+                )
+            for cell in cells:
+                digits = cell.isascii() and cell.isdigit() and len(cell) < 20
+                if not (digits and int(cell) <= LARGEST_MARK):
+                    raise reader.error(
+                        f"marks as whole numbers from 0 to {LARGEST_MARK}, separated by blanks",
+                        shown(cell),
+                        "correct it; check that this is the file of marks and the other that of "
+                        "times",
+                    )
+            found += map(int, cells)
+        if reader.line < len(sizes):
+            raise reader.error(f"{len(sizes)} lines, as in {other}", f"{reader.line}", pair)
+    return np.array(found, np.int64)
+
+
+def _sequences(reader: LineReader) -> Iterator[list[str]]:
+    for text in reader:
+        cells = text.split()
+        if not cells:
+            raise reader.error(
+                "a sequence of at least one event", "a blank line", "remove it from both files"
+            )
+        yield cells
+
+
+def read_easytpp(path: Path) -> EventRows:
+    """Reads sequences as JSON objects."""
+    times: list[NDArray[np.float64]] = []
+    marks: list[int] = []
+    line: list[int] = []
+    count: int | None = None
+    with LineReader(path) as reader:
+        for value in _json_values(reader):
+            if not isinstance(value, dict) or not value.keys() >= {
+                "time_since_start",
+                "type_event",
+            }:
+                keys = [*value] if isinstance(value, dict) else []
+                raise reader.error(
+                    "an object with time_since_start and type_event for each sequence",
+                    f"one of {listed(keys)}" if keys else shown(value),
+                    "write the sequences of one split so, as EasyTPP does",
+                )
+            declared = _num_marks(reader, value.get("dim_process"))
+            if times and declared != count:
+                raise reader.error(
+                    f"dim_process {count}, as in the first object", f"{declared}", MEND
+                )
+            count = declared
+            times.append(_object_times(reader, value))
+            most = LARGEST_MARK if count is None else count - 1
+            expected = f"type_event as whole numbers from 0 to {most}"
+            expected += "" if count is None else f", as dim_process is {count}"
+            own = _list(reader, value, "type_event", len(times[-1]))
+            for at, mark in enumerate(own):
+                if type(mark) is not int or not 0 <= mark <= most:
+                    raise reader.error(expected, f"{shown(mark)} as event {at + 1}", MEND)
+            marks += own
+            line.append(reader.line)
+    sizes = [len(own) for own in times]
+    return EventRows(
+        path,
+        np.repeat(np.arange(len(times)), sizes),
+        np.concatenate(times),
+        np.array(marks, np.int64),
+        np.repeat(line, sizes),
+        mark_names=None if count is None else tuple(map(str, range(count))),
+    )
+
+
+def _num_marks(reader: LineReader, count: Any) -> int | None:
+    if count is None or (type(count) is int and 1 <= count <= MAX_MARKS):
+        return count
+    raise reader.error(
+        f"dim_process, the number of marks, from 1 to {MAX_MARKS}", shown(count), MEND
+    )
+
+
+def _object_times(reader: LineReader, value: dict[str, Any]) -> NDArray[np.float64]:
+    times = _numbers(reader, value, "time_since_start", None)
+    length = value.get("seq_len")
+    if length is not None and length != len(times):
+        raise reader.error(f"as many times as seq_len says, {shown(length)}", f"{len(times)}", MEND)
+    if "time_since_last_event" in value:
+        gaps = _numbers(reader, value, "time_since_last_event", len(times))
+        within = _CLOSE["rtol"] * np.abs(gaps) + _CLOSE["atol"] * np.abs(times).max()
+        off = np.flatnonzero(np.abs(np.diff(times) - gaps[1:]) > within[1:])
+        if off.size:
+            at = int(off[0]) + 1
+            raise reader.error(
+                "time_since_last_event as differences of time_since_start",
+                f"{gaps[at]} as event {at + 1}, and times {times[at - 1]} and {times[at]}",
+                "correct one of the two, or drop time_since_last_event",
+            )
+    return times
+
+
+def _numbers(
+    reader: LineReader, value: dict[str, Any], key: str, length: int | None
+) -> NDArray[np.float64]:
+    numbers = _list(reader, value, key, length)
+    for at, number in enumerate(numbers):
+        # NaN is none of these; whole numbers of any size are compared exactly.
+        if type(number) not in (int, float) or not abs(number) <= LARGEST_TIME:
+            raise reader.error(
+                f"{key} as finite numbers of at most {LARGEST_TIME:g}",
+                f"{shown(number)} as event {at + 1}",
+                MEND,
+            )
+    return np.array(numbers, np.float64)
+
+
+def _list(reader: LineReader, value: dict[str, Any], key: str, length: int | None) -> list[Any]:
+    values = value[key]
+    if not isinstance(values, list) or not values:
+        raise reader.error(
+            f"{key} as a list of at least one event", shown(values), "drop empty sequences"
+        )
+    if length is not None and len(values) != length:
+        raise reader.error(
+            f"{length} of {key}, as there are of time_since_start", f"{len(values)}", MEND
+        )
+    return values
+
+
+def _json_values(reader: LineReader) -> Iterator[Any]:
+    """The elements of the one array in a file, or its values between blanks, such as one a line.
+
+    While a value is looked at, the line of the reader is that at which the value begins.
+    """
+    text = "\n".join(reader)
+    reader.line = 1
+    at = 0
+
+    def move(stop: int) -> str:
+        """Goes on behind blanks, and tells what comes."""
+        nonlocal at
+        blanks = _BLANKS.match(text, stop)
+        stop = blanks.end() if blanks else stop
+        reader.line += text.count("\n", at, stop)
+        at = stop
+        return text[at : at + 1]
+
+    following = move(0)
+    if array := following == "[":
+        following = move(at + 1)
+    if not following or (array and following == "]"):
+        raise reader.error("at least one value", "none", "check that this is the right file")
+    while following:
+        value, stop = _decode(reader, text, at)
+        yield value
+        following = move(stop)
+        if not array:
+            continue
+        if following not in (",", "]"):
+            got = shown(text[at : at + 50]) if following else "nothing"
+            raise reader.error("',' or ']' after a value", got, MEND)
+        end = following == "]"
+        following = move(at + 1)
+        if end:
+            if following:
+                raise reader.error("the end of the file after ']'", shown(text[at : at + 50]), MEND)
+            return
+    if array:
+        raise reader.error("']' at the end", "the end of the file", "fetch it again")
+
+
+def _decode(reader: LineReader, text: str, at: int) -> tuple[Any, int]:
+    """The value at a place, and where it ends."""
+    expected = "a value as JSON"
+    try:
+        return json.JSONDecoder().raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        reader.line = error.lineno
+        got = f"{error.msg} at character {error.colno}"
+        raise reader.error(expected, got, MEND) from None
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise reader.error(expected, shown(error), MEND) from None

@@ -1,0 +1,170 @@
+"""Events of a file, one a row, checked and made into sequences."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from flax_linattn.checks import shown
+from flax_linattn.data.events.clock import date_of, parse_bound
+from flax_linattn.data.events.sequences import UNMARKED, EventSequences
+from flax_linattn.data.files import DataFormatError
+
+LARGEST_MARK = 10**15
+"""Of marks that are numbers; float64 holds each one exactly."""
+
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+class EventFileError(DataFormatError):
+    """A file of events breaks its format, or the options that it is read with do not fit it.
+
+    Attributes:
+        problem: The message without the advice, for whoever has other advice to give.
+    """
+
+    def __init__(self, problem: str, advice: str, *options: str) -> None:
+        super().__init__(f"{problem}; {advice}", *options)
+        self.problem = problem
+
+
+@dataclasses.dataclass
+class EventRows:
+    """The n events of a file; those of a sequence are in order, and need not be adjacent.
+
+    Attributes:
+        path: The file.
+        sequence: What a sequence is known by, [n].
+        time: Float64 [n], finite.
+        mark: Texts or whole numbers [n]; indices where there are ``mark_names``; None of events
+            that have none.
+        line: Of each event in the file, int64 [n], from 1.
+        place: Where the event of a row is, for a message, where there are no lines.
+        named: Whether ``sequence`` holds names.
+        mark_names: All marks that there may be. Default: those that there are, by number if all are
+            whole numbers, else as text.
+        begin: Of each sequence, in the order of their first rows, float64 [N], NaN if not known.
+        end: Likewise.
+        dates: Whether the times are seconds since 1970 UTC.
+        advice: What to do where times go backwards.
+        options: Names of the options that this advice is about.
+    """
+
+    path: Path
+    sequence: Sequence[Any] | NDArray[Any]
+    time: NDArray[np.float64]
+    mark: Sequence[Any] | NDArray[Any] | None
+    line: NDArray[np.int64] | None = None
+    place: Callable[[int], str] = str
+    named: bool = False
+    mark_names: tuple[str, ...] | None = None
+    begin: NDArray[np.float64] | None = None
+    end: NDArray[np.float64] | None = None
+    dates: bool = False
+    advice: str = "sort the events of each sequence by time"
+    options: tuple[str, ...] = ()
+
+    def where(self, row: int) -> str:
+        """Where an event is, such as ``path:line``."""
+        return self.place(row) if self.line is None else f"{self.path}:{self.line[row]}"
+
+    def sequences(
+        self,
+        begin: float | str | None,
+        end: float | str | None,
+        zone: tzinfo,
+        *,
+        sort: bool = False,
+    ) -> EventSequences:
+        """The sequences, in the order of their first rows.
+
+        Args:
+            begin: Of all sequences, instead of the file's own: see ``parse_bound``.
+            end: Likewise.
+            zone: Of these, where they are dates.
+            sort: Whether to sort the events of each sequence by time; those of one time stay in
+                order.
+
+        Raises:
+            TypeError: A bound is neither a number nor a text.
+            OptionError: A bound is not finite, or no such text.
+            EventFileError: Times of a sequence go backwards, or one is outside the bounds.
+        """
+        owner, names = pd.factorize(_column(self.sequence))
+        order = np.lexsort((self.time, owner)) if sort else np.argsort(owner, kind="stable")
+        owner, time = owner[order], self.time[order]
+        starts = np.flatnonzero(np.diff(owner, prepend=-1))
+        keys = [str(name) for name in names]
+
+        def shown_time(value: float) -> str:
+            return date_of(value) if self.dates else str(float(value))
+
+        def sequence(row: int) -> str:
+            return f"sequence {shown(keys[owner[row]]) if self.named else owner[row]}"
+
+        back = np.flatnonzero((np.diff(time) < 0) & (np.diff(owner) == 0))
+        if back.size:
+            row = int(back[0]) + 1
+            raise EventFileError(
+                f"{self.where(int(order[row]))}: expected times that never go backwards in "
+                f"{sequence(row)}, got {shown_time(time[row])} after {shown_time(time[row - 1])}",
+                self.advice,
+                *self.options,
+            )
+        bounds: dict[str, NDArray[np.float64] | None] = {}
+        stops = np.append(starts[1:], len(time))
+        for name, option, own, rows, sign, where, change in (
+            ("begin", begin, self.begin, starts, 1, "at or after", "an earlier"),
+            ("end", end, self.end, stops - 1, -1, "at or before", "a later"),
+        ):
+            given = parse_bound(name, option, self.path, zone if self.dates else None)
+            bound = own if given is None else np.full(len(starts), given)
+            bounds[name] = bound
+            if bound is not None and (outside := sign * (time[rows] - bound) < 0).any():
+                at = int(np.argmax(outside))
+                row = int(rows[at])
+                raise EventFileError(
+                    f"{self.where(int(order[row]))}: expected events {where} "
+                    f"{shown_time(bound[at])}, the {name} of {sequence(row)}, got one at "
+                    f"{shown_time(time[row])}",
+                    f"give {change} {name}",
+                    name,
+                )
+        mark, mark_names = self._numbered_marks()
+        return EventSequences(
+            self.path.name.split(".")[0],
+            tuple(np.split(time, starts[1:])),
+            tuple(np.split(mark[order], starts[1:])),
+            mark_names,
+            **bounds,
+            dates=self.dates,
+            lines=None if self.line is None else tuple(np.split(self.line[order], starts[1:])),
+            names=tuple(keys) if self.named else None,
+        )
+
+    def _numbered_marks(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+        """Marks as indices into their names."""
+        if self.mark is None:
+            return np.zeros(len(self.time), np.int32), UNMARKED
+        if self.mark_names is not None:
+            return np.asarray(self.mark, np.int32), self.mark_names
+        codes, different = pd.factorize(_column(self.mark))
+        texts = [str(mark) for mark in different]
+        if all(_WHOLE.fullmatch(text) for text in texts):
+            names = sorted(texts, key=lambda text: (int(text), text))
+        else:
+            names = sorted(texts)
+        rank = {name: index for index, name in enumerate(names)}
+        return np.array([rank[text] for text in texts], np.int32)[codes], tuple(names)
+
+
+def _column(values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+    return values if isinstance(values, np.ndarray) else np.array(values, object)
