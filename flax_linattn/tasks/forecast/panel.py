@@ -81,14 +81,7 @@ class SeriesPanel(NamedTuple):
         """The warnings, and what is odd in single series."""
         pairs = zip(self.series, self.splits, strict=True)
         found = [(one.name, notes_on(one, split.test.stop)) for one, split in pairs]
-        if len(found) == 1:
-            return [*self.warnings, *found[0][1]]
-        odd = [(name, notes) for name, notes in found if notes]
-        lines = [f"{name}: {note}" for name, notes in odd[:MAX_NAMES] for note in notes]
-        if len(odd) > MAX_NAMES:
-            more = len(odd) - MAX_NAMES
-            lines.append(f"of {more} further series there is something to note as well")
-        return [*self.warnings, *lines]
+        return [*self.warnings, *name_notes(found)]
 
 
 def load_panel(config: ForecastConfig) -> SeriesPanel:
@@ -340,6 +333,32 @@ def _named(names: Sequence[str]) -> str:
     return f"{len(names)} ({listed(names, MAX_NAMES)})"
 
 
+def name_notes(notes: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """The notes on each series, with its name where there are several series."""
+    if len(notes) == 1:
+        return notes[0][1]
+    odd = [(name, lines) for name, lines in notes if lines]
+    found = [f"{name}: {line}" for name, lines in odd[:MAX_NAMES] for line in lines]
+    if len(odd) > MAX_NAMES:
+        found.append(f"of {len(odd) - MAX_NAMES} further series there is something to note as well")
+    return found
+
+
+def row_notes(series: data.TimeSeries) -> list[str]:
+    """Notes on repeated times, gaps and missing values."""
+    found = []
+    if (rows := series.repeated).size:
+        found.append(f"rows of the time of the row before: {_counted(series, rows)}")
+    if (rows := series.gaps).size:
+        found.append(
+            f"rows that do not follow by the frequency {series.freq}: {_counted(series, rows)}"
+        )
+    if series.num_missing:
+        what = "missing values, which take the last known one and are not tested on"
+        found.append(f"{what}: {series.num_missing}")
+    return found
+
+
 def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     """Notes on times, on missing values and what may stand for them, and on outliers.
 
@@ -351,15 +370,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     if series.time_zone is not None:
         zone, first = series.time_zone, series.index[0]
         found.append(f"times and the calendar are in the time zone {zone}, the first {first}")
-    if (rows := series.repeated).size:
-        found.append(f"rows of the time of the row before: {_counted(series, rows)}")
-    if (rows := series.gaps).size:
-        found.append(
-            f"rows that do not follow by the frequency {series.freq}: {_counted(series, rows)}"
-        )
-    if series.num_missing:
-        what = "missing values, which take the last known one and are not tested on"
-        found.append(f"{what}: {series.num_missing}")
+    found += row_notes(series)
     still = [
         name
         for name, values in zip(series.channels, series.values.T, strict=True)
