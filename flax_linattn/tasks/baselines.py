@@ -12,7 +12,7 @@ D = TypeVar("D")
 
 
 TIE = 1e-6
-"""Share of a number within which another one is as good."""
+"""Relative difference up to which two numbers are equally good."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Yardsticks:
         >>> yardsticks.beaten_by(values)
         ['ridge']
         >>> yardsticks.verdict(values)
-        'the model loses to ridge (MSE 0.388 against 0.516)'
+        'the ridge baseline is better: MSE 0.388, this model 0.516'
         >>> yardsticks.verdict({**values, "test_mse": 0.3})
-        'no yardstick beats the model, the best is ridge (MSE 0.388 against 0.3)'
+        'this model is better than every baseline: MSE 0.3, ridge 0.388'
         >>> on_both = {**values, "validation_mse": 0.7, "ridge_validation_mse": 1.0}
         >>> print(yardsticks.verdict(on_both).replace("; ", "\n"))
-        on test the model loses to ridge (MSE 0.388 against 0.516)
-        on validation (optimistic, as it selected: the model) no yardstick beats the model, ...
+        on test the ridge baseline is better: MSE 0.388, this model 0.516
+        on validation (optimistic, as it selected: the model) this model is better than every ...
     """
 
     metric: str
@@ -69,7 +69,7 @@ class Yardsticks:
         """
         ours = self._badness(values[self._ours(validation)])
         ranked = self._ranked(values, validation)
-        return [name for name, theirs in ranked if not ours <= theirs + TIE * abs(theirs)]
+        return [n for n, theirs in ranked if not (ours <= theirs or _is_tie(ours, theirs))]
 
     def on_validation(self, values: Mapping[str, Any]) -> bool:
         """Whether a report says how the model does on the validation data."""
@@ -116,17 +116,20 @@ class Yardsticks:
             return ""
         better = self.beaten_by(values, validation=validation)
         best = [name for name, _ in ranked][: max(1, len(better))]
+        theirs = [values[self._theirs(name, validation)] for name in best]
+        ours, *numbers = _distinct(values[self._ours(validation)], *theirs)
+        sizes = ["" if validation else self._size(name, values) for name in best]
+        shown = [f"{n}{size}" for n, size in zip(numbers, sizes, strict=True)]
         title = self.title or self.metric.replace("_", " ")
-        ours = values[self._ours(validation)]
-        shown = [
-            f"{name.replace('_', ' ')} ({title} {values[self._theirs(name, validation)]:.3g} "
-            f"against {ours:.3g}{'' if validation else self._share(name, values)})"
-            for name in best
-        ]
+        names = [name.replace("_", " ") for name in best]
+        if len(better) == 1:
+            return f"the {names[0]} baseline is better: {title} {shown[0]}, this model {ours}"
         if better:
-            others = ", ".join(shown[:-1])
-            return f"the model loses to {others}{' and ' if others else ''}{shown[-1]}"
-        return f"no yardstick beats the model, the best is {shown[0]}"
+            each = ", ".join(f"{name} {n}" for name, n in zip(names, shown, strict=True))
+            return f"{len(better)} baselines are better: {title} of {each}, this model {ours}"
+        if _is_tie(values[self._ours(validation)], theirs[0]):
+            return f"this model is as good as the best baseline, {names[0]}: {title} {shown[0]}"
+        return f"this model is better than every baseline: {title} {ours}, {names[0]} {shown[0]}"
 
     def _ours(self, validation: bool) -> str:
         return f"{'validation' if validation else 'test'}_{self.metric}"
@@ -134,12 +137,12 @@ class Yardsticks:
     def _theirs(self, name: str, validation: bool) -> str:
         return f"{name}_{'validation_' if validation else ''}{self.metric}"
 
-    def _share(self, name: str, values: Mapping[str, Any]) -> str:
-        """What a yardstick learned from, where that is not all."""
+    def _size(self, name: str, values: Mapping[str, Any]) -> str:
+        """What a baseline learned from, where that is not all."""
         learned, there = values.get(f"{name}_learned_from"), values.get(self.num_train)
         if learned is None or there is None or learned >= there:
             return ""
-        return f", learned from {learned:,} of {there:,}"
+        return f" (learned from {learned:,} of {there:,})"
 
     def _ranked(self, values: Mapping[str, Any], validation: bool) -> list[tuple[str, float]]:
         numbers = {name: values.get(self._theirs(name, validation)) for name in self.names}
@@ -150,15 +153,19 @@ class Yardsticks:
         return -value if self.larger_is_better else value
 
 
+def _is_tie(ours: float, theirs: float) -> bool:
+    return abs(ours - theirs) <= TIE * abs(theirs)
+
+
+def _distinct(ours: float, *theirs: float) -> list[str]:
+    """Numbers with three digits, or as many as distinguish the first from each that is no tie."""
+    others = [x for x in theirs if not _is_tie(ours, x)]
+    digits = next(d for d in range(3, 18) if f"{ours:.{d}g}" not in {f"{x:.{d}g}" for x in others})
+    return [f"{x:.{digits}g}" for x in (ours, *theirs)]
+
+
 def at_hand(read: Callable[[], D]) -> D | None:
-    """Training data, for the yardsticks that learn from them.
-
-    Args:
-        read: gives them, and raises where they are gone or have changed.
-
-    Returns:
-        The data; None where they cannot be had, which a note on standard error tells.
-    """
+    """Training data for the baselines that learn; None, with a note, where ``read`` has none."""
     try:
         return read()
     except (FileNotFoundError, ValueError) as error:
