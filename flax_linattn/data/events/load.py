@@ -21,7 +21,7 @@ from flax_linattn.data.events.rows import EventFileError, EventRows
 from flax_linattn.data.events.sequences import EventSequences
 from flax_linattn.data.files import LineReader
 from flax_linattn.data.tables import BINARY_SUFFIXES
-from flax_linattn.data.times import as_zone
+from flax_linattn.data.time_index import as_zone
 
 Format = Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"]
 

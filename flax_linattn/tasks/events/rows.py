@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
-from flax_linattn.data.times import as_zone
+from flax_linattn.data.time_index import as_zone
 from flax_linattn.tasks.events.data import EventsSpec
 from flax_linattn.tasks.lines import CellLines
 
