@@ -19,6 +19,8 @@ from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import BadCellError, is_comment, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, LineReader
+from flax_linattn.data.tables import BINARY_SUFFIXES
+from flax_linattn.data.times import BadTimeError
 
 COMMA = Dialect(separator=",")
 """The dialect of lines whose cells are separated by commas."""
@@ -35,8 +37,12 @@ def open_lines(path: Path | None) -> Iterator[Rows]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is no text, or damaged.
+        ValueError: the file is no text, such as a Parquet file, or damaged.
     """
+    if path is not None and path.suffix.lower() in BINARY_SUFFIXES:
+        raise OptionError(
+            f"expected lines of text in {path}, got a binary table; save it as CSV.", "input"
+        )
     if path is None:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="backslashreplace")
@@ -89,6 +95,8 @@ class Rows:
             raise
         except OptionError as error:
             raise OptionError(f"{self.place}: {error}", *error.options, **error.values) from error
+        except BadTimeError as error:
+            raise OptionError(f"{self.place}: {error}", *error.options) from error
         except ValueError as error:
             raise ValueError(f"{self.place}: {error}") from error
 

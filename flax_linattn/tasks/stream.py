@@ -83,7 +83,7 @@ def stream_run(
         say(f"run {run.seed_index} of {runs}, the best by validation", "seed_index")
     options = run.task.StreamOptions() if options is None else options
     stream = run.task.stream(run, options)
-    stream.run_dir = Path(run_dir)
+    stream.run_dir, stream.from_start = Path(run_dir), skip_seen
     if figure is not None and not stream.draws:
         raise OptionError("there is no figure of this stream; leave it out.", "figure")
     if state is not None and state.is_dir():

@@ -43,6 +43,8 @@ class Streaming(abc.ABC):
         num_steps: observations taken in so far, in all sessions.
         num_breaks: rows so far that were none, such as those that only begin a new sequence.
         run_dir: the run's folder, for who looks at a state file; None if not known.
+        from_start: whether the lines to parse begin where the stream began, and not after its last
+            row.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Streaming(abc.ABC):
         self._owner = {"model": fingerprint(run.model), **seed, **options}
         self.num_steps = self.num_breaks = 0
         self.run_dir: Path | None = None
+        self.from_start = False
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[str]) -> Iterator[Any]:

@@ -3,11 +3,13 @@
 import io
 import lzma
 import sys
+from datetime import datetime
 
 import numpy as np
 import pytest
 
 from flax_linattn.checks import OptionError
+from flax_linattn.data.dialect import Dialect
 from flax_linattn.tasks.forecast.rows import RowLines
 from flax_linattn.tasks.lines import Rows, open_lines
 from tests.tasks.commands import read_lines
@@ -34,6 +36,33 @@ def test_a_cell_that_begins_with_a_hash_is_no_comment():
     np.testing.assert_array_equal([row.values for row in rows], [[1.5, 10], [np.nan, 11]])
     with pytest.raises(ValueError, match=r"standard input:3: .* for flow, got '#N/B'"):
         read_lines(RowLines(("flow", "level")).parse, ["flow,level", "# here", "#N/B,11"])
+
+
+def test_a_binary_table_is_no_stream(tmp_path):
+    for name in ("sales.parquet", "sales.XLSX", "sales.feather"):
+        with pytest.raises(OptionError, match=rf"{name}, got a binary table; save it as CSV"):
+            open_lines(tmp_path / name).__enter__()
+
+
+def test_the_first_column_year_holds_years():
+    lines = ["Year,a", "1961,1.5", "1962,2"]
+    rows = read_lines(RowLines(("a",)).parse, lines)
+    assert [row.time for row in rows] == [datetime(1961, 1, 1), datetime(1962, 1, 1)]
+    named = RowLines(("a",), dialect=Dialect(time_column="Year"))
+    assert read_lines(named.parse, ["a,Year", "2,1962"])[0].time == datetime(1962, 1, 1)
+    (row,) = read_lines(RowLines(("year",)).parse, ["year", "1961"])
+    assert row.time is None and row.values.tolist() == [1961]
+    with pytest.raises(ValueError, match=r"standard input:2: .* in the column Year, got '19x'"):
+        read_lines(RowLines(("a",)).parse, ["Year,a", "19x,1"])
+
+
+def test_a_date_and_a_time_of_day_in_two_cells():
+    dialect = Dialect(time_column=("day", "hour"), date_format="%d %b %Y")
+    lines = ["day,hour,a", "1 Jul 2016,2:00,5"]
+    (row,) = read_lines(RowLines(("a",), dialect=dialect).parse, lines)
+    assert row.time == datetime(2016, 7, 1, 2)
+    with pytest.raises(ValueError, match=r"standard input:2: .* an empty cell; fill it in"):
+        read_lines(RowLines(("a",), dialect=dialect).parse, [lines[0], "1 Jul 2016,,5"])
 
 
 def test_places_are_those_of_all_lines():

@@ -196,7 +196,10 @@ def test_names_may_leave_out_what_never_changes():
     [
         ("01.02.2024 00:00;5,5\n", ":1: expected a time with its offset from UTC, as the run's"),
         ("01.02.2024 00:00+01:00;5.5\n", ":1: expected a finite number for load, got '5.5'"),
-        ("soon;5,5\n", ":1: expected a time such as 2016-07-01 00:00:00, got 'soon'"),
+        (
+            "soon;5,5\n",
+            ":1: expected a time such as 2016-07-01 00:00:00 in the column time, got 'soon'",
+        ),
     ],
 )
 def test_bad_rows_of_a_stream(run_dir, capsys, tmp_path, text, message):

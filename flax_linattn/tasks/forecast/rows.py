@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import TIME
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.times import join_date_and_clock
 from flax_linattn.tasks.lines import CellLines, Cells
 
 
@@ -56,6 +58,10 @@ class RowLines(CellLines):
     Cells are the channels in the run's order, after the time if there is one; a first line that
     names them may order them otherwise, and have further ones. Blank lines are left out; an empty
     cell, "?", "NaN" or null is a missing value.
+
+    As in files, a first column "year" that is no channel holds years. Where clocks go back, the
+    first row of the repeated hour that is not after the row before it begins the second hour, as
+    of pandas' ``ambiguous="infer"``: a duplicate row within that hour cannot be told from it.
 
     Args:
         channels: the channels to find.
@@ -126,6 +132,8 @@ class RowLines(CellLines):
         if self._dialect.time_column and set(self._dialect.time_columns) <= set(names):
             return self._dialect.time_columns
         times = [name for name in names if name.lower() in TIME and name not in observed]
+        if not times and names and names[0].lower() == "year" and names[0] not in observed:
+            return (names[0],)
         if len(times) > 1:
             raise ValueError(
                 f"expected one column of times, got {listed(times)}; rename all but one."
@@ -137,14 +145,22 @@ class RowLines(CellLines):
         if not names and not cells.is_json and first not in self._channels:
             # As in files: a first column that holds no numbers is that of times.
             names = () if self._dialect.is_value(cells.texts[first]) else (first,)
-        text = " ".join(cells.texts[name] for name in names)
+        texts = [cells.texts[name] for name in names]
+        text = " ".join(texts)
         if not names or (cells.is_json and not text.strip()):
             return None
-        time = self._dialect.time(text, after=self._last)
-        if time is None:
-            raise ValueError(
-                f"expected a time such as {_TIMES[self._dialect.time_unit]}, got {shown(text)}."
-            )
+        if len(texts) == 2:
+            time = join_date_and_clock(*texts, self._dialect, after=self._last)
+        elif names[0].lower() == "year" and _YEAR.fullmatch(text.strip()):
+            time = datetime(int(text), 1, 1)
+        else:
+            found = self._dialect.time(text, after=self._last)
+            if found is None:
+                raise ValueError(
+                    f"expected a time such as {_TIMES[self._dialect.time_unit]} in the column "
+                    f"{names[0]}, got {shown(text)}."
+                )
+            time = found
         if self._zoned is not None and (time.tzinfo is not None) != self._zoned:
             kinds = ("with its offset from UTC", "without an offset from UTC")
             expected, _ = kinds if self._zoned else kinds[::-1]
@@ -170,5 +186,6 @@ class RowLines(CellLines):
         )
 
 
+_YEAR = re.compile(r"[12]\d{3}", re.ASCII)
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
 _TIMES |= {"us": "1467331200000000", "ns": "1467331200000000000"}

@@ -183,6 +183,7 @@ class ForecastStream(Streaming):
                 f"{self._horizon} rows after it: as {first}+1 to {first}+{self._horizon}, named by "
                 "the first line, or in a JSON object a line."
             )
+        last = None if self.from_start else self._time
         reader = RowLines(
             (*problem.channels, *ahead),
             optional={column for column, i in ahead.items() if i in problem.static},
@@ -190,7 +191,7 @@ class ForecastStream(Streaming):
             dialect=options.dialect,
             zoned=None if problem.freq is None else problem.time_zone is not None,
             hint=hint,
-            after=None if self._time is None else self._time.to_pydatetime(warn=False),
+            after=None if last is None else last.to_pydatetime(warn=False),
         )
         return reader.parse(lines)
 
@@ -209,8 +210,17 @@ class ForecastStream(Streaming):
         return [self.num_steps, time, *self._forecast.ravel()]
 
     def end(self) -> str | None:
-        """How many gaps there were."""
-        return f"note: {self.num_gaps} observations came so" if self.num_gaps > 1 else None
+        """How many gaps there were, and whether the stream is shorter than what it learned from."""
+        notes = []
+        if self.num_gaps > 1:
+            notes.append(f"note: {self.num_gaps} observations came so")
+        length = self._run.config.data.input_length
+        if 0 < self.num_steps < length:
+            notes.append(
+                f"note: forecasts after {self.num_steps} observations are from fewer than the "
+                f"{length} that the model was trained with"
+            )
+        return "; ".join(notes) or None
 
     def draw(self, path: Path) -> None:
         """Draws the last observations and the forecast from them."""
