@@ -32,6 +32,23 @@ from flax_linattn.data.unknown import UnknownChannelError
 MAX_ID_FRACTION = 0.5
 """Limit on the number of ids that an error proposes, as a fraction of the rows."""
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
+_NOT_NUMBERS = [
+    (re.compile(pattern, re.IGNORECASE), what, f"{advice}, or read others only, with channels=...")
+    for pattern, what, advice in (
+        ("true|false|yes|no", "a truth value", "write 1 and 0"),
+        (
+            r"[+-]?\d{1,3}([,.' \u00a0\u202f]\d{3})+([,.]\d+)?",
+            "with separators of thousands",
+            "remove them, such as by pandas.read_csv(..., thousands=',')",
+        ),
+        (
+            r"[+-]?([$€£¥]|[a-z]{3}) ?[+-]?[\d.,' ]+|[+-]?[\d.,' ]+([$€£¥%]|[a-z]{3})",
+            "a number with its unit",
+            "write the number alone, and the unit into the name of the column",
+        ),
+    )
+]
+"""What cells hold besides numbers: what that is called, and what to do about it."""
 _CACHED = 2**16
 """Numbers that are moved at a time."""
 
@@ -275,10 +292,15 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
             row,
             f"a number with decimals after {dialect.decimal!r} in {place}",
             shown(cell),
-            "say how numbers are written, with decimal=..., and leave out what sets thousands "
-            "apart",
+            "say how numbers are written, with decimal=..., or remove the character if it sets "
+            "thousands apart, such as by pandas.read_csv(..., thousands=',')",
             "decimal",
         )
+    for pattern, what, advice in _NOT_NUMBERS:
+        if pattern.fullmatch(cell):
+            raise table.error(
+                row, f"a finite number in {place}", f"{shown(cell)}, {what}", advice, "channels"
+            )
     raise _not_finite(table, row, index, shown(cell))
 
 

@@ -28,7 +28,7 @@ from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.files import DataFormatError, printed
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.tables import Table, frame_of_arrow
+from flax_linattn.data.tables import Table, frame_of_arrow, index_to_columns
 from flax_linattn.data.times import BadTimeError, localize
 
 NIXTLA_ID, NIXTLA_TIME = "unique_id", "ds"
@@ -91,6 +91,9 @@ def from_frame(
         pandas = pandas.reset_index(names=[id_name, time_name])
         id_column = id_column or id_name
         dialect = dataclasses.replace(dialect, time_column=dialect.time_column or time_name)
+    else:
+        named = {id_column or NIXTLA_ID, *dialect.time_columns}
+        pandas = index_to_columns(pandas, named)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
     several = series_of(table, name, id_column, channels, times, resample, dialect)

@@ -26,8 +26,9 @@ class TimeSeries:
             integers, ``[T]``, never falling. Default ``RangeIndex(T)``.
         lines: int64 ``[T]``, the line of each row in its file, from 1; None if not known, and where
             ``dataclasses.replace`` gives another number of rows.
-        freq: The frequency of the times, see ``time_index``. Default: inferred; None if there are
-            no times, or a single one.
+        freq: The frequency of the times, of periods that at which they begin (``W-MON`` of those
+            that end on Sundays), see ``time_index``. That of the periods themselves does as well.
+            Default: inferred; None if there are no times, or a single one.
 
     Raises:
         ValueError: The parts do not fit together.
@@ -85,6 +86,8 @@ class TimeSeries:
                 f"({self.place(row)}); sort the rows"
             )
         freq = None if timestamps(index) is None else self.freq or infer_frequency(index)
+        if isinstance(index, pd.PeriodIndex) and freq == index.freq.freqstr:
+            freq = infer_frequency(index)
         object.__setattr__(self, "freq", freq)
 
     @property
@@ -128,7 +131,7 @@ class TimeSeries:
         Args:
             row: Which one, from 0.
         """
-        return f"row {row}, from 0" if self.lines is None else f"line {self.lines[row]}"
+        return f"row {row} (counting from 0)" if self.lines is None else f"line {self.lines[row]}"
 
     def select(self, channels: Sequence[str]) -> TimeSeries:
         """Returns some of the channels, in this order.

@@ -219,7 +219,11 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
     else:
         with warnings.catch_warnings():  # some offsets are added one by one
             warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
-            after, before = times[:-1] + offset, times[1:] - offset
+            after = times[:-1] + offset
+            if isinstance(offset, pd.offsets.BusinessHour):  # pandas 2 goes back to the close
+                before = times[:-1].where([offset.is_on_offset(time) for time in times[:-1]])
+            else:
+                before = times[1:] - offset
     found = np.array((after == times[1:]) & (before == times[:-1]))
     if zoned.tz is None or found.all():
         return found

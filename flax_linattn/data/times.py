@@ -72,7 +72,10 @@ def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.Pe
     if isinstance(column.dtype, pd.PeriodDtype):
         return pd.PeriodIndex(column)
     if is_dated(column):
-        times = pd.DatetimeIndex(column)
+        try:
+            times = pd.DatetimeIndex(column)
+        except (ValueError, TypeError):  # of several offsets, or none in some rows
+            times = _from_texts(column.astype(str), Dialect(timezone=dialect.timezone))
         years = times.year.to_numpy()
         if (bad := (years < 1) | (years > 9999)).any():
             row = int(np.argmax(bad))
