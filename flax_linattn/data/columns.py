@@ -157,14 +157,20 @@ def _is_time(cell: str, dialect: Dialect) -> bool:
 
 def _are_years(column: pd.Series) -> bool:
     """Whether a column holds years of four digits."""
-    return bool(column.map(_text).str.fullmatch(r"[12]\d{3}").all())
+    return _match(column, r"[12]\d{3}")
 
 
 def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
     """Whether a column numbers the rows, by integers that are neither dates nor since 1970."""
     first = _text(column.iloc[0])
     is_dated = dialect.time(first) is not None or epoch_unit(first)
-    return not is_dated and bool(column.map(_text).str.fullmatch(r"[+-]?\d{1,18}").all())
+    return not is_dated and _match(column, r"[+-]?\d{1,18}")
+
+
+def _match(column: pd.Series, pattern: str) -> bool:
+    """Whether all cells match, the first of which tells nearly always."""
+    first = re.fullmatch(pattern, _text(column.iloc[0])) is not None
+    return first and bool(column.map(_text).str.fullmatch(pattern).all())
 
 
 def read_times(

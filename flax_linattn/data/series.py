@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,21 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.time_index import find_gaps, infer_frequency, timestamps, zone_name
 from flax_linattn.data.unknown import UnknownChannelError
+
+
+class _Steps:
+    """An index that was checked, and which of its rows do not follow; series may share it."""
+
+    def __init__(self, index: pd.Index, freq: str | None) -> None:
+        self.index, self.freq = index, freq
+
+    @functools.cached_property
+    def repeated(self) -> NDArray[np.int64]:
+        return 1 + np.flatnonzero(self.index[1:] == self.index[:-1])
+
+    @functools.cached_property
+    def gaps(self) -> NDArray[np.int64]:
+        return np.zeros(0, np.int64) if self.freq is None else find_gaps(self.index, self.freq)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +65,7 @@ class TimeSeries:
     index: pd.Index = None
     lines: NDArray[np.int64] | None = None
     freq: str | None = None
+    _steps: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.dtype != np.float64 or not self.values.size:
@@ -66,15 +84,18 @@ class TimeSeries:
         if self.lines is not None and self.lines.shape != (len(self.values),):
             object.__setattr__(self, "lines", None)
         index = pd.RangeIndex(len(self.values)) if self.index is None else pd.Index(self.index)
+        if len(index) != len(self.values):
+            raise ValueError(
+                f"expected an index of {len(self.values)} rows, got {len(index)}; give one for each"
+            )
+        steps = self._steps
+        if steps is not None and steps.index is self.index and steps.freq == self.freq:
+            return  # those of another series
         object.__setattr__(self, "index", index)
         if not (timestamps(index) is not None or pd.api.types.is_integer_dtype(index)):
             raise ValueError(
                 f"expected an index of times, periods or integers, got {index.dtype}; convert it, "
                 "such as by pandas.to_datetime"
-            )
-        if len(index) != len(self.values):
-            raise ValueError(
-                f"expected an index of {len(self.values)} rows, got {len(index)}; give one for each"
             )
         if index.hasnans:
             place = self.place(int(np.argmax(index.isna())))
@@ -89,6 +110,7 @@ class TimeSeries:
         if isinstance(index, pd.PeriodIndex) and freq == index.freq.freqstr:
             freq = infer_frequency(index)
         object.__setattr__(self, "freq", freq)
+        object.__setattr__(self, "_steps", _Steps(index, freq))
 
     @property
     def num_steps(self) -> int:
@@ -108,12 +130,17 @@ class TimeSeries:
     @property
     def repeated(self) -> NDArray[np.int64]:
         """Rows of the same time as the one before, int64."""
-        return 1 + np.flatnonzero(self.index[1:] == self.index[:-1])
+        return self._steps.repeated
 
     @property
     def gaps(self) -> NDArray[np.int64]:
         """See ``find_gaps``; none where rows have no times."""
-        return np.zeros(0, np.int64) if self.freq is None else find_gaps(self.index, self.freq)
+        return self._steps.gaps
+
+    @property
+    def num_irregular(self) -> int:
+        """Rows that repeat a time, or are after a gap."""
+        return len(self.repeated) + len(self.gaps)
 
     @property
     def num_gaps(self) -> int:

@@ -577,6 +577,17 @@ def test_years_of_a_panel_are_times(tmp_path):
     assert str(a.index[-1]) == "2002-01-01 00:00:00" and str(b.index[0]) == "1990-01-01 00:00:00"
 
 
+def test_series_of_a_panel_share_their_times(tmp_path):
+    """So that a frequency is inferred, and gaps are found, once for all of them."""
+    days = [f"2024-01-{day:02}" for day in (1, 2, 3, 5, 5)]
+    rows = [f"{shop},{day},{i}\n" for shop in "abc" for i, day in enumerate(days)]
+    path = write(tmp_path, "shop,date,sales\n" + "".join(rows) + "d,2024-02-01,1\nd,2024-02-08,1\n")
+    a, b, c, d = data.load_long(path, id_column="shop")
+    assert a.index is b.index is c.index and a.gaps is c.gaps and a.name == "a" and b.name == "b"
+    assert b.gaps.tolist() == [3] and b.repeated.tolist() == [4] and d.gaps.tolist() == []
+    assert c.lines is not None and c.lines.tolist() == [12, 13, 14, 15, 16] and d.freq == "W-THU"
+
+
 def test_a_year_that_repeats_is_a_time_and_reported(tmp_path):
     rows = "".join(f"{year},{year % 7}\n" for year in (1949, 1950, 1950, 1951))
     series = data.load_series(write(tmp_path, "Year,P\n" + rows))
