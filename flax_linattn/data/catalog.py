@@ -241,12 +241,7 @@ CATALOG: dict[str, Entry] = {
 def customary_split(file: str) -> str:
     """How the rows of a series are customarily split, by the name of its file; "" if not known.
 
-    Args:
-        file: Its name, without folders; what follows after the first dot does not count.
-
-    Example:
-        >>> [customary_split(name) for name in ("ETTm1.csv.gz", "weather.csv", "mine.csv")]
-        ['34560/11520/11520', '0.7/0.1/0.2', '']
+    What follows after the first dot of the name does not count.
     """
     return _SPLITS.get(file.partition(".")[0].lower(), "")
 

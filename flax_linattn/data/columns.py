@@ -54,12 +54,7 @@ _CACHED = 2**16
 
 
 def find_named(table: Table, name: str, option: str) -> int:
-    """Which column has a name that an option gives.
-
-    Raises:
-        OptionError: There is no such column, or no header.
-        DataFormatError: Two columns have the name.
-    """
+    """Which column has a name that an option gives."""
     names = table.names
     if not table.has_header:
         raise OptionError(
@@ -84,12 +79,7 @@ def _check_once(table: Table, name: str, count: int) -> None:
 def choose_channels(
     table: Table, names: list[str], channels: Sequence[str] | None
 ) -> Sequence[str]:
-    """The names of the channels to read; default all.
-
-    Raises:
-        OptionError: There is no such channel, or it is asked for twice.
-        DataFormatError: Two columns have the name of one.
-    """
+    """The names of the channels to read; default all."""
     counts, seen = Counter(names), set()
     for name in names if channels is None else channels:
         if name not in counts:
@@ -105,9 +95,6 @@ def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, 
     """The columns of times; none where the index has them, or there are none.
 
     Years of a first column "year" are times where they rise and most of them differ.
-
-    Raises:
-        OptionError: Several may be meant, or there is none of the name that is given.
     """
     if dialect.time_column:
         return tuple(find_named(table, name, "time_column") for name in dialect.time_columns)
@@ -176,17 +163,7 @@ def _match(column: pd.Series, pattern: str) -> bool:
 def read_times(
     table: Table, columns: tuple[int, ...], dialect: Dialect, *, keep: bool
 ) -> pd.Index | None:
-    """The times of the rows, or the integers of the index.
-
-    Args:
-        table: With these columns.
-        columns: As of ``find_times``.
-        dialect: How times are written.
-        keep: Whether integers of the index are kept, as of a single series.
-
-    Raises:
-        DataFormatError: A row has no time, or one of another kind than others.
-    """
+    """The times of the rows, or the integers of the index."""
     frame = table.frame
     if not columns:
         if frame.index.dtype.kind in "iu":
@@ -241,11 +218,7 @@ def _text(value: Any) -> str:
 
 
 def read_numbers(table: Table, columns: Sequence[int], dialect: Dialect) -> NDArray[np.float64]:
-    """The values of columns, float64 ``[T, C]``, NaN where one is missing.
-
-    Raises:
-        DataFormatError: A column holds something else than finite numbers.
-    """
+    """The values of columns, float64 ``[T, C]``, NaN where one is missing."""
     kinds = table.frame.dtypes.tolist()
     if all(kinds[i] == np.float64 for i in columns):
         values = table.frame.iloc[:, list(columns)].to_numpy(copy=True)
@@ -325,11 +298,7 @@ def _not_finite(table: Table, row: int, column: int, got: str) -> DataFormatErro
 
 
 def group_rows(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.int64]]]:
-    """The rows of each series, by its name, in the order of their first rows.
-
-    Raises:
-        DataFormatError: A row does not name its series.
-    """
+    """The rows of each series, by its name, in the order of their first rows."""
     if of_id is None:
         return [("", np.arange(len(table.frame)))]
     column = table.frame.iloc[:, of_id]
@@ -352,11 +321,7 @@ def group_rows(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.in
 def check_order(
     table: Table, times: pd.Index | None, rows: NDArray[np.int64], policy: TimesPolicy
 ) -> None:
-    """Refuses times that fall, and repeated ones if the policy is strict.
-
-    Raises:
-        DataFormatError: A time is before the one of the row before.
-    """
+    """Refuses times that fall, and repeated ones if the policy is strict."""
     if times is None or (times.is_monotonic_increasing and (policy != "strict" or times.is_unique)):
         return
     late = times[1:] <= times[:-1] if policy == "strict" else times[1:] < times[:-1]

@@ -38,11 +38,7 @@ class DataFormatError(OptionError):
 
 
 def check_is_file(path: Path) -> None:
-    """Refuses what is no file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """Refuses what is no file."""
     if not path.is_file():
         got = "a folder" if path.is_dir() else "nothing"
         raise FileNotFoundError(
@@ -67,15 +63,8 @@ def report_damage(
 ) -> Iterator[None]:
     """A context in which whatever a damaged file raises becomes an error that names it.
 
-    Libraries raise nearly anything of damaged files, from KeyError to MemoryError.
-
-    Args:
-        path: The file.
-        expected: What it was expected to be, such as "a whole HDF5 file".
-        advice: What the user can do.
-
-    Raises:
-        DataFormatError: Anything was raised that is no ``OptionError`` already.
+    Libraries raise nearly anything of damaged files, from KeyError to MemoryError. Its advice says
+    what the user can do; an ``OptionError`` is passed on.
     """
     try:
         yield
@@ -119,11 +108,6 @@ class LineReader:
         path: The file.
         line: Number of the last line given, from 1; 0 before the first.
         terminated: Whether the last line given ended with a newline.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: The file is not what its suffix says; while reading, where the compressed
-            stream is damaged or cut short, a line holds a NUL byte, or more than 64 Mi characters.
 
     Example:
         >>> import gzip, pathlib, tempfile
@@ -212,13 +196,6 @@ class LineReader:
         )
 
     def error(self, expected: str, got: str, advice: str, *options: str) -> DataFormatError:
-        """Returns the error to raise about the current line.
-
-        Args:
-            expected: What the format asks for at this place.
-            got: What is there instead.
-            advice: What the user can do about it.
-            *options: Names of the options that the advice is about.
-        """
+        """Returns the error to raise about the current line."""
         place = f"{self.path}:{max(self.line, 1)}"
         return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}", *options)

@@ -92,8 +92,8 @@ def from_frame(
         id_column = id_column or id_name
         dialect = replace(dialect, time_column=dialect.time_column or time_name)
     else:
-        named = {id_column or NIXTLA_ID, *dialect.time_columns}
-        pandas = index_to_columns(pandas, named)
+        levels = {id_column or NIXTLA_ID, *dialect.time_columns}
+        pandas = index_to_columns(pandas, levels)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
     several = series_of(table, name, id_column, channels, times, resample, dialect)
@@ -101,11 +101,7 @@ def from_frame(
 
 
 def as_pandas(frame: Any) -> pd.DataFrame:
-    """A frame of any library as one of pandas.
-
-    Raises:
-        TypeError: It is no frame.
-    """
+    """A frame of any library as one of pandas."""
     if isinstance(frame, pd.DataFrame):
         return frame
     try:

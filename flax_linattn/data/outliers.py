@@ -35,14 +35,7 @@ class Still(NamedTuple):
 def find_still(values: NDArray[np.float64]) -> list[Still]:
     """Finds the channels of one value but for a few rows, which have no scale of their own.
 
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value, which is none of a few.
-
-    Example:
-        >>> events = np.zeros((200, 2))
-        >>> events[7, 0] = 1.0
-        >>> find_still(events)
-        [Still(channel=0, value=0.0, rows=array([7]))]
+    ``values`` are float64 ``[T, C]``; NaN is no value of its own.
     """
     filled, median = _filled(values)
     others = filled != median
@@ -58,12 +51,8 @@ def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
     In a channel that mostly has one value, such as rain, they lie a million times farther from it
     than half of the others do. Where there are no others, nothing is far: see ``find_still``.
-
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value, of which no channel is made alone.
-
-    Returns:
-        int64 ``[N, 2]``: row and channel of each, by channel.
+    ``values`` are float64 ``[T, C]``, NaN where one is missing; the result is int64 ``[N, 2]``: row
+    and channel of each, by channel.
 
     Example:
         >>> values = np.sin(np.arange(200.0))[:, None] + [0, 5]
@@ -134,10 +123,8 @@ def find_codes(values: NDArray[np.float64]) -> list[Code]:
 
     It is told, if it is that of at most half of the rows, by its distance from the next value,
     which is larger than the range of the others (but for their hundredth at either end); or as the
-    only negative one, if it is -1, -9, -99, -999, ... and the most frequent of all.
-
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value.
+    only negative one, if it is -1, -9, -99, -999, ... and the most frequent of all. ``values`` are
+    float64 ``[T, C]``, NaN where one is missing.
 
     Example:
         >>> values = 20 + np.sin(np.arange(100.0))[:, None]
@@ -178,13 +165,9 @@ def find_far(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Finds a few values that lie 30 deviations or more from the median of their channel.
 
     They are at most one in a hundred, and the deviation is that of the others, which lie within a
-    fifth of that distance. A channel that mostly has one value, such as rain, has none.
-
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value.
-
-    Returns:
-        int64 ``[N, 2]``: row and channel of each, by channel.
+    fifth of that distance. A channel that mostly has one value, such as rain, has none. ``values``
+    are float64 ``[T, C]``, NaN where one is missing; the result is int64 ``[N, 2]``: row and
+    channel of each, by channel.
 
     Example:
         >>> values = np.sin(np.arange(200.0))[:, None]

@@ -90,15 +90,8 @@ def regular(
 ) -> tuple[TimeSeries, ...]:
     """Series as they were read, or resampled; refuses those whose times are mostly irregular.
 
-    Args:
-        all_series: Of one file or frame.
-        source: What that is, for the message.
-        times: "irregular" takes rows in order, whatever their times.
-        every: As of ``resample``; "" leaves rows as they are.
-
-    Raises:
-        DataFormatError: More than ``MOST_IRREGULAR`` of the rows do not follow the one before at
-            the usual distance of their series.
+    With ``times="irregular"`` rows are taken in order, whatever their times; ``every`` is that of
+    ``resample``.
     """
     if every:
         return tuple(resample(series, every) for series in all_series)

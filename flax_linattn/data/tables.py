@@ -82,15 +82,7 @@ class Table:
     def error(
         self, row: int | None, expected: str, got: str, advice: str, *options: str
     ) -> DataFormatError:
-        """Returns the error to raise about a row, or about the header.
-
-        Args:
-            row: Which one, from 0; None for the header.
-            expected: What should be there.
-            got: What is there.
-            advice: What the user can do about it.
-            *options: Names of the options that the advice is about.
-        """
+        """Returns the error to raise about a row, or about the header."""
         if self.lines is not None:
             place = f":{self.header_line if row is None else self.lines[row]}"
         else:
@@ -109,21 +101,9 @@ def read_table(
 ) -> Table:
     r"""Reads a table from a file.
 
-    Args:
-        path: ``.parquet``, ``.feather`` or ``.xlsx`` by its name, anything else is text, plain,
-            ``.gz`` or ``.xz``.
-        dialect: How text is written.
-        header: Whether the first line names the columns; None: see ``data.load_series``.
-        texts: Names of columns of text that may look like numbers.
-
-    Returns:
-        The table. Of a text file, a column that begins with a number has float64, if it holds
-        numbers and missing values alone; any other column has text, perhaps with blanks around it.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: It is damaged, or another kind of file; a line has too few or too many
-            cells.
+    Of a text file, a column that begins with a number is float64 if it holds numbers and missing
+    values alone; any other column, and those named in ``texts``, are text, perhaps with blanks
+    around it.
 
     Example:
         >>> import tempfile
@@ -153,12 +133,7 @@ def index_to_columns(frame: pd.DataFrame, names: Collection[str]) -> pd.DataFram
 
 
 def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
-    """The first line of cells of a text file, or the names of the columns of another table.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: It is damaged, or another kind of file.
-    """
+    """The first line of cells of a text file, or the names of the columns of another table."""
     check_is_file(path)
     suffix = path.suffix.lower()
     if _ARROW.get(suffix) == "Parquet":
