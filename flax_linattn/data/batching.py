@@ -297,7 +297,7 @@ class RaggedBatches(LengthBatches):
         sizes = np.array([len(x) for x in first], np.int64)
         super().__init__(sizes, batch_size, lengths=lengths, seed=seed)
         for name, parts in self.arrays.items():
-            _check_alike(name, parts, sizes)
+            check_alike(name, parts, sizes)
 
     def _plan_rng(self, epoch: int, rng: np.random.Generator) -> np.random.Generator | None:
         return np.random.default_rng(epoch)  # of a single length, too: stored runs have it so
@@ -314,7 +314,9 @@ class RaggedBatches(LengthBatches):
         return batch
 
 
-def _check_alike(name: str, parts: Sequence[NDArray], sizes: NDArray[np.int64]) -> None:
+def check_alike(
+    name: str, parts: Sequence[NDArray], sizes: Sequence[int] | NDArray[np.int64]
+) -> None:
     """Refuses arrays that would not fit into one batch as they are."""
     for index, (values, size) in enumerate(zip(parts, sizes, strict=True)):
         if len(values) != size:

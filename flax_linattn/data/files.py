@@ -186,6 +186,24 @@ class LineReader:
         self.terminated = text.endswith("\n")
         return text.removesuffix("\n")
 
+    def content(self, comment: str) -> Iterator[str]:
+        """The lines without blanks around them, but for blank lines and comments."""
+        lines = (text.strip() for text in self)
+        return (text for text in lines if text and not text.startswith(comment))
+
+    def tags(self, comment: str) -> Iterator[tuple[str, str]]:
+        """The tags of a header up to ``@data``, each with the rest of its line."""
+        for text in self.content(comment):
+            tag, *rest = text.split(maxsplit=1)
+            if tag.lower() == "@data":
+                return
+            yield tag, "".join(rest)
+        raise self.error(
+            "@data and the examples after the header",
+            "the end of the file" if self.line else "an empty file",
+            "the file is truncated: fetch it again",
+        )
+
     def _not_decoded(self, byte: int) -> DataFormatError:
         return self.error(
             f"text in {self._file.encoding.upper()}",

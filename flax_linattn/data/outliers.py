@@ -18,13 +18,13 @@ Rain or events lie far from that value by their nature, and a few decide the dev
 """
 
 
-class Still(NamedTuple):
-    """A channel of one value but for a few rows.
+class RepeatedValue(NamedTuple):
+    """A value that stands apart in its channel, or from which a few others stand apart.
 
     Attributes:
-        channel: which one.
-        value: that of all others.
-        rows: the rows of others, int64.
+        channel: Which one.
+        value: The value.
+        rows: int64, where it stands (``find_codes``), or where the others do (``find_still``).
     """
 
     channel: int
@@ -32,7 +32,7 @@ class Still(NamedTuple):
     rows: NDArray[np.int64]
 
 
-def find_still(values: NDArray[np.float64]) -> list[Still]:
+def find_still(values: NDArray[np.float64]) -> list[RepeatedValue]:
     """Finds the channels of one value but for a few rows, which have no scale of their own.
 
     ``values`` are float64 ``[T, C]``; NaN is no value of its own.
@@ -41,7 +41,7 @@ def find_still(values: NDArray[np.float64]) -> list[Still]:
     others = filled != median
     few = (others.sum(axis=0) > 0) & (others.sum(axis=0) <= _few(values))
     return [
-        Still(channel, float(median[channel]), np.flatnonzero(others[:, channel]))
+        RepeatedValue(channel, float(median[channel]), np.flatnonzero(others[:, channel]))
         for channel in np.flatnonzero(few).tolist()
     ]
 
@@ -104,21 +104,7 @@ others."""
 APART = 5.0
 
 
-class Code(NamedTuple):
-    """A value that may stand for a missing one.
-
-    Attributes:
-        channel: where.
-        value: which one.
-        rows: where it stands, int64.
-    """
-
-    channel: int
-    value: float
-    rows: NDArray[np.int64]
-
-
-def find_codes(values: NDArray[np.float64]) -> list[Code]:
+def find_codes(values: NDArray[np.float64]) -> list[RepeatedValue]:
     """Finds the lowest or highest value of a channel where it repeats and stands apart.
 
     It is told, if it is that of at most half of the rows, by its distance from the next value,
@@ -141,7 +127,7 @@ def find_codes(values: NDArray[np.float64]) -> list[Code]:
             is_code = column == value
             count = int(np.count_nonzero(is_code))
             if REPEATS <= count <= known.size / 2 and _stands_apart(value, count, known):
-                found.append(Code(channel, value, np.flatnonzero(is_code)))
+                found.append(RepeatedValue(channel, value, np.flatnonzero(is_code)))
     return found
 
 

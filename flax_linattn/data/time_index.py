@@ -32,7 +32,7 @@ _MOST_MONTHS = 9999
 _MONTH_DAY = re.compile(r"(\d{0,4})M@(\d{1,2})")
 
 
-class _MonthDay(NamedTuple):
+class MonthDay(NamedTuple):
     """The same day every so many months, or the last one of a shorter month."""
 
     months: int
@@ -49,7 +49,7 @@ class _MonthDay(NamedTuple):
         return pd.DatetimeIndex((begin.astype("M8[D]") + day).astype(exact.dtype) + clock)
 
 
-_Offset: TypeAlias = "pd.offsets.BaseOffset | _MonthDay"
+_Offset: TypeAlias = "pd.offsets.BaseOffset | MonthDay"
 
 
 def parse_frequency(text: str, option: str = "freq") -> str:
@@ -131,7 +131,7 @@ def continue_index(index: pd.Index, freq: str | None, count: int) -> pd.Index:
         offset = times.freq
     last = _clock(times[-1:], offset)
     try:
-        if isinstance(offset, _MonthDay):
+        if isinstance(offset, MonthDay):
             ahead = offset.after(last, np.arange(1, count + 1))
         else:
             ahead = pd.date_range(last[0], periods=count + 1, freq=offset)
@@ -166,7 +166,7 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
         allowed = step // 1000 if step < pd.Timedelta(seconds=1) else pd.Timedelta(0)
         return np.abs((times[1:] - times[:-1]) - step).to_numpy() <= allowed.to_timedelta64()
     # To and fro: the last of a month plus a month's start is the next day, but no step.
-    if isinstance(offset, _MonthDay):
+    if isinstance(offset, MonthDay):
         after, before = offset.after(times[:-1]), offset.after(times[1:], -1)
     else:
         with warnings.catch_warnings():  # some offsets are added one by one
@@ -304,11 +304,11 @@ def _parse(text: str, option: str = "freq") -> _Offset:
         raise OptionError(
             f"{option} must be a day of the month from M@1 to M@31, got {shown(text)}.", option
         )
-    return _MonthDay(months, day)
+    return MonthDay(months, day)
 
 
 def _text(offset: _Offset) -> str:
-    if isinstance(offset, _MonthDay):
+    if isinstance(offset, MonthDay):
         return f"{offset.months if offset.months > 1 else ''}M@{offset.day}"
     return str(offset.freqstr)
 
