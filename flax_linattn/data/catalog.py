@@ -59,8 +59,8 @@ def _read() -> dict[str, Entry]:
     for row in csv.DictReader(text.splitlines()):
         source = Source(row["file"], row["url"], row["sha256"] or None)
         if name := row["name"]:
-            about = [row[field] for field in ("kind", "about", "licence", "page")]
-            catalog[name] = Entry(*about, (source,), bool(row["embedded"]), row["split"])
+            about, page = (row["kind"], row["about"]), (row["licence"], row["page"])
+            catalog[name] = Entry(*about, *page, (source,), bool(row["embedded"]), row["split"])
         else:
             name, last = catalog.popitem()
             catalog[name] = last._replace(sources=(*last.sources, source))

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHARE = 1000
-"""One value of so many, and at least one, may be an outlier."""
+"""Up to one value in this many, and at least one, may be an outlier."""
 FACTOR = 10.0
-"""How much smaller the deviation of the others has to be, and how much nearer they have to lie."""
+"""Ratio of standard deviations, and of distances, with and without the outliers."""
 SPARSE_FACTOR = 1e6
-"""How much nearer half of the others have to lie where a channel mostly has one value.
+"""Ratio of the distances of outliers and of half of the others where mostly one value stands.
 
 Rain or events lie far from that value by their nature, and a few decide the deviation.
 """
@@ -93,15 +93,15 @@ def _filled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 REPEATS = 3
-"""So often a value stands that is no chance."""
+"""Minimum number of repeats for a value to count as a missing-value code."""
 DISTINCT = 10
-"""So many other values a channel has at least; of fewer, such as states, none stands apart."""
+"""Minimum number of other values of a channel that may have a code; states have fewer."""
 DEVIATIONS = 30.0
-"""So far a value lies from the median of its channel, in deviations of all but the farthest."""
+"""Minimum distance of a far value from the median, in standard deviations of the others."""
 FARTHEST = 100
-"""One value of so many, and at least one, may be far; and it lies ``APART`` times as far as the
-others."""
+"""Up to one value in this many, and at least one, may be far."""
 APART = 5.0
+"""Ratio of the distances from the median of a far value and of all others."""
 
 
 def find_codes(values: NDArray[np.float64]) -> list[RepeatedValue]:

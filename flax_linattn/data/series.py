@@ -187,11 +187,8 @@ class TimeSeries:
         if initial is None and not known.any(axis=0).all():
             name = self.channels[int(np.argmin(known.any(axis=0)))]
             raise ValueError(f"expected values in channel {name!r}, got none; drop the channel")
-        rows = np.where(known, np.arange(self.num_steps)[:, None], -1)
-        last = np.maximum.accumulate(rows, axis=0)
-        before = last < 0
-        last = np.where(before, np.argmax(known, axis=0), last)
-        values = np.take_along_axis(self.values, last, axis=0)
-        if initial is not None:
-            values = np.where(before, initial, values)
+        values = pd.DataFrame(self.values).ffill().to_numpy()
+        if initial is None:
+            initial = self.values[np.argmax(known, axis=0), np.arange(len(self.channels))]
+        values = np.where(np.isnan(values), initial, values)
         return replace(self, values=values)
