@@ -8,7 +8,7 @@ from pathlib import Path
 from flax_linattn.checks import shown
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import Declared, ExampleBuilder
-from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.files import MEND, DataFormatError, LineReader
 
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _QUOTED_CELL = re.compile(rf"\s*{_QUOTED}\s*,")
@@ -67,10 +67,7 @@ def load_arff(path: str | Path) -> TimeSeriesDataset:
             padded=True,
         )
         builder = ExampleBuilder(reader, declared)
-        for text in reader:
-            text = text.strip()
-            if not text or text.startswith("%"):
-                continue
+        for text in reader.content("%"):
             if header.relational:
                 builder.add(*_split_relational(reader, text))
             else:
@@ -91,12 +88,7 @@ class _Header:
 def _read_header(reader: LineReader) -> _Header:
     header = _Header()
     inside = False  # between the relational attribute and its @end
-    for text in reader:
-        text = text.strip()
-        if not text or text.startswith("%"):
-            continue
-        tag, *rest = text.split(maxsplit=1)
-        value = "".join(rest)
+    for tag, value in reader.tags("%"):
         match tag.lower():
             case "@relation" if not header.name and value:
                 header.name = _unquote(value)
@@ -104,20 +96,19 @@ def _read_header(reader: LineReader) -> _Header:
                 inside = _read_attribute(reader, header, value, inside)
             case "@end" if inside and _unquote(value) == header.relational:
                 inside = False
-            case "@data" if header.classes and not inside:
-                return header
             case _:
-                raise reader.error(
-                    "@relation, the numeric attributes (inside one relational attribute and its "
-                    "@end, where multivariate), a nominal class attribute, then @data, in this "
-                    "order and each once",
-                    shown(text),
-                    "check that this is a .arff file of the UEA or UCR archive",
-                )
-    raise reader.error(
-        "@data and the examples after the header",
-        "the end of the file" if reader.line else "an empty file",
-        "the file is truncated: fetch it again",
+                raise _misplaced(reader, f"{tag} {value}".strip())
+    if inside or not header.classes:
+        raise _misplaced(reader, "@data")
+    return header
+
+
+def _misplaced(reader: LineReader, text: str) -> DataFormatError:
+    return reader.error(
+        "@relation, the numeric attributes (inside one relational attribute and its @end, where "
+        "multivariate), a nominal class attribute, then @data, in this order and each once",
+        shown(text),
+        "check that this is a .arff file of the UEA or UCR archive",
     )
 
 

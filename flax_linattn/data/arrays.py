@@ -18,23 +18,7 @@ MAX_BYTES = 2**31
 def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
     """Reads those of the arrays that the file has; see ``safe_npz.NpzFile``.
 
-    Args:
-        path: The file.
-        names: Of the arrays.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: It is no such file, or damaged; it has none of the arrays; one holds Python
-            objects; they take more than 2 GiB, before anything is decompressed.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> import numpy as np
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "toy.npz")
-        ...     np.savez_compressed(path, times=np.arange(3.0), other=np.zeros(2))
-        ...     read_arrays(path, ["times", "marks"])
-        {'times': array([0., 1., 2.])}
+    Those that the file has of ``names``, of at most 2 GiB in all and without pickles.
     """
     path = Path(path)
     check_is_file(path)

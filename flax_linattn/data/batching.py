@@ -297,7 +297,7 @@ class RaggedBatches(LengthBatches):
         sizes = np.array([len(x) for x in first], np.int64)
         super().__init__(sizes, batch_size, lengths=lengths, seed=seed)
         for name, parts in self.arrays.items():
-            _check_alike(name, parts, sizes)
+            check_alike(name, parts, sizes)
 
     def _plan_rng(self, epoch: int, rng: np.random.Generator) -> np.random.Generator | None:
         return np.random.default_rng(epoch)  # of a single length, too: stored runs have it so
@@ -314,13 +314,10 @@ class RaggedBatches(LengthBatches):
         return batch
 
 
-def _check_alike(name: str, parts: Sequence[NDArray], sizes: NDArray[np.int64]) -> None:
-    """Refuses arrays that would not fit into one batch as they are.
-
-    Raises:
-        ValueError: One has another length than its sequence, or another shape or dtype than the
-            first of its name.
-    """
+def check_alike(
+    name: str, parts: Sequence[NDArray], sizes: Sequence[int] | NDArray[np.int64]
+) -> None:
+    """Refuses arrays that would not fit into one batch as they are."""
     for index, (values, size) in enumerate(zip(parts, sizes, strict=True)):
         if len(values) != size:
             raise ValueError(
@@ -335,11 +332,7 @@ def _check_alike(name: str, parts: Sequence[NDArray], sizes: NDArray[np.int64]) 
 
 
 def count_rows(arrays: Mapping[str, NDArray]) -> int:
-    """N, the first axis of all arrays of batches.
-
-    Raises:
-        ValueError: They have none in common, or one is named "weight".
-    """
+    """N, the first axis of all arrays of batches."""
     check_names(arrays)
     sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(sizes.values())) != 1 or not all(sizes.values()):
@@ -356,11 +349,7 @@ def count_buckets(bucket: NDArray[np.int64], batch_size: int) -> int:
 
 
 def check_names(arrays: Iterable[str]) -> None:
-    """Refuses an array of the name that batches add.
-
-    Raises:
-        ValueError: One is named "weight".
-    """
+    """Refuses an array of the name that batches add."""
     if "weight" in arrays:
         raise ValueError(
             'expected no array named "weight", as batches carry their own, got one; rename it'

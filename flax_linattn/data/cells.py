@@ -52,16 +52,7 @@ class BadCellError(ValueError):
 
 
 def is_comment(text: str, begun: bool) -> bool:
-    """Whether a line is a comment: it begins with #, and after the first row with a blank behind.
-
-    Args:
-        text: The line, without its newline.
-        begun: Whether another line came before that is neither blank nor a comment.
-
-    Example:
-        >>> is_comment("#made by me", False), is_comment("#N/A,1", False), is_comment("# 2", True)
-        (True, False, True)
-    """
+    """Whether a line is a comment: it begins with #, after the first row with # and a blank."""
     if not text.startswith("#"):
         return False
     if begun:
@@ -72,16 +63,8 @@ def is_comment(text: str, begun: bool) -> bool:
 def parse_numbers(cells: Sequence[str], missing: Collection[str] = MISSING) -> NDArray[np.float64]:
     """Reads finite numbers; NaN stands for a missing one.
 
-    Args:
-        cells: The texts; blanks around them do not count.
-        missing: How a missing value is written, in lower case.
-
-    Raises:
-        BadCellError: A cell is something else.
-
-    Example:
-        >>> parse_numbers(["1.5", "?", " -2e3"]).tolist()
-        [1.5, nan, -2000.0]
+    ``missing`` are the texts of missing values, in lower case; ``BadCellError`` names the first
+    other cell.
     """
     values = _floats(cells)
     if values is None:
@@ -126,23 +109,8 @@ def is_value(text: str, missing: Collection[str] = MISSING) -> bool:
 def parse_time(text: str, first: DateOrder = "year", date_format: str = "") -> datetime | None:
     """Parses a time as files write it, to the microsecond; None if the text is no time.
 
-    Args:
-        text: ISO 8601, ``2016/7/1 2:00``, a month ``2016-07`` or a quarter ``2016Q3``, which stand
-            for their first day; or, if so ordered, ``1.7.2016 2:00`` with ``/`` or ``-`` for the
-            points, too.
-        first: What comes first in the latter.
-        date_format: The only format to accept, as ``datetime.strptime`` has it.
-
-    Returns:
-        The time with its offset from UTC if the text names one, else without a time zone.
-
-    Example:
-        >>> parse_time("2016/7/1 2:00"), parse_time("noon")
-        (datetime.datetime(2016, 7, 1, 2, 0), None)
-        >>> str(parse_time("2016-07-01T02:00:00.25+02:00")), str(parse_time("1960Q2"))
-        ('2016-07-01 02:00:00.250000+02:00', '1960-04-01 00:00:00')
-        >>> parse_time("1.7.2016", "day"), parse_time("1.7.2016")
-        (datetime.datetime(2016, 7, 1, 0, 0), None)
+    A month or quarter stands for its first day; ``first`` says what comes first in dates that do
+    not begin with the year, and with ``date_format`` no other format is read.
     """
     try:
         if date_format:
@@ -196,17 +164,7 @@ def parse_epoch(text: str, unit: TimeUnit) -> datetime | None:
 def split_cells(text: str, separator: str = ",") -> list[str]:
     """The cells of a line; they may stand in quotes.
 
-    Args:
-        text: The line.
-        separator: The character between them.
-
-    Raises:
-        ValueError: A quote is not closed, or is followed by more than a separator; a cell is longer
-            than 128 KiB.
-
-    Example:
-        >>> split_cells('"date", "load, MW",OT')
-        ['date', 'load, MW', 'OT']
+    Raises ValueError where a quote is not closed, or a cell is longer than 128 KiB.
     """
     try:
         reader = csv.reader([text], delimiter=separator, skipinitialspace=True, strict=True)

@@ -52,26 +52,9 @@ def find_class_folders(
 ) -> ClassFolders:
     """Finds the files of each class, at any depth below the folder of the class.
 
-    ``train`` may stand below other folders, as in an archive with one folder at its top.
-
-    Args:
-        tree: The files.
-        wanted: Whether a file of this name is one of those to be read; others are not looked at.
-        kind: What they are, for messages, such as "images".
-        no_class: Folders beside the classes that are none, with a note on why they are left out.
-
-    Raises:
-        DataFormatError: There is no such tree, or the classes of training and test differ.
-
-    Example:
-        >>> import tempfile, zipfile
-        >>> path = f"{tempfile.mkdtemp()}/toy.zip"
-        >>> with zipfile.ZipFile(path, "w") as archive:
-        ...     for name in ("test/b/1.txt", "train/b/1.txt", "train/a/2.txt", "train/a/1.txt"):
-        ...         archive.writestr(f"top/{name}", "text")
-        >>> found = find_class_folders(FileTree(path), lambda name: name.endswith(".txt"), "texts")
-        >>> found.classes, found.train.labels, found.test.names, found.notes
-        (('a', 'b'), (0, 0, 1), ('top/test/b/1.txt',), ('no texts of a to test on',))
+    ``train`` may stand below other folders, as in an archive with one folder at its top. ``wanted``
+    says which names count, ``kind`` what they are called in messages; folders of ``no_class`` are
+    left out with a note on why.
     """
     no_class = no_class or {}
     files = [name for name in tree.sizes if wanted(name)]

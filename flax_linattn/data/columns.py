@@ -32,17 +32,29 @@ from flax_linattn.data.unknown import UnknownChannelError
 MAX_ID_FRACTION = 0.5
 """Limit on the number of ids that an error proposes, as a fraction of the rows."""
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
+_NOT_NUMBERS = [
+    (re.compile(pattern, re.IGNORECASE), what, f"{advice}, or read others only, with channels=...")
+    for pattern, what, advice in (
+        ("true|false|yes|no", "a truth value", "write 1 and 0"),
+        (
+            r"[+-]?\d{1,3}([,.' \u00a0\u202f]\d{3})+([,.]\d+)?",
+            "with separators of thousands",
+            "remove them, such as by pandas.read_csv(..., thousands=',')",
+        ),
+        (
+            r"[+-]?([$€£¥]|[a-z]{3}) ?[+-]?[\d.,' ]+|[+-]?[\d.,' ]+([$€£¥%]|[a-z]{3})",
+            "a number with its unit",
+            "write the number alone, and the unit into the name of the column",
+        ),
+    )
+]
+"""What cells hold besides numbers: what that is called, and what to do about it."""
 _CACHED = 2**16
 """Numbers that are moved at a time."""
 
 
 def find_named(table: Table, name: str, option: str) -> int:
-    """Which column has a name that an option gives.
-
-    Raises:
-        OptionError: There is no such column, or no header.
-        DataFormatError: Two columns have the name.
-    """
+    """Which column has a name that an option gives."""
     names = table.names
     if not table.has_header:
         raise OptionError(
@@ -67,12 +79,7 @@ def _check_once(table: Table, name: str, count: int) -> None:
 def choose_channels(
     table: Table, names: list[str], channels: Sequence[str] | None
 ) -> Sequence[str]:
-    """The names of the channels to read; default all.
-
-    Raises:
-        OptionError: There is no such channel, or it is asked for twice.
-        DataFormatError: Two columns have the name of one.
-    """
+    """The names of the channels to read; default all."""
     counts, seen = Counter(names), set()
     for name in names if channels is None else channels:
         if name not in counts:
@@ -88,9 +95,6 @@ def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, 
     """The columns of times; none where the index has them, or there are none.
 
     Years of a first column "year" are times where they rise and most of them differ.
-
-    Raises:
-        OptionError: Several may be meant, or there is none of the name that is given.
     """
     if dialect.time_column:
         return tuple(find_named(table, name, "time_column") for name in dialect.time_columns)
@@ -140,30 +144,26 @@ def _is_time(cell: str, dialect: Dialect) -> bool:
 
 def _are_years(column: pd.Series) -> bool:
     """Whether a column holds years of four digits."""
-    return bool(column.map(_text).str.fullmatch(r"[12]\d{3}").all())
+    return _match(column, r"[12]\d{3}")
 
 
 def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
     """Whether a column numbers the rows, by integers that are neither dates nor since 1970."""
     first = _text(column.iloc[0])
     is_dated = dialect.time(first) is not None or epoch_unit(first)
-    return not is_dated and bool(column.map(_text).str.fullmatch(r"[+-]?\d{1,18}").all())
+    return not is_dated and _match(column, r"[+-]?\d{1,18}")
+
+
+def _match(column: pd.Series, pattern: str) -> bool:
+    """Whether all cells match, the first of which tells nearly always."""
+    first = re.fullmatch(pattern, _text(column.iloc[0])) is not None
+    return first and bool(column.map(_text).str.fullmatch(pattern).all())
 
 
 def read_times(
     table: Table, columns: tuple[int, ...], dialect: Dialect, *, keep: bool
 ) -> pd.Index | None:
-    """The times of the rows, or the integers of the index.
-
-    Args:
-        table: With these columns.
-        columns: As of ``find_times``.
-        dialect: How times are written.
-        keep: Whether integers of the index are kept, as of a single series.
-
-    Raises:
-        DataFormatError: A row has no time, or one of another kind than others.
-    """
+    """The times of the rows, or the integers of the index."""
     frame = table.frame
     if not columns:
         if frame.index.dtype.kind in "iu":
@@ -218,11 +218,7 @@ def _text(value: Any) -> str:
 
 
 def read_numbers(table: Table, columns: Sequence[int], dialect: Dialect) -> NDArray[np.float64]:
-    """The values of columns, float64 ``[T, C]``, NaN where one is missing.
-
-    Raises:
-        DataFormatError: A column holds something else than finite numbers.
-    """
+    """The values of columns, float64 ``[T, C]``, NaN where one is missing."""
     kinds = table.frame.dtypes.tolist()
     if all(kinds[i] == np.float64 for i in columns):
         values = table.frame.iloc[:, list(columns)].to_numpy(copy=True)
@@ -275,10 +271,15 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
             row,
             f"a number with decimals after {dialect.decimal!r} in {place}",
             shown(cell),
-            "say how numbers are written, with decimal=..., and leave out what sets thousands "
-            "apart",
+            "say how numbers are written, with decimal=..., or remove the character if it sets "
+            "thousands apart, such as by pandas.read_csv(..., thousands=',')",
             "decimal",
         )
+    for pattern, what, advice in _NOT_NUMBERS:
+        if pattern.fullmatch(cell):
+            raise table.error(
+                row, f"a finite number in {place}", f"{shown(cell)}, {what}", advice, "channels"
+            )
     raise _not_finite(table, row, index, shown(cell))
 
 
@@ -297,11 +298,7 @@ def _not_finite(table: Table, row: int, column: int, got: str) -> DataFormatErro
 
 
 def group_rows(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.int64]]]:
-    """The rows of each series, by its name, in the order of their first rows.
-
-    Raises:
-        DataFormatError: A row does not name its series.
-    """
+    """The rows of each series, by its name, in the order of their first rows."""
     if of_id is None:
         return [("", np.arange(len(table.frame)))]
     column = table.frame.iloc[:, of_id]
@@ -324,11 +321,7 @@ def group_rows(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.in
 def check_order(
     table: Table, times: pd.Index | None, rows: NDArray[np.int64], policy: TimesPolicy
 ) -> None:
-    """Refuses times that fall, and repeated ones if the policy is strict.
-
-    Raises:
-        DataFormatError: A time is before the one of the row before.
-    """
+    """Refuses times that fall, and repeated ones if the policy is strict."""
     if times is None or (times.is_monotonic_increasing and (policy != "strict" or times.is_unique)):
         return
     late = times[1:] <= times[:-1] if policy == "strict" else times[1:] < times[:-1]

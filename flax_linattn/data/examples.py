@@ -56,15 +56,7 @@ class ExampleBuilder:
         self._labels: list[int] = []
 
     def add(self, dimensions: list[str], label: str | None) -> None:
-        """Adds the example on the reader's current line.
-
-        Args:
-            dimensions: One text of values separated by commas for each dimension.
-            label: The class label; None where the line has none.
-
-        Raises:
-            DataFormatError: The example breaks the format or the header's declarations.
-        """
+        """Adds the example on the reader's current line."""
         label = self._check_count(dimensions, label)
         self._labels.append(self._parse_label(label))
         self._check_lengths([text.count(",") + 1 for text in dimensions])
@@ -74,11 +66,7 @@ class ExampleBuilder:
         self._series.append(values)
 
     def finish(self, name: str) -> TimeSeriesDataset:
-        """Returns the examples added, as one data set.
-
-        Raises:
-            DataFormatError: There are none.
-        """
+        """Returns the examples added, as one data set."""
         if not self._series:
             raise self._reader.error(
                 "at least one example after @data",

@@ -15,11 +15,7 @@ from flax_linattn.data.catalog import CATALOG, Entry, Source
 
 
 def find_entry(name: str) -> Entry:
-    """An entry of the catalogue, by its name in whatever case.
-
-    Raises:
-        ValueError: There is none of that name.
-    """
+    """An entry of the catalogue, by its name in whatever case."""
     if name not in CATALOG:
         names = {known.lower(): known for known in CATALOG}
         if name.lower() not in names:

@@ -46,19 +46,6 @@ class FileTree:
         path: As given.
         sizes: Bytes of each file, by its name: the parts of its path below the top, joined by "/".
         links: How many links of an archive are left out.
-
-    Raises:
-        FileNotFoundError: There is nothing.
-        DataFormatError: It is another kind of file, or damaged.
-
-    Example:
-        >>> import tempfile, zipfile
-        >>> path = Path(tempfile.mkdtemp(), "toy.zip")
-        >>> with zipfile.ZipFile(path, "w") as archive:
-        ...     archive.writestr("train/a/1.txt", "one")
-        >>> tree = FileTree(path)
-        >>> tree.sizes, list(tree.read(["train/a/1.txt"]))
-        ({'train/a/1.txt': 3}, [('train/a/1.txt', b'one')])
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -100,14 +87,7 @@ class FileTree:
     def read(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Reads files whole, those of an archive in the order in which they stand there.
 
-        Args:
-            names: Of files that there are.
-
-        Yields:
-            The name and the content of each, once.
-
-        Raises:
-            DataFormatError: A file is damaged, or takes more than 1 GiB.
+        In an archive in the order in which they stand there; more than 1 GiB is refused.
         """
         for name in names:
             if self.sizes[name] > LARGEST_FILE:

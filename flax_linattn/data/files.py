@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ MEND = "correct the line, or fetch the file again if it is cut short or damaged"
 LONGEST_LINE = 2**26
 """Characters of a line; the longest series of the archives takes some ten millions."""
 
+_ESCAPED = re.compile("[\udc80-\udcff]")
+"""A byte that is not of the encoding."""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 STREAM_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
@@ -35,11 +38,7 @@ class DataFormatError(OptionError):
 
 
 def check_is_file(path: Path) -> None:
-    """Refuses what is no file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """Refuses what is no file."""
     if not path.is_file():
         got = "a folder" if path.is_dir() else "nothing"
         raise FileNotFoundError(
@@ -64,15 +63,8 @@ def report_damage(
 ) -> Iterator[None]:
     """A context in which whatever a damaged file raises becomes an error that names it.
 
-    Libraries raise nearly anything of damaged files, from KeyError to MemoryError.
-
-    Args:
-        path: The file.
-        expected: What it was expected to be, such as "a whole HDF5 file".
-        advice: What the user can do.
-
-    Raises:
-        DataFormatError: Anything was raised that is no ``OptionError`` already.
+    Libraries raise nearly anything of damaged files, from KeyError to MemoryError. Its advice says
+    what the user can do; an ``OptionError`` is passed on.
     """
     try:
         yield
@@ -106,21 +98,16 @@ def text_encoding(path: Path) -> str:
 class LineReader:
     r"""Lines of a text file, plain or compressed by gzip or xz.
 
-    A byte that is not of the encoding (old files hold Latin-1 comments) becomes a backslash escape.
-
     Args:
         path: The file; its first bytes say whether it is compressed.
         encoding: A codec's name; "auto" is UTF-8, or UTF-16 where a byte-order mark says so.
+        is_strict: Whether a byte that is not of the encoding is refused; else it becomes a
+            backslash escape, as old files hold Latin-1 comments.
 
     Attributes:
         path: The file.
         line: Number of the last line given, from 1; 0 before the first.
         terminated: Whether the last line given ended with a newline.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: The file is not what its suffix says; while reading, where the compressed
-            stream is damaged or cut short, a line holds a NUL byte, or more than 64 Mi characters.
 
     Example:
         >>> import gzip, pathlib, tempfile
@@ -132,8 +119,11 @@ class LineReader:
         ['hello', 'world'] 2 False
     """
 
-    def __init__(self, path: str | Path, encoding: str = "auto") -> None:
+    def __init__(
+        self, path: str | Path, encoding: str = "auto", *, is_strict: bool = False
+    ) -> None:
         self.path = Path(path)
+        self._errors = "surrogateescape" if is_strict else "backslashreplace"
         self.line = 0
         self.terminated = True
         self._suffix = ""
@@ -143,7 +133,7 @@ class LineReader:
     def _open(self, encoding: str) -> TextIO:
         with open(self.path, "rb") as file:
             start = file.read(6)
-        how: dict[str, Any] = {"encoding": encoding, "errors": "backslashreplace"}
+        how: dict[str, Any] = {"encoding": encoding, "errors": self._errors}
         for suffix in _TEXTS:
             magic, opener = _COMPRESSED[suffix]
             if start.startswith(magic):
@@ -175,6 +165,9 @@ class LineReader:
                 f"a damaged or truncated one ({damage})",
                 "fetch the file again",
             ) from damage
+        except UnicodeDecodeError as error:  # of encodings of several bytes, such as UTF-16
+            self.line += 1
+            raise self._not_decoded(error.object[error.start]) from None
         if not text:
             raise StopIteration
         self.line += 1
@@ -186,19 +179,41 @@ class LineReader:
             raise self.error(
                 "text", "a NUL byte", "save it as UTF-8, or fetch the file again if it is damaged"
             )
+        if not text.isascii() and (escaped := _ESCAPED.search(text)):
+            raise self._not_decoded(ord(escaped[0]) - 0xDC00)
         if self.line == 1:  # byte-order marks that editors put first, each its own
             text = text.lstrip("\ufeff")
         self.terminated = text.endswith("\n")
         return text.removesuffix("\n")
 
-    def error(self, expected: str, got: str, advice: str, *options: str) -> DataFormatError:
-        """Returns the error to raise about the current line.
+    def content(self, comment: str) -> Iterator[str]:
+        """The lines without blanks around them, but for blank lines and comments."""
+        lines = (text.strip() for text in self)
+        return (text for text in lines if text and not text.startswith(comment))
 
-        Args:
-            expected: What the format asks for at this place.
-            got: What is there instead.
-            advice: What the user can do about it.
-            *options: Names of the options that the advice is about.
-        """
+    def tags(self, comment: str) -> Iterator[tuple[str, str]]:
+        """The tags of a header up to ``@data``, each with the rest of its line."""
+        for text in self.content(comment):
+            tag, *rest = text.split(maxsplit=1)
+            if tag.lower() == "@data":
+                return
+            yield tag, "".join(rest)
+        raise self.error(
+            "@data and the examples after the header",
+            "the end of the file" if self.line else "an empty file",
+            "the file is truncated: fetch it again",
+        )
+
+    def _not_decoded(self, byte: int) -> DataFormatError:
+        return self.error(
+            f"text in {self._file.encoding.upper()}",
+            f"the byte 0x{byte:02x}",
+            "say how the file is encoded, such as with encoding='latin-1' or 'cp1252', or save it "
+            "as UTF-8",
+            "encoding",
+        )
+
+    def error(self, expected: str, got: str, advice: str, *options: str) -> DataFormatError:
+        """Returns the error to raise about the current line."""
         place = f"{self.path}:{max(self.line, 1)}"
         return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}", *options)

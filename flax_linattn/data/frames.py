@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import narwhals as nw
@@ -28,7 +28,7 @@ from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.files import DataFormatError, printed
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.tables import Table, frame_of_arrow
+from flax_linattn.data.tables import Table, frame_of_arrow, index_to_columns
 from flax_linattn.data.times import BadTimeError, localize
 
 NIXTLA_ID, NIXTLA_TIME = "unique_id", "ds"
@@ -81,7 +81,7 @@ def from_frame(
     """
     if time_column:
         named = time_column if isinstance(time_column, str) else tuple(time_column)
-        dialect = dataclasses.replace(dialect, time_column=named)
+        dialect = replace(dialect, time_column=named)
     pandas = as_pandas(frame)
     if pandas.index.nlevels == 2:
         id_name, time_name = (
@@ -90,7 +90,10 @@ def from_frame(
         )
         pandas = pandas.reset_index(names=[id_name, time_name])
         id_column = id_column or id_name
-        dialect = dataclasses.replace(dialect, time_column=dialect.time_column or time_name)
+        dialect = replace(dialect, time_column=dialect.time_column or time_name)
+    else:
+        levels = {id_column or NIXTLA_ID, *dialect.time_columns}
+        pandas = index_to_columns(pandas, levels)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
     several = series_of(table, name, id_column, channels, times, resample, dialect)
@@ -98,11 +101,7 @@ def from_frame(
 
 
 def as_pandas(frame: Any) -> pd.DataFrame:
-    """A frame of any library as one of pandas.
-
-    Raises:
-        TypeError: It is no frame.
-    """
+    """A frame of any library as one of pandas."""
     if isinstance(frame, pd.DataFrame):
         return frame
     try:
@@ -131,7 +130,7 @@ def series_of(
     """The series of a table, see ``from_frame``; one of this name without ``id_column``."""
     choice(get_args(TimesPolicy), times=times)
     if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
-        dialect = dataclasses.replace(dialect, time_column=NIXTLA_TIME)
+        dialect = replace(dialect, time_column=NIXTLA_TIME)
     try:
         found = _read(table, name, id_column, channels, times, dialect)
         return regular(found, table.source, times, resample)
@@ -186,10 +185,16 @@ def _read(
     chosen = [at[channel] for channel in choose_channels(table, names, channels)]
     index = read_times(table, of_times, dialect, keep=of_id is None)
     values = read_numbers(table, chosen, dialect)
-    found = []
+    found: list[TimeSeries] = []
+    alike: dict[bytes, TimeSeries] = {}  # the series of a panel often have the same times
     for label, rows in group_rows(table, of_id):
         whole = len(rows) == len(frame)
+        lines = None if table.lines is None else table.lines[rows]
         own = index if whole or index is None else index[rows]
+        key = b"" if own is None or whole else own.astype(np.int64).to_numpy().tobytes()
+        if key in alike:
+            found.append(replace(alike[key], name=label, values=values[rows], lines=lines))
+            continue
         if dialect.timezone and isinstance(own, pd.DatetimeIndex) and own.tz is None:
             try:
                 own = localize(own, dialect.timezone)
@@ -202,9 +207,11 @@ def _read(
                 values if whole else values[rows],
                 tuple(names if channels is None else map(str, channels)),
                 own,
-                None if table.lines is None else table.lines[rows],
+                lines,
             )
         )
+        if key:
+            alike[key] = found[-1]
     return found
 
 

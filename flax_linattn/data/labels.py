@@ -68,11 +68,7 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_labels(labels: NDArray[np.int32], num_examples: int, classes: Sequence[str]) -> None:
-    """Refuses labels that are not one index into the classes for each example.
-
-    Raises:
-        ValueError: They are of another shape or dtype, or out of range.
-    """
+    """Refuses labels that are not one index into the classes for each example."""
     if labels.dtype != np.int32 or labels.shape != (num_examples,):
         raise ValueError(
             f"expected labels int32 [{num_examples}], one for each example, got {labels.dtype} "
@@ -86,11 +82,7 @@ def check_labels(labels: NDArray[np.int32], num_examples: int, classes: Sequence
 
 
 def check_classes(classes: Sequence[str]) -> None:
-    """Refuses classes that are not distinct and sorted, as numbers or as text.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Refuses classes that are not distinct and sorted, as numbers or as text."""
     if tuple(classes) not in (in_order(set(classes)), tuple(sorted(set(classes)))):
         names = listed([shown(name) for name in classes])
         raise ValueError(

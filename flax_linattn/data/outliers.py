@@ -8,23 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHARE = 1000
-"""One value of so many, and at least one, may be an outlier."""
+"""Up to one value in this many, and at least one, may be an outlier."""
 FACTOR = 10.0
-"""How much smaller the deviation of the others has to be, and how much nearer they have to lie."""
+"""Ratio of standard deviations, and of distances, with and without the outliers."""
 SPARSE_FACTOR = 1e6
-"""How much nearer half of the others have to lie where a channel mostly has one value.
+"""Ratio of the distances of outliers and of half of the others where mostly one value stands.
 
 Rain or events lie far from that value by their nature, and a few decide the deviation.
 """
 
 
-class Still(NamedTuple):
-    """A channel of one value but for a few rows.
+class RepeatedValue(NamedTuple):
+    """A value that stands apart in its channel, or from which a few others stand apart.
 
     Attributes:
-        channel: which one.
-        value: that of all others.
-        rows: the rows of others, int64.
+        channel: Which one.
+        value: The value.
+        rows: int64, where it stands (``find_codes``), or where the others do (``find_still``).
     """
 
     channel: int
@@ -32,23 +32,16 @@ class Still(NamedTuple):
     rows: NDArray[np.int64]
 
 
-def find_still(values: NDArray[np.float64]) -> list[Still]:
+def find_still(values: NDArray[np.float64]) -> list[RepeatedValue]:
     """Finds the channels of one value but for a few rows, which have no scale of their own.
 
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value, which is none of a few.
-
-    Example:
-        >>> events = np.zeros((200, 2))
-        >>> events[7, 0] = 1.0
-        >>> find_still(events)
-        [Still(channel=0, value=0.0, rows=array([7]))]
+    ``values`` are float64 ``[T, C]``; NaN is no value of its own.
     """
     filled, median = _filled(values)
     others = filled != median
     few = (others.sum(axis=0) > 0) & (others.sum(axis=0) <= _few(values))
     return [
-        Still(channel, float(median[channel]), np.flatnonzero(others[:, channel]))
+        RepeatedValue(channel, float(median[channel]), np.flatnonzero(others[:, channel]))
         for channel in np.flatnonzero(few).tolist()
     ]
 
@@ -58,12 +51,8 @@ def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
     In a channel that mostly has one value, such as rain, they lie a million times farther from it
     than half of the others do. Where there are no others, nothing is far: see ``find_still``.
-
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value, of which no channel is made alone.
-
-    Returns:
-        int64 ``[N, 2]``: row and channel of each, by channel.
+    ``values`` are float64 ``[T, C]``, NaN where one is missing; the result is int64 ``[N, 2]``: row
+    and channel of each, by channel.
 
     Example:
         >>> values = np.sin(np.arange(200.0))[:, None] + [0, 5]
@@ -104,40 +93,24 @@ def _filled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 REPEATS = 3
-"""So often a value stands that is no chance."""
+"""Minimum number of repeats for a value to count as a missing-value code."""
 DISTINCT = 10
-"""So many other values a channel has at least; of fewer, such as states, none stands apart."""
+"""Minimum number of other values of a channel that may have a code; states have fewer."""
 DEVIATIONS = 30.0
-"""So far a value lies from the median of its channel, in deviations of all but the farthest."""
+"""Minimum distance of a far value from the median, in standard deviations of the others."""
 FARTHEST = 100
-"""One value of so many, and at least one, may be far; and it lies ``APART`` times as far as the
-others."""
+"""Up to one value in this many, and at least one, may be far."""
 APART = 5.0
+"""Ratio of the distances from the median of a far value and of all others."""
 
 
-class Code(NamedTuple):
-    """A value that may stand for a missing one.
-
-    Attributes:
-        channel: where.
-        value: which one.
-        rows: where it stands, int64.
-    """
-
-    channel: int
-    value: float
-    rows: NDArray[np.int64]
-
-
-def find_codes(values: NDArray[np.float64]) -> list[Code]:
+def find_codes(values: NDArray[np.float64]) -> list[RepeatedValue]:
     """Finds the lowest or highest value of a channel where it repeats and stands apart.
 
     It is told, if it is that of at most half of the rows, by its distance from the next value,
     which is larger than the range of the others (but for their hundredth at either end); or as the
-    only negative one, if it is -1, -9, -99, -999, ... and the most frequent of all.
-
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value.
+    only negative one, if it is -1, -9, -99, -999, ... and the most frequent of all. ``values`` are
+    float64 ``[T, C]``, NaN where one is missing.
 
     Example:
         >>> values = 20 + np.sin(np.arange(100.0))[:, None]
@@ -154,7 +127,7 @@ def find_codes(values: NDArray[np.float64]) -> list[Code]:
             is_code = column == value
             count = int(np.count_nonzero(is_code))
             if REPEATS <= count <= known.size / 2 and _stands_apart(value, count, known):
-                found.append(Code(channel, value, np.flatnonzero(is_code)))
+                found.append(RepeatedValue(channel, value, np.flatnonzero(is_code)))
     return found
 
 
@@ -178,13 +151,9 @@ def find_far(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Finds a few values that lie 30 deviations or more from the median of their channel.
 
     They are at most one in a hundred, and the deviation is that of the others, which lie within a
-    fifth of that distance. A channel that mostly has one value, such as rain, has none.
-
-    Args:
-        values: float64 ``[T, C]``; NaN marks a missing value.
-
-    Returns:
-        int64 ``[N, 2]``: row and channel of each, by channel.
+    fifth of that distance. A channel that mostly has one value, such as rain, has none. ``values``
+    are float64 ``[T, C]``, NaN where one is missing; the result is int64 ``[N, 2]``: row and
+    channel of each, by channel.
 
     Example:
         >>> values = np.sin(np.arange(200.0))[:, None]

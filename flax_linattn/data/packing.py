@@ -9,6 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import same_number
+from flax_linattn.data.batching import check_alike
+
 
 class Packed(NamedTuple):
     """Rows of packed sequences.
@@ -51,12 +54,13 @@ def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
         >>> packed.sequence.tolist()
         [[1, 1, 1, 1], [0, 0, 0, 2]]
     """
+    arrays = {name: [np.asarray(part) for part in parts] for name, parts in arrays.items()}
     lengths = _lengths(arrays, length)
     rows = _best_fit(lengths, length)
     shape = (len(rows), length)
     sequence, segment_ids = np.full(shape, -1, np.int32), np.zeros(shape, np.int32)
     packed = {
-        name: np.zeros((*shape, *np.shape(parts[0])[1:]), np.asarray(parts[0]).dtype)
+        name: np.zeros((*shape, *parts[0].shape[1:]), parts[0].dtype)
         for name, parts in arrays.items()
     }
     for row, members in enumerate(rows):
@@ -74,19 +78,13 @@ def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
 def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
     if taken := {"mask", "segment_ids"} & set(arrays):
         raise ValueError(f"packing makes {sorted(taken)[0]!r} itself; rename that array")
-    counts = {name: len(parts) for name, parts in arrays.items()}
-    if len(set(counts.values())) != 1 or not all(counts.values()):
-        raise ValueError(f"expected arrays of the same sequences, at least one, got {counts}")
-    lengths = {name: [len(part) for part in parts] for name, parts in arrays.items()}
-    first, *others = lengths.values()
+    same_number(**arrays)
+    lengths = [len(part) for part in next(iter(arrays.values()), [])]
+    if not lengths:
+        raise ValueError("expected arrays of at least one sequence, got none")
     for name, parts in arrays.items():
-        kinds = {(np.shape(part)[1:], np.asarray(part).dtype) for part in parts}
-        if len(kinds) > 1:
-            raise ValueError(f"the sequences of {name!r} differ in shape or dtype: {kinds}")
-    for index, size in enumerate(first):
-        if any(other[index] != size for other in others):
-            sizes = {name: sizes[index] for name, sizes in lengths.items()}
-            raise ValueError(f"the arrays of sequence {index} differ in length: {sizes}")
+        check_alike(name, parts, lengths)
+    for index, size in enumerate(lengths):
         if size == 0:
             raise ValueError(f"sequence {index} has no tokens; drop it")
         if size > length:
@@ -94,7 +92,7 @@ def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
                 f"sequence {index} has {size} tokens, which does not fit rows of {length}; "
                 "drop or split it, or raise length"
             )
-    return first
+    return lengths
 
 
 def _best_fit(lengths: Sequence[int], length: int) -> list[list[int]]:

@@ -90,26 +90,17 @@ def regular(
 ) -> tuple[TimeSeries, ...]:
     """Series as they were read, or resampled; refuses those whose times are mostly irregular.
 
-    Args:
-        all_series: Of one file or frame.
-        source: What that is, for the message.
-        times: "irregular" takes rows in order, whatever their times.
-        every: As of ``resample``; "" leaves rows as they are.
-
-    Raises:
-        DataFormatError: More than ``MOST_IRREGULAR`` of the rows do not follow the one before at
-            the usual distance of their series.
+    With ``times="irregular"`` rows are taken in order, whatever their times; ``every`` is that of
+    ``resample``.
     """
     if every:
         return tuple(resample(series, every) for series in all_series)
-    odd = [np.union1d(series.repeated, series.gaps) for series in all_series]
-    number = sum(map(len, odd))
+    number = sum(series.num_irregular for series in all_series)
     steps = sum(series.num_steps - 1 for series in all_series)
     if times == "irregular" or number <= MOST_IRREGULAR * steps:
         return tuple(all_series)
-    series, row = next(
-        (s, int(rows[0])) for s, rows in zip(all_series, odd, strict=True) if len(rows)
-    )
+    series = next(series for series in all_series if series.num_irregular)
+    row = int(min((*series.repeated, *series.gaps)))
     usual = "" if series.freq is None else f", the usual one being {series.freq}"
     place = f", {series.place(row)}" if series.lines is None else f":{series.lines[row]}"
     raise DataFormatError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,21 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.time_index import find_gaps, infer_frequency, timestamps, zone_name
 from flax_linattn.data.unknown import UnknownChannelError
+
+
+class _Steps:
+    """An index that was checked, and which of its rows do not follow; series may share it."""
+
+    def __init__(self, index: pd.Index, freq: str | None) -> None:
+        self.index, self.freq = index, freq
+
+    @functools.cached_property
+    def repeated(self) -> NDArray[np.int64]:
+        return 1 + np.flatnonzero(self.index[1:] == self.index[:-1])
+
+    @functools.cached_property
+    def gaps(self) -> NDArray[np.int64]:
+        return np.zeros(0, np.int64) if self.freq is None else find_gaps(self.index, self.freq)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +43,9 @@ class TimeSeries:
             integers, ``[T]``, never falling. Default ``RangeIndex(T)``.
         lines: int64 ``[T]``, the line of each row in its file, from 1; None if not known, and where
             ``dataclasses.replace`` gives another number of rows.
-        freq: The frequency of the times, see ``time_index``. Default: inferred; None if there are
-            no times, or a single one.
+        freq: The frequency of the times, of periods that at which they begin (``W-MON`` of those
+            that end on Sundays), see ``time_index``. That of the periods themselves does as well.
+            Default: inferred; None if there are no times, or a single one.
 
     Raises:
         ValueError: The parts do not fit together.
@@ -47,6 +65,7 @@ class TimeSeries:
     index: pd.Index = None
     lines: NDArray[np.int64] | None = None
     freq: str | None = None
+    _steps: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.dtype != np.float64 or not self.values.size:
@@ -65,15 +84,18 @@ class TimeSeries:
         if self.lines is not None and self.lines.shape != (len(self.values),):
             object.__setattr__(self, "lines", None)
         index = pd.RangeIndex(len(self.values)) if self.index is None else pd.Index(self.index)
+        if len(index) != len(self.values):
+            raise ValueError(
+                f"expected an index of {len(self.values)} rows, got {len(index)}; give one for each"
+            )
+        steps = self._steps
+        if steps is not None and steps.index is self.index and steps.freq == self.freq:
+            return  # those of another series
         object.__setattr__(self, "index", index)
         if not (timestamps(index) is not None or pd.api.types.is_integer_dtype(index)):
             raise ValueError(
                 f"expected an index of times, periods or integers, got {index.dtype}; convert it, "
                 "such as by pandas.to_datetime"
-            )
-        if len(index) != len(self.values):
-            raise ValueError(
-                f"expected an index of {len(self.values)} rows, got {len(index)}; give one for each"
             )
         if index.hasnans:
             place = self.place(int(np.argmax(index.isna())))
@@ -85,7 +107,10 @@ class TimeSeries:
                 f"({self.place(row)}); sort the rows"
             )
         freq = None if timestamps(index) is None else self.freq or infer_frequency(index)
+        if isinstance(index, pd.PeriodIndex) and freq == index.freq.freqstr:
+            freq = infer_frequency(index)
         object.__setattr__(self, "freq", freq)
+        object.__setattr__(self, "_steps", _Steps(index, freq))
 
     @property
     def num_steps(self) -> int:
@@ -105,12 +130,17 @@ class TimeSeries:
     @property
     def repeated(self) -> NDArray[np.int64]:
         """Rows of the same time as the one before, int64."""
-        return 1 + np.flatnonzero(self.index[1:] == self.index[:-1])
+        return self._steps.repeated
 
     @property
     def gaps(self) -> NDArray[np.int64]:
         """See ``find_gaps``; none where rows have no times."""
-        return np.zeros(0, np.int64) if self.freq is None else find_gaps(self.index, self.freq)
+        return self._steps.gaps
+
+    @property
+    def num_irregular(self) -> int:
+        """Rows that repeat a time, or are after a gap."""
+        return len(self.repeated) + len(self.gaps)
 
     @property
     def num_gaps(self) -> int:
@@ -128,7 +158,7 @@ class TimeSeries:
         Args:
             row: Which one, from 0.
         """
-        return f"row {row}, from 0" if self.lines is None else f"line {self.lines[row]}"
+        return f"row {row} (counting from 0)" if self.lines is None else f"line {self.lines[row]}"
 
     def select(self, channels: Sequence[str]) -> TimeSeries:
         """Returns some of the channels, in this order.
@@ -157,11 +187,8 @@ class TimeSeries:
         if initial is None and not known.any(axis=0).all():
             name = self.channels[int(np.argmin(known.any(axis=0)))]
             raise ValueError(f"expected values in channel {name!r}, got none; drop the channel")
-        rows = np.where(known, np.arange(self.num_steps)[:, None], -1)
-        last = np.maximum.accumulate(rows, axis=0)
-        before = last < 0
-        last = np.where(before, np.argmax(known, axis=0), last)
-        values = np.take_along_axis(self.values, last, axis=0)
-        if initial is not None:
-            values = np.where(before, initial, values)
+        values = pd.DataFrame(self.values).ffill().to_numpy()
+        if initial is None:
+            initial = self.values[np.argmax(known, axis=0), np.arange(len(self.channels))]
+        values = np.where(np.isnan(values), initial, values)
         return replace(self, values=values)

@@ -29,6 +29,7 @@ from flax_linattn.data.files import (
     LineReader,
     check_is_file,
     open_uncompressed,
+    printed,
     report_damage,
     text_encoding,
 )
@@ -47,6 +48,7 @@ _BLOCK = 2**20
 _WIDE = 1000
 """Columns from which on the texts of missing values are looked for only where there are some."""
 _COMMENT = re.compile(rb"\n#\s")
+_HTML = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,19 +82,11 @@ class Table:
     def error(
         self, row: int | None, expected: str, got: str, advice: str, *options: str
     ) -> DataFormatError:
-        """Returns the error to raise about a row, or about the header.
-
-        Args:
-            row: Which one, from 0; None for the header.
-            expected: What should be there.
-            got: What is there.
-            advice: What the user can do about it.
-            *options: Names of the options that the advice is about.
-        """
+        """Returns the error to raise about a row, or about the header."""
         if self.lines is not None:
             place = f":{self.header_line if row is None else self.lines[row]}"
         else:
-            place = "" if row is None else f", row {row}, from 0"
+            place = "" if row is None else f", row {row} (counting from 0)"
         return DataFormatError(
             f"{self.source}{place}: expected {expected}, got {got}; {advice}", *options
         )
@@ -107,21 +101,9 @@ def read_table(
 ) -> Table:
     r"""Reads a table from a file.
 
-    Args:
-        path: ``.parquet``, ``.feather`` or ``.xlsx`` by its name, anything else is text, plain,
-            ``.gz`` or ``.xz``.
-        dialect: How text is written.
-        header: Whether the first line names the columns; None: see ``data.load_series``.
-        texts: Names of columns of text that may look like numbers.
-
-    Returns:
-        The table. Of a text file, a column that begins with a number has float64, if it holds
-        numbers and missing values alone; any other column has text, perhaps with blanks around it.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: It is damaged, or another kind of file; a line has too few or too many
-            cells.
+    Of a text file, a column that begins with a number is float64 if it holds numbers and missing
+    values alone; any other column, and those named in ``texts``, are text, perhaps with blanks
+    around it.
 
     Example:
         >>> import tempfile
@@ -135,19 +117,23 @@ def read_table(
     check_is_file(path)
     suffix = path.suffix.lower()
     if suffix in _ARROW:
-        return Table(_read_arrow(path, _ARROW[suffix]), str(path))
+        frame = _read_arrow(path, _ARROW[suffix])
+        return Table(index_to_columns(frame, {*texts, *dialect.time_columns}), str(path))
     if suffix in _EXCEL:
         return _read_excel(path, header is not False)
     return _read_text(path, dialect, header, {*texts, *dialect.time_columns})
 
 
-def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
-    """The first line of cells of a text file, or the names of the columns of another table.
+def index_to_columns(frame: pd.DataFrame, names: Collection[str]) -> pd.DataFrame:
+    """A frame whose index has its named levels as columns: several, or one of ``names``."""
+    levels = [level for level in frame.index.names if level is not None]
+    if frame.index.nlevels > 1 or any(str(level) in names for level in levels):
+        return frame.reset_index(level=levels, allow_duplicates=True)
+    return frame
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        DataFormatError: It is damaged, or another kind of file.
-    """
+
+def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
+    """The first line of cells of a text file, or the names of the columns of another table."""
     check_is_file(path)
     suffix = path.suffix.lower()
     if _ARROW.get(suffix) == "Parquet":
@@ -155,7 +141,7 @@ def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
             return list(parquet.read_schema(path).names)
     if suffix in BINARY_SUFFIXES:
         return read_table(path).names
-    with LineReader(path, dialect.encoding) as reader:
+    with LineReader(path, dialect.encoding, is_strict=True) as reader:
         return next(_Rows(reader, dialect), [])
 
 
@@ -179,15 +165,29 @@ def _read_excel(path: Path, header: bool) -> Table:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > _MAX_EXCEL:
                 raise ValueError(f"more than {_MAX_EXCEL:,} bytes")
-        frame = pd.read_excel(path, header=0 if header else None, dtype=object)
-    known = frame.notna().any(axis=1).to_numpy()
-    lines = np.flatnonzero(known) + 1 + header
-    frame = frame[known].reset_index(drop=True).infer_objects()
-    return Table(frame, str(path), lines, has_header=header)
+        with pd.ExcelFile(path) as book:
+            sheet = str(book.sheet_names[0])
+            frame = book.parse(sheet, header=None, dtype=object)
+    frame = frame.dropna(axis=1, how="all").dropna(how="all")
+    lines = frame.index.to_numpy() + 1
+    if header and len(frame):
+        names, frame = frame.iloc[0], frame.iloc[1:]
+        if (unnamed := names.iloc[1:].isna()).any():
+            raise DataFormatError(
+                f"{path}:{lines[0]}: expected a name for each of {len(names)} columns in sheet "
+                f"{sheet!r}, got none for {unnamed.sum()} of them ({printed(names.dropna())}); "
+                "remove rows with a title above the names, or name each column"
+            )
+        frame.columns = pd.Index(names.fillna("Unnamed: 0"), dtype=object)
+        header_line, lines = int(lines[0]), lines[1:]
+    else:
+        header_line = 1
+    frame = frame.reset_index(drop=True).infer_objects()
+    return Table(frame, str(path), lines, header_line, has_header=header)
 
 
 def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str]) -> Table:
-    with LineReader(path, dialect.encoding) as reader:
+    with LineReader(path, dialect.encoding, is_strict=True) as reader:
         rows = _Rows(reader, dialect)
         first = next(rows, None)
         if first is None:
@@ -236,6 +236,13 @@ class _Rows(Iterator[list[str]]):
         lines = self._content()
         first = [*islice(lines, 2)]
         self._lines = chain(first, lines)
+        if first and _HTML.match(first[0][1]):
+            reader.line = first[0][0]
+            raise reader.error(
+                "a table",
+                "an HTML page",
+                "fetch the file itself (on a page that shows it, the link to the raw file)",
+            )
         separators = dialect.sniff([text for _, text in first]) if first else [","]
         if len(separators) > 1:
             reader.line = first[0][0]
@@ -357,7 +364,7 @@ def _read_arrow_csv(
             return None
     lines = skip + 1 + np.arange(table.num_rows)
     if file.count != table.num_rows:
-        with LineReader(path, dialect.encoding) as reader:
+        with LineReader(path, dialect.encoding, is_strict=True) as reader:
             lines = np.array([reader.line for text in reader if text.strip(" ")], np.int64)
         lines = lines[lines > skip]
         if len(lines) != table.num_rows:

@@ -32,7 +32,7 @@ _MOST_MONTHS = 9999
 _MONTH_DAY = re.compile(r"(\d{0,4})M@(\d{1,2})")
 
 
-class _MonthDay(NamedTuple):
+class MonthDay(NamedTuple):
     """The same day every so many months, or the last one of a shorter month."""
 
     months: int
@@ -49,32 +49,16 @@ class _MonthDay(NamedTuple):
         return pd.DatetimeIndex((begin.astype("M8[D]") + day).astype(exact.dtype) + clock)
 
 
-_Offset: TypeAlias = "pd.offsets.BaseOffset | _MonthDay"
+_Offset: TypeAlias = "pd.offsets.BaseOffset | MonthDay"
 
 
 def parse_frequency(text: str, option: str = "freq") -> str:
-    """A frequency as ``infer_frequency`` writes it.
-
-    Args:
-        text: An alias of pandas, or such as ``M@30``.
-        option: That holds it, for the message.
-
-    Raises:
-        ValueError: It is something else, or no step forward.
-
-    Example:
-        >>> parse_frequency("60min"), parse_frequency("W"), parse_frequency("12M@31")
-        ('60min', 'W-SUN', '12M@31')
-    """
+    """A frequency as ``infer_frequency`` writes it."""
     return _text(_parse(text, option))
 
 
 def as_offset(text: str, option: str = "freq") -> pd.offsets.BaseOffset:
-    """An alias as an offset of pandas; lower and upper case do as well where pandas knows one.
-
-    Raises:
-        ValueError: It is something else, or no step forward.
-    """
+    """An alias as an offset of pandas; lower and upper case do as well where pandas knows one."""
     reason = ""
     for spelling in dict.fromkeys((text.strip(), text.strip().lower(), text.strip().upper())):
         with warnings.catch_warnings():
@@ -101,20 +85,6 @@ def infer_frequency(index: pd.Index, usual: str | None = None) -> str | None:
     missing, the frequency by which most rows follow the one before: steps of the most frequent
     length, business days, weeks, and starts, ends, business starts and ends, or a fixed day of
     months, quarters and years.
-
-    Args:
-        index: Rising.
-        usual: A frequency that is preferred to others by which as many rows follow.
-
-    Returns:
-        None for an index without times, or of a single time.
-
-    Example:
-        >>> days = pd.to_datetime(["2024-01-30", "2024-02-29", "2024-03-30", "2024-05-30"])
-        >>> infer_frequency(days)
-        'M@30'
-        >>> infer_frequency(pd.date_range("2024-01-01", periods=20, freq="B").delete([3, 11]))
-        'B'
     """
     times = timestamps(index)
     if times is None:
@@ -138,17 +108,8 @@ def infer_frequency(index: pd.Index, usual: str | None = None) -> str | None:
 def continue_index(index: pd.Index, freq: str | None, count: int) -> pd.Index:
     """The rows after an index: its times by a frequency, in local time; its integers by their step.
 
-    Args:
-        index: Of at least one row.
-        freq: As ``infer_frequency`` gives it; None for integers. An index whose own ``freq`` has
-            this alias is continued by that, with its holidays.
-        count: H.
-
-    Returns:
-        An index of the same kind, time zone, resolution and name.
-
-    Raises:
-        ValueError: Times beyond those that pandas can hold.
+    The ``count`` new rows have its kind, time zone, resolution and name. An index whose own
+    ``freq`` has this alias is continued by that, with its holidays.
 
     Example:
         >>> continue_index(pd.RangeIndex(860, 1000), None, 2).tolist()
@@ -170,7 +131,7 @@ def continue_index(index: pd.Index, freq: str | None, count: int) -> pd.Index:
         offset = times.freq
     last = _clock(times[-1:], offset)
     try:
-        if isinstance(offset, _MonthDay):
+        if isinstance(offset, MonthDay):
             ahead = offset.after(last, np.arange(1, count + 1))
         else:
             ahead = pd.date_range(last[0], periods=count + 1, freq=offset)
@@ -190,16 +151,7 @@ def continue_index(index: pd.Index, freq: str | None, count: int) -> pd.Index:
 
 
 def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
-    """Whether each row but the first is one step after the one before, bool ``[T - 1]``.
-
-    Args:
-        index: As of ``continue_index``.
-        freq: As there.
-
-    Example:
-        >>> follows(pd.to_datetime(["2024-01-05", "2024-01-08", "2024-01-10"]), "B").tolist()
-        [True, False]
-    """
+    """Whether each row but the first is one step after the one before, bool ``[T - 1]``."""
     times = timestamps(index)
     if times is None:
         return np.diff(index.to_numpy()) == integer_step(index)
@@ -214,12 +166,16 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
         allowed = step // 1000 if step < pd.Timedelta(seconds=1) else pd.Timedelta(0)
         return np.abs((times[1:] - times[:-1]) - step).to_numpy() <= allowed.to_timedelta64()
     # To and fro: the last of a month plus a month's start is the next day, but no step.
-    if isinstance(offset, _MonthDay):
+    if isinstance(offset, MonthDay):
         after, before = offset.after(times[:-1]), offset.after(times[1:], -1)
     else:
         with warnings.catch_warnings():  # some offsets are added one by one
             warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
-            after, before = times[:-1] + offset, times[1:] - offset
+            after = times[:-1] + offset
+            if isinstance(offset, pd.offsets.BusinessHour):  # pandas 2 goes back to the close
+                before = times[:-1].where([offset.is_on_offset(time) for time in times[:-1]])
+            else:
+                before = times[1:] - offset
     found = np.array((after == times[1:]) & (before == times[:-1]))
     if zoned.tz is None or found.all():
         return found
@@ -254,12 +210,7 @@ def find_gaps(index: pd.Index, freq: str) -> NDArray[np.int64]:
 
 
 def shortest_step(freq: str) -> pd.Timedelta:
-    """The shortest time between rows of a frequency: of months 28 to 30 days.
-
-    Example:
-        >>> shortest_step("B"), shortest_step("QS") > pd.Timedelta(days=89)
-        (Timedelta('1 days 00:00:00'), True)
-    """
+    """The shortest time between rows of a frequency: of months 28 to 30 days."""
     return step_bounds(freq)[0]
 
 
@@ -279,24 +230,14 @@ def step_bounds(freq: str) -> tuple[pd.Timedelta, pd.Timedelta]:
 
 
 def same_step(freq: str, other: str) -> bool:
-    """Whether two frequencies have the same step; months, whose days differ, count as equal.
-
-    Example:
-        >>> same_step("MS", "BME"), same_step("D", "h")
-        (True, False)
-    """
+    """Whether two frequencies have the same step; months, whose days differ, count as equal."""
     one, two = shortest_step(freq), shortest_step(other)
     return abs(one - two) <= (max(one, two) / 8 if min(one, two) >= _MONTH else pd.Timedelta(0))
 
 
 @functools.lru_cache(256)
 def season_length(freq: str | None) -> int:
-    """Rows of a season: of a day, of a week where rows are days, of a year where they are longer.
-
-    Example:
-        >>> [season_length(freq) for freq in ("15min", "h", "D", "B", "W-MON", "ME", "QS", None)]
-        [96, 24, 7, 5, 52, 12, 4, 1]
-    """
+    """Rows of a day; of a week where rows are days, and of a year where they are longer."""
     if freq is None:
         return 1
     step = shortest_step(freq)
@@ -318,15 +259,7 @@ def timestamps(index: pd.Index) -> pd.DatetimeIndex | None:
 
 
 def as_zone(name: str) -> datetime.tzinfo:
-    """The time zone of a name in the IANA database.
-
-    Raises:
-        OptionError: There is none.
-
-    Example:
-        >>> as_zone("Europe/Zurich").key
-        'Europe/Zurich'
-    """
+    """The time zone of a name in the IANA database."""
     if name == "UTC":  # which needs no database
         return datetime.UTC
     try:
@@ -340,14 +273,7 @@ def as_zone(name: str) -> datetime.tzinfo:
 
 
 def zone_name(zone: datetime.tzinfo | None) -> str | None:
-    """A time zone as text that ``pandas.DatetimeIndex.tz_convert`` takes.
-
-    Example:
-        >>> zone_name(datetime.timezone(datetime.timedelta(hours=-3.5)))
-        'UTC-03:30'
-        >>> zone_name(pd.Timestamp("2024-01-01", tz="Europe/Berlin").tz)
-        'Europe/Berlin'
-    """
+    """A time zone as text that ``pandas.DatetimeIndex.tz_convert`` takes."""
     if zone is None:
         return None
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
@@ -378,11 +304,11 @@ def _parse(text: str, option: str = "freq") -> _Offset:
         raise OptionError(
             f"{option} must be a day of the month from M@1 to M@31, got {shown(text)}.", option
         )
-    return _MonthDay(months, day)
+    return MonthDay(months, day)
 
 
 def _text(offset: _Offset) -> str:
-    if isinstance(offset, _MonthDay):
+    if isinstance(offset, MonthDay):
         return f"{offset.months if offset.months > 1 else ''}M@{offset.day}"
     return str(offset.freqstr)
 

@@ -48,23 +48,9 @@ class BadTimeError(ValueError):
 def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.PeriodIndex:
     """Reads a column of times: dates and times, periods, texts, or numbers since 1970.
 
-    Args:
-        column: As pandas has it.
-        dialect: How texts are written, and the unit of numbers.
-
-    Returns:
-        The times. Those with offsets from UTC are at that offset if it is the same in all rows,
-        else in UTC; with ``dialect.timezone`` they are in that zone, and so are those without an
-        offset among them. If no row has an offset, they have no time zone yet: see ``localize``.
-
-    Raises:
-        BadTimeError: A row has no time, or one with an offset and another one without.
-
-    Example:
-        >>> parse_times(pd.Series(["1.7.2016 2:00"]), Dialect(day_first=True))[0]
-        Timestamp('2016-07-01 02:00:00')
-        >>> str(parse_times(pd.Series([1467331200000]), Dialect(time_unit="ms"))[0])
-        '2016-07-01 00:00:00+00:00'
+    Those with offsets from UTC are at that offset if it is the same in all rows, else in UTC; with
+    ``dialect.timezone`` they are in that zone, and so are those without an offset among them. If no
+    row has an offset, they have no time zone yet: see ``localize``.
     """
     if (missing := column.isna().to_numpy()).any():
         row = int(np.argmax(missing))
@@ -72,7 +58,10 @@ def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.Pe
     if isinstance(column.dtype, pd.PeriodDtype):
         return pd.PeriodIndex(column)
     if is_dated(column):
-        times = pd.DatetimeIndex(column)
+        try:
+            times = pd.DatetimeIndex(column)
+        except (ValueError, TypeError):  # of several offsets, or none in some rows
+            times = _from_texts(column.astype(str), Dialect(timezone=dialect.timezone))
         years = times.year.to_numpy()
         if (bad := (years < 1) | (years > 9999)).any():
             row = int(np.argmax(bad))
@@ -89,16 +78,6 @@ def join_date_and_clock(
     date: str, clock: str, dialect: Dialect, *, after: datetime | None = None
 ) -> datetime:
     """The time that a date and a time of day in two cells stand for.
-
-    Args:
-        date: Text of the date, as ``dialect`` has it.
-        clock: Text of the time of day, such as ``2:00`` or ``17:24:00.5``. Where ``date_format``
-            is that of both cells with a blank between them, it may be written in any way.
-        dialect: How they are written, and in which time zone.
-        after: The time before it: see ``Dialect.time``.
-
-    Raises:
-        BadTimeError: A cell is empty or holds something else.
 
     Example:
         >>> join_date_and_clock("1.7.2016", "2:00", Dialect(day_first=True))
@@ -163,19 +142,8 @@ def is_dated(column: pd.Series) -> bool:
 def localize(times: pd.DatetimeIndex, zone: str, *, first: bool = False) -> pd.DatetimeIndex:
     """Local times of a zone.
 
-    Args:
-        times: Without a time zone.
-        zone: Its name.
-        first: Whether a time that clocks show twice is the first of the two; else the order of the
-            rows says which one it is.
-
-    Raises:
-        BadTimeError: Clocks skip a time, or show it twice and the order of rows does not tell.
-
-    Example:
-        >>> nights = pd.to_datetime(["2024-10-27 02:30", "2024-10-27 02:10"])
-        >>> [str(time) for time in localize(nights, "Europe/Zurich")]
-        ['2024-10-27 02:30:00+02:00', '2024-10-27 02:10:00+01:00']
+    A time that clocks show twice is the first of the two if ``first``, else the order of the rows
+    says which one; ``BadTimeError`` if it does not, or clocks skip a time.
     """
     of, always = as_zone(zone), np.ones(len(times), np.bool_)
     try:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 Series = Sequence[NDArray[np.float64]]
@@ -58,12 +59,7 @@ def _interpolate(values: NDArray[np.float64], index: int) -> NDArray[np.float64]
             f"expected at least one value in every channel, got none in channel {empty[0]} of "
             f"example {index}; drop the example or the channel"
         )
-    filled = values.copy()
-    steps = np.arange(len(values))
-    for channel in np.flatnonzero(missing.any(axis=0)):
-        gap = missing[:, channel]
-        filled[gap, channel] = np.interp(steps[gap], steps[~gap], values[~gap, channel])
-    return filled
+    return pd.DataFrame(values).interpolate(limit_direction="both").to_numpy()
 
 
 @dataclass(frozen=True, eq=False)

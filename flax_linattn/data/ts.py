@@ -51,10 +51,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
         classes = frozenset(declared.classes)
         colons = max(label.count(":") for label in classes)
         builder = ExampleBuilder(reader, declared)
-        for text in reader:
-            text = text.strip()
-            if not text or text.startswith("#"):
-                continue
+        for text in reader.content("#"):
             if text.startswith("@"):
                 raise reader.error(
                     "an example, as @data ends the header",
@@ -102,24 +99,12 @@ def _label(reader: LineReader, text: str) -> str:
 def _read_header(reader: LineReader) -> dict[str, Any]:
     header: dict[str, Any] = {}
     lines: dict[str, int] = {}
-    for text in reader:
-        text = text.strip()
-        if not text or text.startswith("#"):
-            continue
-        tag, *rest = text.split(maxsplit=1)
-        if tag.lower() == "@data":
-            if "classlabel" not in header:
-                raise reader.error(
-                    "@classLabel true and the class labels before @data",
-                    "none",
-                    "add the line '@classLabel true <label> <label> ...' to the header",
-                )
-            return header
+    for tag, value in reader.tags("#"):
         key = _ALIASES.get(tag.lower(), tag.lower()).removeprefix("@")
         if key not in _TAGS or not tag.startswith("@"):
             raise reader.error(
                 "a header tag (" + ", ".join(f"@{name}" for name in _TAGS) + ") or @data",
-                shown(text),
+                shown(f"{tag} {value}".strip()),
                 "correct the tag, or check that this is a .ts file",
             )
         if key in header:
@@ -128,13 +113,15 @@ def _read_header(reader: LineReader) -> dict[str, Any]:
                 f"it again (first on line {lines[key]})",
                 "remove one of the two lines",
             )
-        header[key] = _TAGS[key](reader, tag, "".join(rest))
+        header[key] = _TAGS[key](reader, tag, value)
         lines[key] = reader.line
-    raise reader.error(
-        "@data and the examples after the header",
-        "the end of the file" if reader.line else "an empty file",
-        "the file is truncated: fetch it again",
-    )
+    if "classlabel" not in header:
+        raise reader.error(
+            "@classLabel true and the class labels before @data",
+            "none",
+            "add the line '@classLabel true <label> <label> ...' to the header",
+        )
+    return header
 
 
 def _declared(reader: LineReader, header: dict[str, Any]) -> Declared:

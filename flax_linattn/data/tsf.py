@@ -15,6 +15,7 @@ from flax_linattn.checks import shown
 from flax_linattn.data.cells import MISSING, BadCellError, parse_numbers
 from flax_linattn.data.files import MEND, LineReader
 from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.time_index import MonthDay
 
 _SECONDS = {
     "secondly": 1,
@@ -82,49 +83,43 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
         return all_series
 
 
-def _content(reader: LineReader) -> Iterator[str]:
-    return (text.strip() for text in reader if text.strip() and not text.startswith("#"))
-
-
-def _read_header(reader: LineReader) -> tuple[list[tuple[str, str]], dict[str, str]]:
-    attributes: list[tuple[str, str]] = []
+def _read_header(reader: LineReader) -> tuple[list[str], dict[str, str]]:
+    """The types of the attributes, and the other tags."""
+    attributes: list[str] = []
     tags: dict[str, str] = {}
-    for text in _content(reader):
-        tag, *words = text.split()
-        tag = tag.lower()
-        if tag == "@data":
-            return attributes, tags
-        if tag == "@attribute" and len(words) == 2 and words[1].lower() in _TYPES:
-            attributes.append((words[0], words[1].lower()))
-        elif tag.removeprefix("@") in tags:
+    for name, value in reader.tags("#"):
+        tag, words = name.lower().removeprefix("@"), value.lower().split()
+        if name.lower() == "@attribute" and len(words) == 2 and words[1] in _TYPES:
+            attributes.append(words[1])
+        elif tag in tags:
             raise reader.error(
-                f"{shown(tag)[1:-1]} once", "it again", "remove one of the two lines"
+                f"{shown(name.lower())[1:-1]} once", "it again", "remove one of the two lines"
             )
-        elif tag == "@frequency" and _step(" ".join(words)) is None:
+        elif tag == "frequency" and _step(" ".join(words)) is None:
             raise reader.error(
                 f"a frequency such as 10_minutes or {', '.join([*_SECONDS, *_MONTHS])}",
-                shown(" ".join(words)),
+                shown(value),
                 "correct the header",
             )
-        elif tag.startswith("@") and tag != "@attribute" and words:
-            tags[tag[1:]] = " ".join(words).lower()
+        elif name.startswith("@") and tag != "attribute" and words:
+            tags[tag] = " ".join(words)
         else:
             raise reader.error(
                 "a tag of the header, such as @attribute series_name string, or @data",
-                shown(text),
+                shown(f"{name} {value}".strip()),
                 "fetch the file again",
             )
-    raise reader.error("@data after the header", "the end of the file", "fetch the file again")
+    return attributes, tags
 
 
 _TYPES = ("string", "numeric", "date")
 
 
 def _read_series(
-    reader: LineReader, attributes: list[tuple[str, str]], tags: dict[str, str]
+    reader: LineReader, attributes: list[str], tags: dict[str, str]
 ) -> Iterator[TimeSeries]:
     lines: dict[str, int] = {}
-    for index, text in enumerate(_content(reader)):
+    for index, text in enumerate(reader.content("#")):
         *facts, last = text.split(":")
         if len(facts) != len(attributes):
             raise reader.error(
@@ -140,7 +135,7 @@ def _read_series(
                 "correct the header or the values",
             )
         name, times = f"series {index}", None
-        for (_, kind), fact in zip(reversed(attributes), reversed(facts), strict=True):
+        for kind, fact in zip(reversed(attributes), reversed(facts), strict=True):
             if kind == "string":
                 name = fact
             elif kind == "date" and "frequency" in tags:
@@ -197,9 +192,5 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
         )
     if unit == "s":
         return first + np.arange(length) * np.timedelta64(count, "s")
-    month, day = np.timedelta64(1, "M"), np.timedelta64(1, "D")
-    months = first.astype("M8[M]") + np.arange(length) * count * month
-    begin, end = months.astype("M8[D]"), (months + month).astype("M8[D]")
-    # The 31st is the last day of a shorter month.
-    days = np.minimum(first.astype("M8[D]") - begin[0], end - begin - day)
-    return (begin + days).astype("M8[s]") + (first - first.astype("M8[D]"))
+    every = MonthDay(count, first.item().day)
+    return every.after(pd.DatetimeIndex([first]), np.arange(length)).to_numpy()

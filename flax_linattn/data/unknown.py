@@ -19,11 +19,6 @@ class UnknownChannelError(OptionError):
     def of(cls, name: str, source: object, channels: Sequence[str]) -> Self:
         """Says what the channels are called, and which one may be meant.
 
-        Args:
-            name: What was asked for.
-            source: Where, such as a file.
-            channels: The names that it has.
-
         Example:
             >>> str(UnknownChannelError.of("laod", "sales.csv", ["load", "price"]))
             "unknown channel 'laod'; sales.csv has load, price; did you mean 'load'?"

@@ -64,18 +64,13 @@ def test_reads_the_univariate_layout(tmp_path):
             ),
             "no quotes": ("1,2,3,up\n", 12, ["a quoted text of dimensions", "'1,2,3,up'"]),
             "no label": ("'1,2,3\\n4,5,6'\n", 12, ["2 dimensions", "got 2 and no label"]),
-            "empty label": ("'1,2,3\\n4,5,6',\n", 12, ["a class label among", "got ''"]),
-            "wrong label": ("'1,2,3\\n4,5,6',left\n", 12, ["'down', 'up', 'upper'", "got 'left'"]),
             "label that may be cut": ("'1,2,3\\n4,5,6',up", 12, ["may be a cut 'upper'"]),
-            "dimension shorter": ("'1,2,3\\n4,5',up\n", 12, ["of one length", "lengths [3, 2]"]),
-            "other length": ("'1,2\\n4,5',up\n", 12, ["3 time steps (as the header", "got 2"]),
             "dimensions differ": (
                 "'1,2,3\\n4,5,6',up\n'1,2,3',up\n",
                 13,
                 ["2 dimensions (as in the first example, line 12)", "got 1 and a label"],
             ),
             "not a number": ("'1,2,3\\n4,x,6',up\n", 12, ["got 'x' in dimension 1 at time step 1"]),
-            "infinite": ("'1,2,inf\\n4,5,6',up\n", 12, ["got 'inf' in dimension 0"]),
             "nothing but missing": ("'?,?,?\\n?,?,?',up\n", 12, ["at least one value", "remove"]),
         }
     ),

@@ -34,40 +34,12 @@ def test_every_example_comes_once_an_epoch(num_examples, batch_size, seed, epoch
     assert sorted(seen) == list(range(num_examples))
 
 
-@given(sizes, sizes, seeds, st.lists(st.integers(0, 100), min_size=1, max_size=6))
-def test_batch_depends_on_the_step_alone(num_examples, batch_size, seed, steps):
-    used, fresh = make(num_examples, batch_size, seed), make(num_examples, batch_size, seed)
-    for step in range(5):
-        used.batch(step)
-    for step in steps:
-        one, other = used.batch(step), fresh.batch(step)
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
-
-
-def test_writing_into_a_batch_changes_no_other():
-    batches = make(4, 2, seed=0)
-    before = batches.batch(0)["x"].copy()
-    for array in batches.batch(0).values():
-        array[:] = 0
-    np.testing.assert_array_equal(batches.batch(0)["x"], before)
-
-
 def test_epochs_and_seeds_have_their_own_order_and_none_keeps_it():
     orders = [make(50, 50, seed).batch(epoch)["id"].tolist() for seed in (0, 1) for epoch in (0, 1)]
     assert len({tuple(order) for order in orders}) == 4
     assert [make(5, 5, None).batch(epoch)["id"].tolist() for epoch in (0, 7)] == [
         [0, 1, 2, 3, 4]
     ] * 2
-
-
-def test_iteration_is_the_first_epoch():
-    batches = make(5, 2, seed=3)
-    listed = list(batches)
-    assert len(listed) == len(batches) == 3
-    for step, batch in enumerate(listed):
-        np.testing.assert_array_equal(batch["id"], batches.batch(step)["id"])
 
 
 def test_one_example_and_a_batch_larger_than_the_set():
@@ -91,24 +63,6 @@ def test_one_example_and_a_batch_larger_than_the_set():
 def test_refusals(arrays, batch_size, seed, message):
     with pytest.raises(ValueError, match=message):
         Batches(arrays, batch_size, seed=seed)
-
-
-def test_refuses_a_negative_step():
-    with pytest.raises(ValueError, match="step of at least 0, got -1"):
-        make(2, 1, None).batch(-1)
-
-
-@given(sizes, sizes, seeds, st.integers(1, 4))
-def test_rows_of_a_batch_are_those_of_the_whole(num_examples, batch_size, seed, parts):
-    """However many processes share it."""
-    batches = make(num_examples, batch_size * parts, seed)
-    for step in range(len(batches)):
-        whole = batches.batch(step)
-        shares = [
-            batches.batch(step, slice(i * batch_size, (i + 1) * batch_size)) for i in range(parts)
-        ]
-        for name, array in whole.items():
-            np.testing.assert_array_equal(np.concatenate([s[name] for s in shares]), array)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), sizes, seeds, st.integers(0, 2))

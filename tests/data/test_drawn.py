@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn.data import DrawnBatches, NextSymbol, Parity, rules_of
+from flax_linattn.data import DrawnBatches, Parity
 
 steps = st.integers(0, 2**32 - 1)
 
@@ -20,28 +19,6 @@ class Bits:
 def first(step=0, *, seed=0, stream=0, fixed=False, num_batches=3):
     batches = DrawnBatches(Bits(), 2, num_batches, seed=seed, stream=stream, fixed=fixed)
     return int(batches.batch(step)["x"][0])
-
-
-@given(st.lists(steps, min_size=1, max_size=6), st.booleans(), st.integers(0, 2**128 - 1))
-def test_batch_depends_on_the_step_alone(asked, fixed, seed):
-    task = NextSymbol(rules_of("nt+nt-s", 16, 2), 5)
-    used, fresh = (DrawnBatches(task, 4, 7, seed=seed, stream=1, fixed=fixed) for _ in range(2))
-    for step in range(3):
-        used.batch(step)["tokens"][:] = 0  # nor on what became of earlier ones
-    for step in asked:
-        one, other = used.batch(step), fresh.batch(step)
-        assert one["tokens"].shape == (4, 5)
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
-
-
-@given(steps, st.integers(1, 4), st.integers(1, 4))
-def test_rows_of_a_batch_are_those_of_the_whole(step, size, parts):
-    """However many processes share it."""
-    batches = DrawnBatches(Parity(3), size * parts, 5, seed=0, stream=0)
-    shares = [batches.batch(step, slice(i * size, (i + 1) * size)) for i in range(parts)]
-    for name, array in batches.batch(step).items():
-        np.testing.assert_array_equal(np.concatenate([share[name] for share in shares]), array)
 
 
 def test_an_epoch_is_new_or_the_same():

@@ -126,6 +126,43 @@ def test_panels_of_other_libraries_need_no_options(frame):
     assert one.values.ravel().tolist() == [1, 2] and one.freq == "D"
 
 
+@pytest.mark.parametrize("levels", [["shop"], ["shop", "when"], ["when"]])
+def test_named_levels_of_an_index_are_columns(tmp_path, levels, shops):
+    path = tmp_path / "shops.parquet"
+    frame = native("pandas").set_index(levels)
+    frame.to_parquet(path)
+    dialect = Dialect(time_column="when")
+    for one, two, other in zip(
+        data.load_long(path, id_column="shop", dialect=dialect),
+        data.from_frame(frame, id_column="shop", dialect=dialect),
+        shops,
+        strict=True,
+    ):
+        same(one, other)
+        same(two, other)
+
+
+def test_times_of_two_offsets_in_one_column():
+    """As to_datetime of pandas 2 has them: in UTC."""
+    times = [pd.Timestamp("2024-03-31 01:00+01:00"), pd.Timestamp("2024-03-31 03:00+02:00")]
+    frame = pd.DataFrame({"when": pd.Series(times, dtype=object), "v": [1.0, 2.0]})
+    series = data.from_frame(frame)
+    assert series.time_zone == "UTC" and (series.index == times).all()
+    assert data.from_frame(frame, dialect=Dialect(timezone="Europe/Berlin")).index[0] == times[0]
+    frame["when"] = pd.Series([times[0], pd.Timestamp("2024-03-31 05:00")], dtype=object)
+    message = r"row 1 .* its offset from UTC in column 1 \(when\), .* timezone="
+    with pytest.raises(DataFormatError, match=message) as error:
+        data.from_frame(frame, time_column="when")
+    assert error.value.options == ("timezone",)
+
+
+def test_periods_and_the_frequency_that_they_have():
+    weeks = pd.period_range("2024-01-01", periods=5, freq="W-SUN")
+    for freq in (None, "W-SUN", "W-MON"):
+        series = TimeSeries("x", np.zeros((5, 1)), ("a",), weeks, freq=freq)
+        assert series.freq == "W-MON" and series.num_gaps == 0  # of their first days
+
+
 def test_columns_of_other_kinds():
     days = pl.DataFrame({"day": ["2024-01-01", "2024-01-02"], "b": [True, None]}).with_columns(
         pl.col("day").str.to_date()
@@ -159,27 +196,27 @@ def test_columns_of_other_kinds():
     ("frame", "options", "message"),
     [
         (pd.DataFrame({"n": [1, 2], "a": ["1", "x"]}), {},
-         r"frame, row 1, from 0: .* column 2 \(a\), got 'x'; .* channels=.* id_column="),
+         r"row 1 \(counting from 0\): .* column 2 \(a\), got 'x'; .* channels=.* id_column="),
         (pd.DataFrame({"a": [1.0]}), {"channels": ["b"]}, "unknown channel 'b'; frame has a"),
         (pd.DataFrame({"a": [1.0]}), {"time_column": "t"}, "unknown column 't'; frame has a"),
         (pd.DataFrame({"a": [1.0]}), {"id_column": "t"}, "unknown column 't'; frame has a"),
-        (pd.DataFrame({"a": [np.inf]}), {}, "frame, row 0, from 0: expected a finite number"),
+        (pd.DataFrame({"a": [np.inf]}), {}, "frame, row 0 .* expected a finite number"),
         (pd.DataFrame({"t": HOURS, "u": HOURS, "a": 1.0}), {},
          "expected one column of times, got t, u; .* time_column="),
         (pd.DataFrame({"t": HOURS[::-1], "a": 1.0}), {},
-         "frame, row 1, .* a time after 2024-01-01 02:00:00"),
-        (pd.DataFrame({"t": [HOURS[0], pd.NaT], "a": 1.0}), {}, "row 1, .* a time .* got none"),
+         "frame, row 1 .* a time after 2024-01-01 02:00:00"),
+        (pd.DataFrame({"t": [HOURS[0], pd.NaT], "a": 1.0}), {}, "row 1 .* a time .* got none"),
         (pd.DataFrame({"date": ["soon", "now"], "a": 1.0}), {},
-         r"frame, row 0, .* column 1 \(date\), got 'soon'"),
+         r"frame, row 0 .* column 1 \(date\), got 'soon'"),
         (pd.DataFrame({"time": 1_700_000_000 + 3600 * np.arange(3), "a": 1.0}), {},
-         "frame, row 0, .* got '1700000000'; .* time_unit='s'"),
+         "frame, row 0 .* got '1700000000'; .* time_unit='s'"),
         (pd.DataFrame({"t": HOURS[[0, 0, 1]], "a": 1.0}), {"times": "strict"},
-         "frame, row 1, .* a time after 2024-01-01 00:00:00.*drop repeated"),
-        (pd.DataFrame({"t": HOURS[[0, 0, 0, 1]], "a": 1.0}), {}, "frame, row 1, .* got 2 of 3"),
+         "frame, row 1 .* a time after 2024-01-01 00:00:00.*drop repeated"),
+        (pd.DataFrame({"t": HOURS[[0, 0, 0, 1]], "a": 1.0}), {}, "frame, row 1 .* got 2 of 3"),
         (pd.DataFrame({"id": ["x", None], "a": 1.0}), {"id_column": "id"},
-         "frame, row 1, .* the name of a series in column 1"),
+         "frame, row 1 .* the name of a series in column 1"),
         (pd.DataFrame({"id": ["x", "x"], "a": 1.0, "city": "Bern"}), {"id_column": "id"},
-         r"frame, row 0, .* a finite number in column 3 \(city\), got 'Bern'"),
+         r"frame, row 0 .* a finite number in column 3 \(city\), got 'Bern'"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, "different names .* 'a' twice"),
         (pd.DataFrame({"a": []}), {}, "frame: expected rows with .* got 0 rows of a"),
     ],
@@ -227,11 +264,11 @@ def test_bad_parquet_files(tmp_path):
     with pytest.raises(DataFormatError, match=r"toy\.parquet: expected a whole Parquet file"):
         data.load_series(path)
     parquet.write_table(pa.table({"n": [1], "a": ["x"]}), path)
-    with pytest.raises(ValueError, match=r"toy\.parquet, row 0, .* column 2 \(a\), got 'x'"):
+    with pytest.raises(ValueError, match=r"toy\.parquet, row 0 .* column 2 \(a\), got 'x'"):
         data.load_series(path)
     days = pa.array([0, 10, 2**29], pa.int32()).cast(pa.date32())
     parquet.write_table(pa.table({"date": days, "a": [1, 2, 3]}), path)
-    with pytest.raises(ValueError, match=r"row 2, .* a year from 1 to 9999 in column 1 \(date\)"):
+    with pytest.raises(ValueError, match=r"row 2 .* a year from 1 to 9999 in column 1 \(date\)"):
         data.load_series(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])

@@ -35,12 +35,12 @@ def test_every_sequence_is_there_once(lengths, length):
     ("arrays", "message"),
     [
         ({"x": []}, "at least one"),
-        ({"x": [np.ones(2)], "y": []}, "the same sequences"),
-        ({"x": [np.ones(2)], "y": [np.ones(3)]}, "sequence 0 differ in length"),
+        ({"x": [np.ones(2)], "y": []}, "as many of each, got 1 of x, 0 of y"),
+        ({"x": [np.ones(2)], "y": [np.ones(3)]}, "2 values in y of sequence 0, .* got 3"),
         ({"x": [np.ones(2), np.ones(5)]}, "sequence 1 has 5 tokens"),
         ({"x": [np.ones(0)]}, "sequence 0 has no tokens"),
-        ({"x": [np.ones(2), np.ones(2, int)]}, "of 'x' differ in shape or dtype"),
-        ({"x": [np.ones((2, 1)), np.ones((2, 2))]}, "of 'x' differ in shape or dtype"),
+        ({"x": [np.ones(2), np.ones(2, int)]}, "x of sequence 1 as that of the first"),
+        ({"x": [np.ones((2, 1)), np.ones((2, 2))]}, "x of sequence 1 as that of the first"),
         ({"mask": [np.ones(2)]}, "makes 'mask' itself"),
     ],
 )

@@ -27,37 +27,6 @@ def make(sizes, batch_size=4, seed=0, lengths=(3, LONGEST)):
     return RaggedBatches(sequences(sizes), batch_size, lengths=lengths, seed=seed)
 
 
-@given(some_sizes, batch_sizes, seeds, st.integers(0, 3))
-def test_every_sequence_comes_once_an_epoch_and_whole(sizes, batch_size, seed, epoch):
-    batches = make(sizes, batch_size, seed)
-    seen = []
-    for step in range(epoch * len(batches), (epoch + 1) * len(batches)):
-        batch = batches.batch(step)
-        mask, weight, length = batch["mask"], batch["weight"], batch["mask"].shape[1]
-        assert {name: array.dtype for name, array in batch.items()} == {
-            "mask": bool, "id": np.int32, "x": np.float64, "number": np.int8, "weight": np.float32
-        }  # fmt: skip
-        assert batch["x"].shape == (batch_size, length, 2)
-        # As long as the shortest length that holds them, and padded with zeros behind.
-        assert length == (3 if mask.sum(1).max() <= 3 else LONGEST)
-        np.testing.assert_array_equal(mask, np.arange(length) < mask.sum(1)[:, None])
-        for name in ("id", "x", "number"):
-            assert not batch[name][~mask].any()
-        np.testing.assert_array_equal(batch["x"][..., 0], batch["id"])  # rows stay aligned
-        np.testing.assert_array_equal(batch["x"][..., 1], batch["id"] / 4)
-        for row in range(batch_size):
-            real = batch["number"][row][mask[row]]
-            if real.size:  # one sequence a row, all of it
-                assert len(set(real.tolist())) == 1
-                assert real.size == sizes[real[0] - 1]
-            if not weight[row]:
-                np.testing.assert_array_equal(batch["number"][row], batch["number"][0])
-        assert weight[0] == 1 and set(weight.tolist()) <= {0.0, 1.0}
-        real = batch["number"].max(1)[weight > 0]
-        seen += real[real > 0].tolist()
-    assert sorted(seen) == [n + 1 for n, size in enumerate(sizes) if size]
-
-
 @given(some_sizes, batch_sizes, seeds, st.integers(0, 2), st.sampled_from([(3,), (1, 4), (9,)]))
 def test_as_bucket_batches_of_the_same_data(sizes, batch_size, seed, epoch, lengths):
     """Bit for bit, where these are padded to the longest before."""
@@ -147,19 +116,6 @@ def test_one_epoch_stays_what_it_is():
     assert ids == [[3, 3], [2, 0], [5, 6], [1, 4]]
 
 
-def test_a_batch_depends_on_the_step_alone():
-    sizes = [1, 9, 2, 4, 3, 3, 0, 7]
-    used, fresh = make(sizes, 2), make(sizes, 2)
-    listed = list(used)
-    assert len(listed) == len(used)
-    for step in (0, 3, 17, 2):
-        for name, array in used.batch(step).items():
-            np.testing.assert_array_equal(array, fresh.batch(step)[name])
-    assert [batch["id"].tolist() for batch in listed] == [
-        used.batch(step)["id"].tolist() for step in range(len(used))
-    ]
-
-
 def test_epochs_and_seeds_have_their_own_order_and_none_takes_the_shortest_first():
     sizes = [3] * 50
 
@@ -170,16 +126,6 @@ def test_epochs_and_seeds_have_their_own_order_and_none_takes_the_shortest_first
     assert order(None, 0) == order(None, 7) == tuple(range(50))
     lengths = [batch["mask"].shape[1] for batch in make([9, 1, 8, 2, 4], 2, None, (2, 5, 9))]
     assert lengths == [2, 5, 9]
-
-
-def test_rows_of_a_batch_are_those_of_the_whole():
-    """However many processes share it, filler rows too."""
-    batches = make([5, 1, 9, 2, 4], batch_size=8)
-    for step in range(len(batches)):
-        whole = batches.batch(step)
-        shares = [batches.batch(step, slice(start, start + 2)) for start in (0, 2, 4, 6)]
-        for name, array in whole.items():
-            np.testing.assert_array_equal(np.concatenate([s[name] for s in shares]), array)
 
 
 def test_sequences_may_be_views_and_are_not_written_into():
@@ -219,8 +165,3 @@ def test_refusals(arrays, options, message):
     options = {"batch_size": 2, "lengths": (3,), "seed": 0} | options
     with pytest.raises(ValueError, match=message):
         RaggedBatches(arrays, **options)
-
-
-def test_refuses_a_negative_step():
-    with pytest.raises(ValueError, match="step of at least 0, got -1"):
-        make([2]).batch(-1)

@@ -80,9 +80,53 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
+def from_lengths():
+    """Sequences, the last batches of which have filler rows."""
+    rows = {"x": [np.full(size, i) for i, size in enumerate([1, 9, 2, 4, 3, 3, 0, 7, 5])]}
+    return data.RaggedBatches(rows, SIZE, lengths=(3, 9), seed=1)
+
+
+def from_filled():
+    return data.Batches({"id": np.arange(SIZE * COUNT - 2)}, SIZE, seed=1)
+
+
+def from_generated():
+    return data.DrawnBatches(data.Parity(5), SIZE, COUNT, seed=0, stream=1)
+
+
+EVERY = SOURCES | {"lengths": from_lengths, "filled": from_filled, "generated": from_generated}
+
+
+@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY.keys())
+def test_a_batch_depends_on_its_step_alone(make):
+    """Not on what was asked for before, nor on what was written into a batch."""
+    used, fresh = make(), make()
+    for step in range(5):
+        for array in used.batch(step).values():
+            if array.flags.writeable:
+                array[:] = 0
+    for step in (0, 17, 3, 2, 100):
+        one, other = used.batch(step), fresh.batch(step)
+        assert one.keys() == other.keys()
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name])
+
+
+@pytest.mark.parametrize("make", [from_arrays, from_buckets, from_lengths, from_filled])
+def test_iteration_is_the_first_epoch(make):
+    batches = make()
+    listed = list(batches)
+    assert len(listed) == len(batches)
+    for step, batch in enumerate(listed):
+        for name, array in batches.batch(step).items():
+            np.testing.assert_array_equal(batch[name], array)
+    with pytest.raises(ValueError, match="step of at least 0, got -1"):
+        batches.batch(-1)
+
+
+@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY.keys())
 def test_rows_of_a_batch_are_those_of_the_whole(make):
-    """However many processes share it; and what was given out stays as it is."""
+    """However many processes share it, filler rows too; and what was given out stays as it is."""
     whole, parts = make(), make()
     for step in range(2 * COUNT):
         batch = whole.batch(step)

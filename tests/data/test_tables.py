@@ -78,6 +78,20 @@ def test_compressed_or_not_in_any_encoding(tmp_path, suffix, encoding):
     assert series.name == "toy" and series.lines is not None and series.lines.tolist() == [3, 6]
 
 
+@pytest.mark.parametrize(
+    ("text", "line"), [("date,é\n1,2\n", 1), ("date,v,city\n1,2,a\n1,2,é\n", 3)]
+)
+def test_text_of_another_encoding_is_refused(tmp_path, text, line):
+    path = write(tmp_path, text, encoding="latin-1")
+    message = rf"toy\.csv:{line}: expected text in UTF-8, got the byte 0xe9; .*latin-1"
+    with pytest.raises(DataFormatError, match=message) as error:
+        data.load_series(path)
+    assert error.value.options == ("encoding",)
+    path.write_bytes("date,v\n1,2\n".encode("utf-16")[:-1])
+    with pytest.raises(DataFormatError, match=r":\d: expected text in UTF-16"):
+        data.load_series(path)
+
+
 @given(
     st.lists(
         st.lists(st.floats(allow_infinity=False, width=64), min_size=2, max_size=2), min_size=1
@@ -269,6 +283,12 @@ def test_an_excel_export(tmp_path):
     (tmp_path / "cut.xlsx").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataFormatError, match=r"cut\.xlsx: expected a whole Excel file"):
         data.load_series(tmp_path / "cut.xlsx")
+    title = pd.DataFrame([["Sales of 2024", None, None], [None] * 3, ["when", "a", "b"]])
+    sheet = pd.concat([title, pd.DataFrame(frame.to_numpy(object))])
+    sheet.to_excel(tmp_path / "title.xlsx", index=False, header=False, sheet_name="Q1")
+    message = r"title\.xlsx:1: .* in sheet 'Q1', got none for 2 .*\(Sales of 2024\); remove rows"
+    with pytest.raises(DataFormatError, match=message):
+        data.load_series(tmp_path / "title.xlsx")
 
 
 @pytest.mark.parametrize(
@@ -284,6 +304,13 @@ def test_an_excel_export(tmp_path):
          "channels"),
         ("a,b\n1,x\n", {}, r":2: .* column 2 \(b\), got 'x'; .* missing_values=", "missing_values"),
         ("a,b\n1,1_0\n", {}, "got '1_0'", None),
+        ("a;b\n1;1,234\n", {}, ":2: .* got '1,234'; .* decimal=.* sets thousands apart", "decimal"),
+        ("a;b\n1;1,234,567\n", {}, ":2: .* got '1,234,567', with separators of thousands", None),
+        ("a;b\n1;1,234.5\n", {}, ":2: .* separators of thousands; remove .* thousands=", None),
+        ("a,b\n1,$5\n", {}, ":2: .* got '\\$5', a number with its unit; write", None),
+        ("a,b\n1,5 EUR\n", {}, ":2: .* got '5 EUR', a number with its unit", None),
+        ("a,b\n1,True\n", {}, ":2: .* got 'True', a truth value; write 1 and 0", None),
+        ("<!DOCTYPE html>\n<html>\n", {}, ":1: expected a table, got an HTML page; fetch", None),
         ("a,b\n1,inf\n", {}, "got 'inf'", None),
         ("a,b\n1,2\n3,inf\n", {}, ":3: .* got inf", None),
         ("0.78,1.x6\n1,2\n", {}, r":1: .* got '1\.x6' beside '0\.78'; correct the cell", None),
@@ -303,8 +330,8 @@ def test_an_excel_export(tmp_path):
          ":1: .* got ',' and ';', each of which would do; say .* separator=", "separator"),
         ("date;a\n2016-07-01;5,8\n", {},
          r":2: expected a number with decimals after '\.' .* got '5,8'; .* decimal=", "decimal"),
-        ("date;a\n2016-07-01;1.234,5\n", {"dialect": COMMAS}, ":2: expected a finite number",
-         "missing_values"),
+        ("date;a\n2016-07-01;1.234,5\n", {"dialect": COMMAS}, ":2: .* separators of thousands",
+         "channels"),
         ("date;a\n2016-07-01;1.234\n", {"dialect": COMMAS},
          r":2: expected a number with decimals after ',' .* got '1\.234'; .* thousands", "decimal"),
         ("date,a\n2024-01-01,1\nsoon,2\n", {}, ":3: expected a time .* got 'soon'", "time_column"),
@@ -548,6 +575,17 @@ def test_years_of_a_panel_are_times(tmp_path):
     a, b = data.load_long(path, id_column="country")
     assert a.channels == ("gdp",) and a.freq == b.freq == "YS-JAN"
     assert str(a.index[-1]) == "2002-01-01 00:00:00" and str(b.index[0]) == "1990-01-01 00:00:00"
+
+
+def test_series_of_a_panel_share_their_times(tmp_path):
+    """So that a frequency is inferred, and gaps are found, once for all of them."""
+    days = [f"2024-01-{day:02}" for day in (1, 2, 3, 5, 5)]
+    rows = [f"{shop},{day},{i}\n" for shop in "abc" for i, day in enumerate(days)]
+    path = write(tmp_path, "shop,date,sales\n" + "".join(rows) + "d,2024-02-01,1\nd,2024-02-08,1\n")
+    a, b, c, d = data.load_long(path, id_column="shop")
+    assert a.index is b.index is c.index and a.gaps is c.gaps and a.name == "a" and b.name == "b"
+    assert b.gaps.tolist() == [3] and b.repeated.tolist() == [4] and d.gaps.tolist() == []
+    assert c.lines is not None and c.lines.tolist() == [12, 13, 14, 15, 16] and d.freq == "W-THU"
 
 
 def test_a_year_that_repeats_is_a_time_and_reported(tmp_path):

@@ -68,18 +68,6 @@ def test_tags_may_be_followed_by_tabs_and_target_label_is_an_alias(tmp_path):
     assert dataset.series[0].tolist() == [[1], [2]]
 
 
-def test_windows_line_ends_and_a_last_line_without_newline(tmp_path):
-    path = tmp_path / "toy.ts"
-    path.write_bytes(TOY.rstrip("\n").replace("\n", "\r\n").encode())
-    assert load_ts(path).labels.tolist() == [2, 1]
-
-
-def test_latin_1_comment(tmp_path):
-    path = tmp_path / "toy.ts"
-    path.write_bytes(b"# caf\xe9\n" + TOY.encode())
-    assert load_ts(path).num_examples == 2
-
-
 def test_series_length_bounds_unequal_lengths(tmp_path):
     header = HEADER.replace("@equalLength true", "@equalLength false")
     path = write(tmp_path, header + "1:4:1\n")
@@ -288,14 +276,6 @@ def test_refuses_an_only_example_that_may_be_cut(tmp_path):
 )
 def test_refuses_bad_headers(tmp_path, text, line, parts):
     refuse(load_ts, tmp_path / "toy.ts", text, line, *parts)
-
-
-def test_truncated_gzip(tmp_path):
-    path = tmp_path / "toy.ts.gz"
-    whole = gzip.compress(TOY.encode())
-    path.write_bytes(whole[:-9])
-    with pytest.raises(DataFormatError, match=r"toy\.ts\.gz:\d+: expected a whole \.gz stream"):
-        load_ts(path)
 
 
 @pytest.mark.parametrize("declared", [True, False])

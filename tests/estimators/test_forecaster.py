@@ -380,8 +380,8 @@ def test_predictions_continue_the_index(untimed, name):
 
 
 HOURS = pd.date_range("2024-01-01", periods=80, freq="h")
-GAP = "^rows that do not follow by the frequency h: 1 .row 20, from 0, 2024-01-01 21:00:00 after"
-REPEAT = "^rows of the time of the row before: 1 .row 21, from 0, 2024-01-01 20:00:00 after"
+GAP = "^rows that do not follow by the frequency h: 1 .row 20 .counting from 0., 2024-01-01 21:00:00 after"
+REPEAT = "^rows of the time of the row before: 1 .row 21 .counting from 0., 2024-01-01 20:00:00 after"
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_panels_in_long_form():
     assert history.select(3).series[0].num_steps == 4
     with pytest.raises(ValueError, match="expected series as one of 7, 3, got 8"):
         history.select(8)
-    with pytest.raises(ValueError, match=r"row 1, .* the name of a series in .*\(unique_id\)"):
+    with pytest.raises(ValueError, match=r"row 1 .* the name of a series in .*\(unique_id\)"):
         as_history(panel(unique_id=["a", None, *"abbbb"]))
     with pytest.raises(ValueError, match="differ as text"):
         as_history(panel(unique_id=np.array([1, 1, 1, *"1111"], object)))
