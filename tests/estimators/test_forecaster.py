@@ -279,7 +279,7 @@ def test_missing_values_of_the_horizon_are_told(of_shops):
     forecaster, _ = of_shops
     later = shops().groupby("unique_id", sort=False).tail(4).reset_index(drop=True)
     later.loc[7, "price"] = np.nan
-    message = "^missing values of 'price' in the horizon of series '3' repeat the last known one"
+    message = "^3: missing values of 'price' in the horizon repeat the last known one; pass"
     with pytest.warns(UserWarning, match=message):
         found = forecaster.predict(X_future=later)
     assert found.equals(forecaster.predict(X_future=later.ffill()))
