@@ -39,7 +39,7 @@ class AeonClassifier(BaseClassifier):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("default")  # of aeon's own code
 def test_checks_of_aeon():
     results = check_estimator(AeonClassifier(), verbose=False)
     assert {name: found for name, found in results.items() if found != "PASSED"} == {}
