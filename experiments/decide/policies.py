@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import LARGEST_SEED, OptionError, at_least
-from flax_linattn.control import Agent, DrawingAgent
+from flax_linattn.control import Agent, SamplingAgent
 
 
 class RandomPolicy:
@@ -41,7 +41,7 @@ class RandomPolicy:
         self._draws = _Draws(seed)
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
-        """Says whose numbers to draw: see ``DrawingAgent``."""
+        """Receives the seeds of episodes: see ``SamplingAgent``."""
         self._draws.begin(rows, seeds)
 
     def act(
@@ -86,9 +86,9 @@ class Noisy:
         self._draws = _Draws(seed)
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
-        """Says whose noise to draw: see ``DrawingAgent``."""
+        """Receives the seeds of episodes: see ``SamplingAgent``."""
         self._draws.begin(rows, seeds)
-        if isinstance(self._agent, DrawingAgent):
+        if isinstance(self._agent, SamplingAgent):
             self._agent.begin(rows, seeds)
 
     def act(

@@ -1,7 +1,7 @@
-"""What anyone may compare a mechanism with: softmax and linear attention, our engine, a loop.
+"""Baselines of the benchmarks: softmax and linear attention, our engine, a loop over tokens.
 
-Arguments are q, k, v [B, T, H, K]; ``engine`` and ``loop`` take a mechanism's ``inputs``, gates
-included. No masks, no states.
+Arguments are q, k, v [B, T, H, K]; ``engine`` and ``loop`` take the ``inputs`` of a mechanism with
+its gates. There are no masks and no states.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flax_linattn.ops.engine.features import unit_length
 from flax_linattn.typing import Array, State
 
 NOISE = 0.5
-"""Standard deviation of what a layer adds to its biases before the activation of a gate."""
+"""Standard deviation of the noise added to the bias of a gate before its activation."""
 
 
 def softmax(
@@ -59,17 +59,10 @@ def inputs(
     num_heads: int = 8,
     dim: int = 64,
 ) -> list[Array]:
-    """Normal queries, keys and values, and gates as a layer that was just made gives them.
+    """Standard normal queries, keys and values, and the gates of a newly initialized layer.
 
     Gates are ``activation(bias_init + 0.5 * normal)``. Queries and keys have length 1 where the
-    mechanism wants that. Float32, of a fixed seed.
-
-    Args:
-        mechanism: whose they are.
-        length: T.
-        batch_size: B.
-        num_heads: H.
-        dim: K and V.
+    mechanism needs unit vectors. All are float32, of a fixed seed.
 
     Returns:
         q [B, T, H, K], or [H, K] where it is learned, k, v [B, T, H, K], and the mechanism's

@@ -35,16 +35,16 @@ class Comparison:
     """``ours`` against named peers on the same arguments.
 
     Attributes:
-        name: what is compared.
-        lengths: T, those of the ratios.
-        ours: a function of q, k, v [1, T, H, K] and gates, or of scores [1, T, H] and v.
-        peers: functions of the same arguments, by name.
+        name: Name of the comparison.
+        lengths: Sequence lengths T of the ratios.
+        ours: Function of q, k, v [1, T, H, K] and gates, or of scores [1, T, H] and v.
+        peers: Functions of the same arguments, by name.
         dim: K.
-        scores: whether the first argument is scores instead of q and k.
-        passes: keys of ``PASSES``.
-        compiled: T at which ours is only compiled, for its memory and compile time.
-        curve: whether it is drawn over many lengths.
-        spec: of the mechanism whose ``inputs`` the arguments are; None = q, k and v alone.
+        scores: Whether the first argument is scores instead of q and k.
+        passes: Keys of ``PASSES``.
+        compiled: Lengths at which ours is only compiled, for its memory and compile time.
+        curve: Whether it is drawn over many lengths.
+        spec: Mechanism whose ``inputs`` the arguments are; None for q, k and v alone.
     """
 
     name: str
@@ -81,10 +81,10 @@ class Comparison:
 
 
 def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
-    """The suite of the package: the papers' mechanisms against what anyone has.
+    """The suite of the package: the papers' mechanisms against baselines.
 
     Args:
-        platform: "cpu", "gpu" or "tpu", default jax's; cuDNN's attention is a peer on a GPU.
+        platform: "cpu", "gpu" or "tpu", default JAX's; cuDNN's attention is a peer on a GPU.
 
     Example:
         >>> [comparison.name for comparison in comparisons("cpu")][:2]
@@ -128,14 +128,11 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
 
 
 GATED = ("forgetting_aaren", "forgetting", "gated_linear", "retention", "gated_delta", "rwkv")
-"""The mechanisms that forget, by a gate of each token or at a fixed rate."""
+"""Mechanisms with a decay, by a gate of each token or at a fixed rate."""
 
 
 def gated_comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
-    """The mechanisms that forget: against softmax, linear attention and a loop over tokens.
-
-    Args:
-        platform: see ``comparisons``.
+    """Gated mechanisms against softmax attention, linear attention and a loop over tokens.
 
     Example:
         >>> [comparison.name for comparison in gated_comparisons("cpu")][-1]
@@ -159,14 +156,14 @@ def against_baselines(
     dim: int = 64,
     platform: str | None = None,
 ) -> Comparison:
-    """Any mechanism against softmax attention and, with a state, our engine alone.
+    """Any mechanism against softmax attention and, if it has a state, our engine alone.
 
     Args:
-        spec: its name, with hyperparameters.
-        *lengths: T.
-        is_causal: see ``ops.Mechanism.attend``; default True where the mechanism offers it.
+        spec: Name of the mechanism, with hyperparameters.
+        *lengths: Sequence lengths T.
+        is_causal: See ``ops.Mechanism.attend``; default True where the mechanism supports it.
         dim: K.
-        platform: see ``comparisons``.
+        platform: See ``comparisons``.
 
     Example:
         >>> comparison = against_baselines("linear", 4096, platform="cpu")

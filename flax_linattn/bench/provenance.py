@@ -48,14 +48,7 @@ def device() -> str:
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """The head of a results file.
-
-    Args:
-        command: the command line that measures it again.
-
-    Returns:
-        ``command``, ``commit``, ``version``, ``platform``, ``device``, ``cores`` (that this process
-        may use), ``jax``, ``flax``, ``optax``, ``python``, ``date``.
+    """The head of a results file: the command that repeats it, commit, versions, machine and date.
 
     Example:
         >>> sorted(provenance("flax-linattn bench"))[:4]
@@ -67,6 +60,7 @@ def provenance(command: str) -> dict[str, Any]:
         "version": flax_linattn.__version__,
         "platform": jax.default_backend(),
         "device": device(),
+        # Cores that this process may use.
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         **{name: version(name) for name in ("jax", "flax", "optax")},
         "python": platform.python_version(),

@@ -20,7 +20,7 @@ from flax_linattn.bench.ratios import Rows, falls, ratios
 from flax_linattn.checks import OptionError, at_least
 
 MEMORY_LIMIT = {"cpu": 4e9}
-"""Temporary bytes beyond which a program is compiled and not run, by platform; else 40 GB."""
+"""Maximum temporary bytes of a program that is run, by platform; else 40 GB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +28,17 @@ class BenchOptions:
     """How a suite of comparisons is measured, and where its results go.
 
     Attributes:
-        output: folder of ratios.json, ratios.md, time.png and memory.png.
-        only: comparisons whose name contains this.
-        rounds: how often each program is timed in a repeat.
-        repeats: how often everything is timed.
-        seconds: no further round of a comparison begins after so long, once there are three.
-        lengths: tokens instead of those of each comparison.
-        curves: also measure over many lengths, once, and draw the figures (needs matplotlib).
-        curve_lengths: their lengths.
-        against: an earlier ratios.json; the exit status is 1 if a ratio fell.
-        factor: by how much a ratio may fall; 1.5 is the noise of a shared machine.
-        progress: print a line for each comparison on standard error.
+        output: Folder of ratios.json, ratios.md, time.png and memory.png.
+        only: Measure comparisons whose name contains this text.
+        rounds: Times that each program is run in a repeat.
+        repeats: Times that the whole suite is measured.
+        seconds: Time limit of a comparison, after at least three rounds.
+        lengths: Sequence lengths; default those of each comparison.
+        curves: Measure over many lengths, too, and draw figures (needs matplotlib).
+        curve_lengths: Sequence lengths of the figures.
+        against: Earlier ratios.json; the exit status is 1 if a ratio fell below it.
+        factor: Factor by which a ratio may fall; 1.5 is the noise of a shared machine.
+        progress: Print a line for each comparison on standard error.
 
     Example:
         >>> BenchOptions(only="aaren", rounds=3).repeats
@@ -63,11 +63,7 @@ class BenchOptions:
         return self.output / "ratios.json"
 
     def check(self) -> None:
-        """Refuses what cannot be measured.
-
-        Raises:
-            OptionError: a number is out of range, or ``against`` would be overwritten.
-        """
+        """Refuses numbers out of range, and an ``against`` that would be overwritten."""
         at_least(1, rounds=self.rounds, repeats=self.repeats)
         for name in ("lengths", "curve_lengths"):
             if min(getattr(self, name), default=1) < 1:
@@ -87,24 +83,23 @@ def run_bench(
     command: str = "run_bench",
     **options: Any,
 ) -> int:
-    """Speed and memory of the mechanisms against named peers, in one process and in turns.
+    """Measures speed and memory of the mechanisms against named peers, in one process and in turns.
 
-    Each program is compiled, then all of a comparison run in turns. A ratio is a peer's median
-    time, or temporary memory, over ours; all are measured several times, and the tables give
-    the range. An interrupted run goes on where it stopped.
+    Each program is compiled, then all programs of a comparison run in turns. A ratio is the median
+    time, or temporary memory, of a peer over that of ours. An interrupted run is continued.
 
     Args:
-        suite: what is compared; default ``comparisons()`` and ``gated_comparisons()``.
-        summary: a further table for the page, of the rows of the results.
-        command: what measures it again, for the page.
-        **options: the fields of ``BenchOptions``.
+        suite: Comparisons; default ``comparisons()`` and ``gated_comparisons()``.
+        summary: Function of the rows of the results that returns a further table for the page.
+        command: Command line that repeats the measurement, for the page.
+        **options: Fields of ``BenchOptions``.
 
     Returns:
         0, or 1 if a ratio fell by more than ``factor``.
 
     Raises:
-        ValueError: no such comparison, a number out of range, ``against`` was measured on
-            another platform, or matplotlib is not installed.
+        ValueError: There is no such comparison, a number is out of range, ``against`` was measured
+            on another platform, or matplotlib is not installed.
         OSError: ``against`` cannot be read.
     """
     how = BenchOptions(**options)
@@ -222,7 +217,7 @@ def _kept(results: dict[str, Any]) -> Rows:
 
 
 def memory_limit() -> float:
-    """Temporary bytes that a program may need: of a GPU's memory a fifth is left for the rest."""
+    """Maximum temporary bytes of a program: at most 80 % of a GPU's memory."""
     statistics: Any = jax.devices()[0].memory_stats() or {}
     usual = MEMORY_LIMIT.get(jax.default_backend(), 40e9)
     return float(min(usual, 0.8 * statistics.get("bytes_limit", usual / 0.8)))

@@ -16,11 +16,10 @@ import numpy as np
 
 from flax_linattn.typing import Array
 
-LEAST_ROUNDS = 3
-"""Rounds that are run however long they take: fewer have no median worth the name."""
-
+MIN_ROUNDS = 3
+"""Rounds that are run however long they take: fewer give no useful median."""
 SLOW = 1000.0
-"""Milliseconds from which on a program is timed at once."""
+"""Milliseconds from which on a program is timed without a run before."""
 
 _KINDS = "all-gather|all-reduce|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
 _OPERATION = re.compile(rf" = (.*?) ({_KINDS})(?:-start)?\(")
@@ -28,13 +27,9 @@ _ARRAY = re.compile(r"([a-z]+)(\d+)?[a-z\d]*\[([\d,]*)\]")
 
 
 def forward_and_backward(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The outputs of ``function``, and its gradients with the outputs themselves as weights.
+    """A function of the same arguments that returns the output and a gradient for each argument.
 
-    Args:
-        function: of arrays to an array.
-
-    Returns:
-        A function of the same arguments: the output, and a gradient for each argument.
+    The cotangent is the output itself.
 
     Example:
         >>> import jax.numpy as jnp
@@ -55,10 +50,7 @@ _OBSERVERS: list[Callable[[Any], None]] = []
 
 @contextlib.contextmanager
 def observing(observer: Callable[[Any], None]) -> Iterator[None]:
-    """Shows ``observer`` every program that ``compile_program`` compiles in this context.
-
-    Args:
-        observer: of a ``jax.stages.Traced``, which it may lower for other platforms.
+    """Calls ``observer`` with the ``jax.stages.Traced`` of each program compiled in this context.
 
     Example:
         >>> import jax.numpy as jnp
@@ -108,8 +100,8 @@ class Prepared(NamedTuple):
     """Compiled programs.
 
     Attributes:
-        programs: those that may run, by name.
-        facts: what ``compile_program`` tells, for all.
+        programs: Programs that may run, by name.
+        facts: Results of ``compile_program`` by name, for all programs.
     """
 
     programs: dict[str, Any]
@@ -123,11 +115,8 @@ def prepare(
 ) -> Prepared:
     """Compiles programs for the same arguments.
 
-    Args:
-        programs: functions of arrays, by name.
-        arguments: for all of them.
-        memory_limit: a program that needs more temporary bytes is not to run; its facts have
-            ``not_run``, the reason. Of one that does not compile on this device that is all.
+    A program that needs more temporary bytes than ``memory_limit``, or does not compile on this
+    device, is not run; its facts hold the reason as ``not_run``.
     """
     compiled: dict[str, Any] = {}
     facts: dict[str, dict[str, Any]] = {}
@@ -154,23 +143,22 @@ def compare(
     memory_limit: float | None = None,
     tokens: int | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Compiles all programs, then runs them in turns, each time beginning with another one.
+    """Compiles all programs, then runs them in turns; see ``run_in_turns``.
 
     Args:
-        programs: functions of the same arguments, by name; or what ``prepare`` made of them.
-        arguments: for all of them.
-        rounds: how often each is timed; 0 only compiles.
-        seconds: no further round begins after so long, once there are three.
-        memory_limit: a program that needs more temporary bytes is compiled, but not run.
-        tokens: of one call, for ``tokens_per_second``.
+        programs: Functions of the same arguments by name, or the result of ``prepare``.
+        arguments: Arguments of all programs.
+        rounds: Times that each program is run; 0 only compiles.
+        seconds: Time limit after which no round begins, once there are three.
+        memory_limit: Maximum temporary bytes of a program that is run.
+        tokens: Tokens of a call, for ``tokens_per_second``.
 
     Returns:
-        For each what ``compile_program`` tells, ``milliseconds`` (median, least and most) and
-        ``tokens_per_second``; instead of these ``not_run``, the reason, where the limit forbade
-        it.
+        For each program the results of ``compile_program``, ``milliseconds`` (median, least and
+        most) and ``tokens_per_second``; or ``not_run``, the reason, instead of the times.
 
     Raises:
-        ValueError: no programs, or a negative number of rounds.
+        ValueError: There are no programs, or ``rounds`` is negative.
 
     Example:
         >>> import jax.numpy as jnp
@@ -197,18 +185,18 @@ def run_in_turns(
     seconds: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Runs programs in turns, each round beginning with another one.
+    """Runs programs in turns, each round beginning with another program.
 
     In each turn a program runs twice and the second time counts, unless it takes over a second:
-    giving back the gigabytes of the program before takes longer than a fast program runs.
+    freeing the gigabytes of the previous program takes longer than a fast program runs.
 
     Args:
-        programs: compiled functions of the same arguments, by name.
-        arguments: for all of them.
-        rounds: how often each is timed.
-        seconds: no further round begins after so long, once there are three.
-        clock: tells the seconds of a run. ``time.process_time`` leaves out what others do on the
-            same core meanwhile; it adds up the cores of this process, and knows no accelerator.
+        programs: Compiled functions of the same arguments, by name.
+        arguments: Arguments of all programs.
+        rounds: Times that each program is run.
+        seconds: Time limit after which no round begins, once there are three.
+        clock: Clock in seconds. ``time.process_time`` leaves out other work on the same core; it
+            adds up the cores of this process, and does not measure accelerators.
 
     Returns:
         Milliseconds of every run; nothing for 0 rounds.
@@ -226,7 +214,7 @@ def run_in_turns(
     start = time.perf_counter()
     for turn in range(rounds):
         late = seconds is not None and time.perf_counter() - start > seconds
-        if late and turn >= LEAST_ROUNDS:
+        if late and turn >= MIN_ROUNDS:
             break
         first = turn % max(1, len(names))
         for name in names[first:] + names[:first]:
@@ -260,12 +248,9 @@ def normal(*shapes: tuple[int, ...]) -> list[Array]:
 
 
 def communicated(compiled: Any) -> dict[str, int]:
-    """Bytes that the collective operations of a program leave on each device, by their kind.
+    """Bytes that the collective operations of a compiled program leave on each device, by kind.
 
-    Those in a loop count once.
-
-    Args:
-        compiled: of ``jax.jit(...).lower(...).compile()``.
+    Operations in a loop count once.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Playing in environments of Gymnasium: agents, and episodes that they play."""
+"""Agents in environments of Gymnasium, the episodes that they play, and animations of these."""
 
 from flax_linattn.control.draw import check_drawing, draw
 from flax_linattn.control.environments import (
@@ -6,11 +6,11 @@ from flax_linattn.control.environments import (
     make_environments,
     max_episode_steps,
 )
-from flax_linattn.control.play import Agent, DrawingAgent, play
+from flax_linattn.control.play import Agent, SamplingAgent, play
 
 __all__ = [
     "Agent",
-    "DrawingAgent",
+    "SamplingAgent",
     "action_bounds",
     "check_drawing",
     "draw",

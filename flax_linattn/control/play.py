@@ -1,4 +1,4 @@
-"""Agents, and the episodes that they play: several at once, each begun by its own seed."""
+"""Agents, and the episodes that they play: several at once, each with its own seed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Agent(Protocol):
-    """Plays in B environments at once, each of which is a row.
+    """Acts in B environments at once, each of which is a row.
 
-    Rows are independent: what an agent does in one depends on nothing in another one. What it
-    answers for rows in which nothing is played at the moment is not used.
+    Rows are independent: an action in one row depends on no other row. Actions in rows without a
+    running episode are ignored.
     """
 
     def act(
@@ -29,13 +29,13 @@ class Agent(Protocol):
         rewards: NDArray[np.float32],
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
-        """What to do next.
+        """The next actions.
 
         Args:
-            observations: float32 [B, S], what is seen now.
-            rewards: float32 [B], of the actions given last; 0 where an episode begins.
-            begins: bool [B], where an episode begins with this observation: the agent forgets what
-                it knows of the episode before in that row.
+            observations: float32 [B, S], the current observations.
+            rewards: float32 [B], of the previous actions; 0 where an episode begins.
+            begins: bool [B], whether an episode begins with this observation, so that the agent has
+                to forget the previous episode of the row.
 
         Returns:
             Actions, float32 [B, A].
@@ -44,19 +44,19 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class DrawingAgent(Agent, Protocol):
-    """An agent that draws at random, and is told whose numbers to draw.
+class SamplingAgent(Agent, Protocol):
+    """An agent that samples actions, and receives the seed of each episode.
 
-    What it draws in an episode depends on the seed of that episode alone, so that an episode is
-    the same in whichever row, and after whichever others, it is played.
+    Its samples in an episode depend on the seed of that episode alone, so that the row and the
+    previous episodes do not change it.
     """
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
-        """Says that episodes begin, before ``act`` sees their first observations.
+        """Called when episodes begin, before ``act`` receives their first observations.
 
         Args:
-            rows: the rows in which they do.
-            seeds: the seed of each, from 0.
+            rows: Rows of these episodes.
+            seeds: Seed of each episode, from 0.
         """
         ...
 
@@ -74,19 +74,19 @@ def play(
     alone, not on the number of environments, as far as the agent's rows are independent.
 
     Args:
-        agent: What plays. One that samples at random receives the seeds (``DrawingAgent``).
-        environments: Where, as from ``make_environments``: without automatic resets.
-        seeds: Of the episodes, from 0.
+        agent: The agent; a ``SamplingAgent`` receives the seeds.
+        environments: Environments of ``make_environments``, without automatic resets.
+        seeds: Seeds of the episodes, from 0.
         on_step: Called after each step of all rows, with the numbers of steps and of whole
-            episodes so far; what it raises ends the play.
+            episodes so far; its exceptions end the play.
 
     Returns:
         The episodes, in the order of the seeds. Their actions are the agent's, clipped to the
         bounds of the environment, as D4RL's environments do (``NormalizedBoxEnv``).
 
     Raises:
-        ValueError: There are no seeds; the agent's actions are not finite, or of another size; the
-            environment shows a number that is not finite.
+        ValueError: There are no seeds; actions are not finite or have another size; observations
+            or rewards are not finite.
 
     Example:
         >>> from contextlib import closing
@@ -125,7 +125,7 @@ def play(
             begins[starting] = playing[starting] = True
             episode[starting] = np.arange(begun, begun + len(starting))
             begun += len(starting)
-            if isinstance(agent, DrawingAgent):
+            if isinstance(agent, SamplingAgent):
                 agent.begin(starting.tolist(), chosen)
         answers = agent.act(observations.copy(), rewards.copy(), begins)
         actions = _clipped(answers, environments, playing)

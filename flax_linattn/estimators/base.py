@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flax_linattn.checks import at_least, choice
 from flax_linattn.tasks.init_run import InitRun
@@ -29,6 +30,8 @@ class Estimator:
     """
 
     run_: Run
+    n_features_in_: int
+    feature_names_in_: NDArray
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters by name.
@@ -79,6 +82,13 @@ class Estimator:
                 kind = type("NotFittedError", (NotFittedError, other.NotFittedError), {})
             raise kind(f"this {type(self).__name__} is not fitted yet; call fit first.")
         return self.run_
+
+    def _set_features(self, count: int, names: NDArray | None) -> None:
+        """Sets the number of features, and their names unless these are those of no frame."""
+        self.n_features_in_ = count
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = names
 
     def _options(self, **named: Any) -> dict[str, Any]:
         """The options of a run: ``self.options``, and those of the named ones that are not None."""

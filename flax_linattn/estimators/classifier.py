@@ -63,8 +63,6 @@ class Classifier(Estimator):
     """
 
     classes_: NDArray
-    n_features_in_: int
-    feature_names_in_: NDArray
     is_table_: bool
 
     def __init__(
@@ -137,11 +135,8 @@ class Classifier(Estimator):
         run = fit_data(task, config, source, self.run, init_run=init)
         self.run_ = run._replace(data=None)
         self.classes_, self._order = classes, index
-        self.n_features_in_, self.is_table_ = given.features, given.is_table
-        if given.names is not None:
-            self.feature_names_in_ = given.names
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self.is_table_ = given.is_table
+        self._set_features(given.features, given.names)
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:

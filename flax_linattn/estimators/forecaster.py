@@ -23,7 +23,6 @@ from flax_linattn.registry import get_task
 from flax_linattn.storage import write_whole
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
-    MAX_NAMES,
     name_notes,
     panel_of,
     read_series,
@@ -86,9 +85,6 @@ class Forecaster(Estimator):
         >>> forecaster.fit(np.sin(2 * np.pi * hours / 24)).predict().shape
         (4,)
     """
-
-    n_features_in_: int
-    feature_names_in_: NDArray
 
     def __init__(
         self,
@@ -155,11 +151,8 @@ class Forecaster(Estimator):
         run = fit_data(task, config, panel, self.run, init_run=init)
         self.run_ = run._replace(data=None)
         self._history = dataclasses.replace(history, series=series)
-        self.n_features_in_ = len(history.feature_names)
-        if history.channels is not None:
-            self.feature_names_in_ = np.array(history.feature_names, object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        names = np.array(history.feature_names, object)
+        self._set_features(len(names), None if history.channels is None else names)
         return self
 
     def _split(self, series: data.TimeSeries, is_panel: bool = True) -> data.Split:
@@ -301,7 +294,7 @@ class Forecaster(Estimator):
                 [series[place] for place in ahead], problem.targets if has_horizon else None
             )
         if X_future is not None and future is not None:
-            notes += _missing_ahead(history, future)
+            notes += _missing_ahead(series, future)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
         return history.like(ahead, problem.target_names, outputs, levels)
@@ -358,20 +351,15 @@ def _row_notes(
 
 
 def _missing_ahead(
-    history: History, future: Sequence[Mapping[str, NDArray[np.float64]]]
+    series: Sequence[data.TimeSeries], future: Sequence[Mapping[str, NDArray[np.float64]]]
 ) -> list[str]:
-    """A note on each known future covariate with missing values in the horizon."""
-    missing: dict[str, list[str]] = {}
-    for one, known in zip(history.series, future, strict=True):
-        for name, values in known.items():
-            if np.isnan(values).any():
-                missing.setdefault(name, []).append(repr(one.name))
-    return [
-        f"missing values of {name!r} in the horizon"
-        + ("" if history.ids is None else f" of series {listed(names, MAX_NAMES)}")
-        + " repeat the last known one; pass them in X_future"
-        for name, names in missing.items()
-    ]
+    """Notes on the known future covariates of each series with missing values in the horizon."""
+    found = []
+    for one, known in zip(series, future, strict=True):
+        missing = [name for name, values in known.items() if np.isnan(values).any()]
+        what = "in the horizon repeat the last known one; pass them in X_future"
+        found.append((one.name, [f"missing values of {name!r} {what}" for name in missing]))
+    return name_notes(found)
 
 
 def _keep(path: Path, history: History, source: ForecastData) -> None:

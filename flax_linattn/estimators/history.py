@@ -10,12 +10,12 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.frames import NIXTLA_ID
-from flax_linattn.tasks.forecast.windows import HorizonForecast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class History:
 
     def like(
         self,
-        ahead: Mapping[int, HorizonForecast],
+        ahead: Mapping[int, tuple[pd.Index | None, NDArray[np.float64]]],
         targets: Sequence[str],
         outputs: int | Sequence[int] = 0,
         levels: Sequence[float] = (),
@@ -97,7 +97,8 @@ class History:
         """Forecasts in the form of this history.
 
         Args:
-            ahead: Forecast after each series, by the position of the series.
+            ahead: Index [H] and outputs [H, C, 1 + Q] of the forecast after each series, by the
+                position of the series. An index of None counts the rows.
             targets: Names of the C forecast channels.
             outputs: Index of the mean, or of the Q quantiles, in the last axis of the forecasts.
             levels: Levels of these quantiles.
@@ -107,12 +108,11 @@ class History:
             columns for quantiles are pairs of a channel and a level, or strings such as y@0.9 where
             the times are a column.
         """
-        values = [one.values[..., outputs] for one in ahead.values()]
+        values = [found[..., outputs] for _, found in ahead.values()]
         if self.channels is None:
             return values[0][:, 0] if self.ndim == 1 else values[0]
         first, *others = (
-            pd.RangeIndex(len(one.values)) if one.row_index is None else one.row_index
-            for one in ahead.values()
+            pd.RangeIndex(len(found)) if index is None else index for index, found in ahead.values()
         )
         index = first.append(others) if others else first
         time = self.options.time

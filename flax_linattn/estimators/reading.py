@@ -131,19 +131,16 @@ def _read_frame(
     names = series[0].channels
     if channels is None and ids is None and len(names) < plain.shape[1]:  # a column of times
         time = next(label for label in frame.columns if str(label) not in names)
+    levels = [] if ids is None else [str(level) for level in ids.names if level is not None]
     return History(
         series,
         2,
         frame.columns[[labels[channel] for channel in names if channel in labels]],
         ids=None if ids is None else ids.unique(),
-        options=dataclasses.replace(options, id=_id_name(ids), time=time, categories=categories),
+        options=dataclasses.replace(
+            options, id="/".join(levels) or NIXTLA_ID, time=time, categories=categories
+        ),
     )
-
-
-def _id_name(ids: pd.Index | None) -> str:
-    """Name of the id column, or names of the levels such as "country/shop"."""
-    names = [] if ids is None else [str(name) for name in ids.names if name is not None]
-    return "/".join(names) or NIXTLA_ID
 
 
 def _is_text(column: pd.Series) -> bool:

@@ -263,6 +263,13 @@ def test_known_future_covariates_of_one_series():
     assert forecaster.predict(frame.assign(y=frame["y"].where(frame.index < "2024-02-26"))).equals(
         found
     )
+    # Or as the last known value, where one is missing.
+    prices = frame[["price"]].copy()
+    prices.iloc[-1] = np.nan
+    message = "^missing values of 'price' in the horizon repeat the last known one; pass them"
+    with pytest.warns(UserWarning, match=message):
+        filled = forecaster.predict(X_future=prices)
+    assert filled.equals(forecaster.predict(X_future=prices.ffill()))
     with pytest.raises(ValueError, match=r"X_future: expected rows from 2024-02-26 .* without"):
         forecaster.predict(X_future=frame[["price"]][:58])
 
@@ -272,27 +279,12 @@ def test_missing_values_of_the_horizon_are_told(of_shops):
     forecaster, _ = of_shops
     later = shops().groupby("unique_id", sort=False).tail(4).reset_index(drop=True)
     later.loc[7, "price"] = np.nan
-    message = "^missing values of 'price' in the horizon of series '3' repeat the last known one"
+    message = "^3: missing values of 'price' in the horizon repeat the last known one; pass"
     with pytest.warns(UserWarning, match=message):
         found = forecaster.predict(X_future=later)
     assert found.equals(forecaster.predict(X_future=later.ffill()))
     with pytest.warns(UserWarning, match=message):
         forecaster.predict_quantiles(X_future=later)
-
-
-def test_the_horizon_of_one_series_is_read_as_its_history():
-    """A code of missing values counts in X_future, too."""
-    frame = shops(names=(7,)).set_index("ds")[["y", "price"]]
-    coded = frame.copy()
-    coded.iloc[57, 1] = -9999
-    options = {**SMALL, "known_future": "price", "missing_values": ("-9999",)}
-    with no_training():
-        forecaster = make(options=options).fit(frame[:56])
-    message = "^missing values of 'price' in the horizon repeat the last known one; pass them"
-    with pytest.warns(UserWarning, match=message):
-        found = forecaster.predict(X_future=coded[["price"]])
-    filled = coded[["price"]].replace(-9999, np.nan).ffill()
-    pd.testing.assert_frame_equal(found, forecaster.predict(X_future=filled))
 
 
 def test_a_fit_continues_a_run(fitted, values, folder):
@@ -319,7 +311,6 @@ def untimed():
         )
 
 
-MONTHS = pd.date_range("2014-01-01", periods=44, freq="MS")
 AHEAD = {
     "integers": (pd.RangeIndex(860, 1000), [1000, 1001, 1002, 1003]),
     "row numbers": (pd.RangeIndex(40), [40, 41, 42, 43]),
@@ -327,15 +318,6 @@ AHEAD = {
         pd.date_range("2024-01-20", "2024-03-29", freq="D", tz="Europe/Berlin"),
         ["2024-03-30 00:00:00+01:00", "2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00",
          "2024-04-02 00:00:00+02:00"],
-    ),
-    "local midnights in autumn": (
-        pd.date_range("2024-08-20", "2024-10-26", freq="D", tz="Europe/Berlin"),
-        ["2024-10-27 00:00:00+02:00", "2024-10-28 00:00:00+01:00", "2024-10-29 00:00:00+01:00",
-         "2024-10-30 00:00:00+01:00"],
-    ),
-    "the 30th of each month": (
-        pd.DatetimeIndex([t.replace(day=min(30, t.days_in_month)) for t in MONTHS]),
-        ["2017-09-30", "2017-10-30", "2017-11-30", "2017-12-30"],
     ),
     "business days": (
         pd.date_range("2023-11-01", periods=48, freq="B"),
@@ -357,11 +339,6 @@ AHEAD = {
         pd.period_range("2024-01-01", periods=40, freq="W-SUN"),
         ["2024-10-07/2024-10-13", "2024-10-14/2024-10-20", "2024-10-21/2024-10-27",
          "2024-10-28/2024-11-03"],
-    ),
-    "fifty hertz": (
-        pd.date_range("2024-01-01", periods=49, freq="20ms"),
-        ["2024-01-01 00:00:00.980000", "2024-01-01 00:00:01", "2024-01-01 00:00:01.020000",
-         "2024-01-01 00:00:01.040000"],
     ),
 }  # fmt: skip
 

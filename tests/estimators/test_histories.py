@@ -11,7 +11,6 @@ from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.time_index import continue_index
 from flax_linattn.estimators.history import FrameOptions
 from flax_linattn.estimators.reading import as_future, as_history, as_time
-from flax_linattn.tasks.forecast.windows import HorizonForecast
 
 WHEN = pd.date_range("2024-01-31", periods=4, freq="ME", name="when")
 
@@ -22,8 +21,7 @@ def ahead(history, steps=2, levels=()):
     found = {}
     for place, one in enumerate(history.series):
         index = continue_index(one.index, one.freq, steps)
-        values = np.full((steps, len(channels), 1 + len(levels)), 1.0 + place)
-        found[place] = HorizonForecast(index, values)
+        found[place] = index, np.full((steps, len(channels), 1 + len(levels)), 1.0 + place)
     outputs = [*range(1, 1 + len(levels))] if levels else 0
     return history.like(found, channels, outputs, levels)
 

@@ -110,8 +110,7 @@ def _joined(y, X):
     return y if X is None else y.join(_known(X))
 
 
-@pytest.mark.filterwarnings("ignore:The default of config:FutureWarning")
-@pytest.mark.filterwarnings("ignore:missing values:UserWarning")
+@pytest.mark.filterwarnings("default")  # of sktime's own code
 @pytest.mark.parametrize("adapter", [SktimeClassifier, SktimeForecaster])
 def test_checks_of_sktime(adapter):
     results = check_estimator(adapter, tests_to_exclude=OF_ADAPTERS, verbose=False)

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.decide.policies import Noisy, RandomPolicy, SwingUp
 from flax_linattn.checks import OptionError
-from flax_linattn.control import DrawingAgent, make_environments, play
+from flax_linattn.control import SamplingAgent, make_environments, play
 
 SEEN, REWARDS = np.zeros((4, 3), np.float32), np.zeros(4, np.float32)
 BEGINS, GOES_ON = np.ones(4, bool), np.zeros(4, bool)
@@ -47,7 +47,7 @@ def test_draws_where_nobody_tells_the_seed():
     np.testing.assert_array_equal(
         policy.act(SEEN, REWARDS, BEGINS), told.act(SEEN, REWARDS, BEGINS)
     )
-    assert isinstance(policy, DrawingAgent) and not isinstance(SwingUp(), DrawingAgent)
+    assert isinstance(policy, SamplingAgent) and not isinstance(SwingUp(), SamplingAgent)
 
 
 def test_draws_differ_from_those_of_the_environment():
