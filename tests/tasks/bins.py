@@ -163,7 +163,7 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsSpec]):
         metrics = training.evaluate(run.model, loss, batches)
         values = {
             "test_bits": metrics["loss"] / np.log(2),
-            "symbols": len(batches),
+            "symbols": batches.arrays["symbols"].size,
         }
         return Report(values, yardsticks=Yardsticks("bits", ("guess",)))
 
