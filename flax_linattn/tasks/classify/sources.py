@@ -11,7 +11,7 @@ from flax_linattn import data, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.drawn import Drawable
 from flax_linattn.data.images import LabelledImages, load_images
-from flax_linattn.data.texts import LabelledTexts
+from flax_linattn.data.labels import LabelledExamples
 from flax_linattn.tasks.classify.label_options import LabelData
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.options import Config
@@ -19,7 +19,7 @@ from flax_linattn.tasks.spec import DataSpec
 
 C = TypeVar("C", bound=Config)
 P = TypeVar("P", bound="LabelSpec")
-Examples = TypeVar("Examples", LabelledImages, LabelledTexts, data.TimeSeriesDataset)
+Examples = TypeVar("Examples", bound=LabelledExamples)
 
 PATHFINDER_SIZE = 32
 """Default side of Long Range Arena's images."""
@@ -86,9 +86,15 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
     """
 
     def __init__(
-        self, train: Examples, test: Examples, select_on: str, fraction: float, seed: int
+        self,
+        name: str,
+        train: Examples,
+        test: Examples,
+        select_on: str,
+        fraction: float,
+        seed: int,
     ) -> None:
-        self.name, self.classes = train.name, train.classes
+        self.name, self.classes = name, train.classes
         self.fitted: Examples = train
         self.validation: Examples = test
         self.test: Examples = test
@@ -114,13 +120,10 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
 class TreeSource(FileSource[C, P, Examples]):
     """Images or texts of a folder or an archive, and the checksum of all of them."""
 
-    def __init__(
-        self, name: str, train: Examples, test: Examples, options: LabelData, checksum: str
-    ) -> None:
-        super().__init__(
-            train, test, options.select_on, options.validation_share, options.split_seed
-        )
-        self.name, self._checksum = name, checksum
+    def __init__(self, name: str, train: Any, test: Any, options: LabelData, checksum: str) -> None:
+        split = (options.select_on, options.validation_share, options.split_seed)
+        super().__init__(name, train, test, *split)
+        self._checksum = checksum
         self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
 
     @property

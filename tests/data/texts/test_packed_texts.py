@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn.data.batching import Batches
-from flax_linattn.data.texts import LabelledTexts, pack_texts
+from flax_linattn.data.texts import LabelledTexts, PackedTextBatches
 
 TEXTS = st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20)
 
@@ -21,25 +20,24 @@ def toy(texts):
 @given(TEXTS, st.integers(1, 40))
 def test_every_text_stands_once_with_its_label(texts, length):
     whole = toy(texts)
-    packed = pack_texts(whole, length)
+    batches = PackedTextBatches(whole, 2, length, seed=0)
     found = collections.Counter()
-    for row in range(len(packed["tokens"])):
-        mask, ids = packed["mask"][row], packed["segment_ids"][row]
-        labels = packed["segment_labels"][row]
-        count = 1 + int(ids[mask].max())
-        assert (labels[:count] >= 0).all() and (labels[count:] == -1).all()
-        for segment in range(count):
-            tokens = packed["tokens"][row][mask & (ids == segment)]
-            found[bytes(tokens.tolist()), int(labels[segment])] += 1
+    for step in range(len(batches)):
+        batch = batches.batch(step)
+        assert batch["tokens"].shape == (2, length) and not batch["tokens"][~batch["mask"]].any()
+        for row, end in zip(*np.nonzero(batch["weight"]), strict=True):
+            own = batch["segment_ids"][row] == batch["segment_ids"][row, end]
+            own &= batch["mask"][row]
+            assert np.flatnonzero(own)[-1] == end
+            (label,) = {*batch["labels"][row][own].tolist()}
+            found[bytes(batch["tokens"][row][own].tolist()), label] += 1
     assert found == collections.Counter(
         (text[:length], label) for text, label in zip(texts, whole.labels.tolist(), strict=True)
     )
-    assert not packed["tokens"][~packed["mask"]].any()
-    assert Batches(packed, 2, seed=0).batch(0)["tokens"].shape == (2, length)
 
 
 def test_what_cannot_be_packed():
     with pytest.raises(ValueError, match="length must be at least 1"):
-        pack_texts(toy([b"a"]), 0)
+        PackedTextBatches(toy([b"a"]), 1, 0, seed=0)
     with pytest.raises(ValueError, match="at least one"):
-        pack_texts(toy([b"a"]).subset([]), 4)
+        PackedTextBatches(toy([b"a"]).subset([]), 1, 4, seed=0)

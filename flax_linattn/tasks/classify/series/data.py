@@ -90,14 +90,8 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
     def __init__(
         self, train: data.TimeSeriesDataset, test: data.TimeSeriesDataset, config: ClassifyConfig
     ) -> None:
-        of_data = config.data
-        super().__init__(
-            complete(train),
-            complete(test),
-            of_data.select_on,
-            of_data.validation_fraction,
-            config.seed,
-        )
+        split = (config.data.select_on, config.data.validation_fraction, config.seed)
+        super().__init__(train.name, complete(train), complete(test), *split)
         self.files = train, test
 
     @property
