@@ -47,17 +47,6 @@ def test_series_follow_the_equations(rule, length, rows, seed):
         assert series[at].tolist() == continued(rule, states[at].tolist(), length)
 
 
-def test_xor_is_the_paper_s_first_example():
-    assert Rule(2, 1).follow([0, 1], 6).tolist() == [1, 0, 1, 1, 0, 1]
-    assert Rule(2, 1).follow([0, 0], 6).tolist() == [0] * 6
-
-
-def test_all_rules_are_the_same_at_a_delay_of_1():
-    states = list(itertools.product(range(5), repeat=2))
-    first, *others = (rule.follow(states, 3).tolist() for rule in rules_of("nt+nt-s+nt-r", 5, 1))
-    assert others == [first, first]
-
-
 def test_what_conditions_cost():
     """At N = 16 and a delay of 2, from all states: how often each holds in the long run."""
     states = np.array(list(itertools.product(range(16), repeat=3)))

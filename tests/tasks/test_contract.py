@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -635,14 +634,6 @@ def test_damaged_checkpoints_are_named(copied, capsys):
             path.write_bytes(b"garbage")
     message = fail(capsys, "evaluate", str(copied))
     assert "checkpoint" in message and str(copied) in message
-
-
-def test_the_command_gives_the_model_of_the_task(task, run_dir):
-    """Initialised alike, from the options that the folder has."""
-    run = tasks.load_run(run_dir)
-    again = run.task.model(run.config, run.problem)
-    shapes = jax.tree.map(np.shape, (nnx.state(again), nnx.state(run.model)))
-    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize(

@@ -106,17 +106,6 @@ def test_the_loss_of_sequences_counts_what_is_asked():
     assert float(metrics["success"][1]) == 5
 
 
-def test_parts_are_drawn_apart_and_evaluation_stays():
-    splits = make_batches(drawn_of(tiny().data), tiny())
-    firsts = [source.batch(0)["tokens"][:8] for source in splits]
-    assert all((firsts[i] != firsts[j]).any() for i in range(3) for j in range(i))
-    for source in splits[1:]:
-        again = source.batch(len(source))["tokens"]
-        np.testing.assert_array_equal(again, source.batch(0)["tokens"])
-    assert len(splits.train) == 1
-    assert (splits.train.batch(0)["tokens"] != splits.train.batch(1)["tokens"]).any()
-
-
 def slow_match(tokens):
     """The longest match, one place after another."""
     guesses = []
@@ -171,19 +160,6 @@ def test_a_mechanism_learns_a_small_rule(tmp_path):
     )
     values = tasks.train("symbols", config, training.Session(tmp_path, progress=False))
     assert values["test_accuracy"] > 0.9 > values["chance_accuracy"]
-
-
-def test_the_learning_rate_is_lowered():
-    config = tiny(lower_at=3)
-    optimizer = tasks.get_task("symbols").objective(config, None, 1).optimizer
-    params = {"w": np.float32(1)}
-    state, steps = optimizer.init(params), []
-    for _ in range(5):
-        # As in the training step: optax mixes dtypes.
-        with jax.numpy_dtype_promotion("standard"):
-            _, state = optimizer.update({"w": np.float32(1)}, state, params)
-        steps.append(float(state.hyperparams["learning_rate"]))
-    np.testing.assert_allclose(steps, [0.005] * 3 + [0.0005] * 2, rtol=1e-6)
 
 
 MECHANISMS = mechanisms_by_direction(is_causal=True)
@@ -301,22 +277,6 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     assert [int(row[1]) for row in outputs] == guesses.ravel().tolist()
     assert [int(row[2]) for row in outputs] == hits.tolist()
     assert [int(row[3]) for row in outputs] == batch["asked"].cumsum().tolist()
-
-
-@pytest.mark.slow
-def test_runs_in_groups_are_those_at_once(tmp_path, capsys):
-    """On two devices, each of which loops over its runs, with a mechanism that scans.
-
-    The fast tests of groups and of devices are in ``tests/training/test_runs.py``.
-    """
-    args = [*TINY, "--runs", "4", "--mechanism", "aaren", "--epochs", "2"]
-    mesh = ["--parallel", "jit", "--mesh", "data=2", "--runs-at-once", "1"]
-    succeed(capsys, "train", "symbols", *args, "--run", str(tmp_path / "whole"))
-    succeed(capsys, "train", "symbols", *args, *mesh, "--run", str(tmp_path / "groups"))
-    runs = [tasks.load_runs(tmp_path / name) for name in ("whole", "groups")]
-    for run, other in zip(*runs, strict=True):
-        for a, b in zip(*(jax.tree.leaves(nnx.state(r.model)) for r in (run, other)), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):

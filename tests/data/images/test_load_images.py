@@ -240,17 +240,6 @@ def test_a_size_is_bicubic(height, width, size):
     assert np.abs(found - expected).max() <= 1
 
 
-def test_a_resized_ramp_is_in_the_middle(tmp_path):
-    """Half the size of a ramp is a ramp twice as steep, cut out where its middle was."""
-    ramp = np.tile(np.arange(0, 80, 2, dtype=np.uint8)[None, :, None], (20, 1, 3))
-    two(tmp_path)
-    for path in tmp_path.rglob("*.png"):
-        Image.fromarray(ramp).save(path)
-    found = load_images(tmp_path, size=10)[0].pixels[0]
-    assert (found == found[:1]).all() and found.shape == (10, 10, 3)
-    assert np.abs(found[0, :, 0].astype(float) - (21 + 4 * np.arange(10))).max() <= 1
-
-
 def test_files_of_other_kinds_become_colour(tmp_path):
     base = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 3)
     kinds = {

@@ -49,21 +49,6 @@ def test_every_text_comes_once_in_an_epoch(lengths, batch_size, max_length, seed
     }  # fmt: skip
 
 
-@given(LENGTHS, st.integers(0, 3))
-def test_the_step_alone_says_what_a_batch_holds(lengths, seed):
-    def made():
-        return TextBatches(toy(lengths), 3, max_length=9, seed=seed, crop="random")
-
-    batches = made()
-    steps = [4, 0, 2, 4, 1]
-    found = [batches.batch(step) for step in steps]
-    for step, batch in zip(steps, found, strict=True):
-        again = made().batch(step)
-        assert all(np.array_equal(again[name], batch[name]) for name in batch)
-        part = made().batch(step, slice(1, 3))  # those of one process of several
-        assert all(np.array_equal(part[name], batch[name][1:3]) for name in batch)
-
-
 def test_a_random_crop_begins_anywhere_as_often():
     texts = toy([12, 8, 3])
     begins = collections.Counter()
@@ -121,21 +106,6 @@ def test_lengths_hold_the_same_texts_in_shorter_batches(lengths, batch_size, see
     assert np.isclose(batches.efficiency, real / computed)
 
 
-def test_several_seeds_have_lengths_in_one_order():
-    """As ``training.fit`` needs them."""
-    texts = toy([*range(1, 40)])
-    widths = [
-        [
-            TextBatches(texts, 4, max_length=40, seed=seed, lengths=(10, 20, 40))
-            .batch(step)["tokens"]
-            .shape
-            for step in range(24)
-        ]
-        for seed in (0, 1)
-    ]
-    assert widths[0] == widths[1] and len(set(widths[0])) == 3
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -155,11 +125,6 @@ def test_options_out_of_range_are_refused(options, message):
     whole = {"batch_size": 2, "max_length": 8, "seed": 0} | options
     with pytest.raises(ValueError, match=message):
         TextBatches(toy([12, 2]), whole.pop("batch_size"), **whole)
-
-
-def test_without_texts():
-    with pytest.raises(ValueError, match="expected at least one example"):
-        TextBatches(toy([3]).subset([]), 2, max_length=4, seed=0)
 
 
 @given(st.binary(max_size=60))

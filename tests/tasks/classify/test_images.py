@@ -12,7 +12,7 @@ from flax_linattn.data.images import load_images
 from flax_linattn.tasks.classify import ImageConfig, ImageSpec
 from flax_linattn.tasks.classify.images.data import image_names
 from tests.data.images.samples import write_image_folder
-from tests.tasks.commands import SIZES, fail
+from tests.tasks.commands import SIZES
 
 TASK = tasks.get_task("image")
 DRAWN = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
@@ -84,12 +84,6 @@ def test_problems_that_no_data_say():
         problem = ImageSpec.from_json({**good.to_json(), **bad})
         with pytest.raises(ValueError, match=message):
             problem.check()
-
-
-def test_a_folder_that_is_not_there(tmp_path, capsys):
-    args = ["train", "image", "--folder", str(tmp_path / "none"), "--run", str(tmp_path / "run")]
-    assert str(tmp_path / "none") in fail(capsys, *args)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
