@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.drawn import Drawable
 from flax_linattn.data.images import LabelledImages, load_images
 from flax_linattn.data.labels import LabelledExamples
@@ -44,6 +44,11 @@ class LabelSpec(DataSpec):
     def kind(self) -> str:
         """Kind of the examples, and their classes: those of other data that a model takes."""
         return f"examples of the classes {', '.join(self.classes)}"
+
+    def check(self) -> None:
+        """Types, and at least one class."""
+        super().check()
+        at_least(1, num_classes=len(self.classes))
 
 
 class Source(abc.ABC, Generic[C, P]):

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from flax_linattn.data.texts import LabelledTexts, TextBatches, taylorshift_bytes
+from flax_linattn.data.texts import (
+    LabelledTexts,
+    PackedTextBatches,
+    TextBatches,
+    taylorshift_bytes,
+)
 
 ALPHABET = bytes(range(1, 256))
 
@@ -133,3 +138,34 @@ def test_taylorshift_bytes_are_what_python_prints(text):
     assert found.decode() == str(text)
     assert found[:2] in (b"b'", b'b"') and found[-1:] == found[1:2]
     assert found.isascii() and eval(found) == text
+
+
+def labeled(texts):
+    labels = np.array([sum(text) % 3 for text in texts], np.int32)
+    return LabelledTexts("toy", ("a", "b", "c"), labels, tuple(texts))
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.integers(1, 40))
+def test_every_packed_text_stands_once_with_its_label(texts, length):
+    whole = labeled(texts)
+    batches = PackedTextBatches(whole, 2, length, seed=0)
+    found = collections.Counter()
+    for step in range(len(batches)):
+        batch = batches.batch(step)
+        assert batch["tokens"].shape == (2, length) and not batch["tokens"][~batch["mask"]].any()
+        for row, end in zip(*np.nonzero(batch["weight"]), strict=True):
+            own = batch["segment_ids"][row] == batch["segment_ids"][row, end]
+            own &= batch["mask"][row]
+            assert np.flatnonzero(own)[-1] == end
+            (label,) = {*batch["labels"][row][own].tolist()}
+            found[bytes(batch["tokens"][row][own].tolist()), label] += 1
+    assert found == collections.Counter(
+        (text[:length], label) for text, label in zip(texts, whole.labels.tolist(), strict=True)
+    )
+
+
+def test_what_cannot_be_packed():
+    with pytest.raises(ValueError, match="length must be at least 1"):
+        PackedTextBatches(labeled([b"a"]), 1, 0, seed=0)
+    with pytest.raises(ValueError, match="at least one"):
+        PackedTextBatches(labeled([b"a"]).subset([]), 1, 4, seed=0)

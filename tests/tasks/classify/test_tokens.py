@@ -2,9 +2,7 @@
 
 import json
 import math
-import os
 from collections import Counter
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -305,13 +303,3 @@ def test_accuracy_at_further_lengths_and_on_official_files(tmp_path):
     path.write_text("8\t[MAX 2 9 ]\n")
     with pytest.raises(ValueError, match=r"two\.tsv:1: expected the value 9, got '8'"):
         tasks.evaluate_run(tmp_path / "run", path)
-
-
-@pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
-@pytest.mark.slow
-def test_official_files_are_sources():
-    folder = Path(os.environ["FLAX_LINATTN_DATA"])
-    config = small(data=str(folder / "imdb" / "aclImdb_labeled.tar.xz"), max_length=100)
-    source = TASK.load(config)
-    assert source.classes == ("neg", "pos")
-    assert len(splits_of(source, config).test) * config.fit.batch_size >= 25_000

@@ -66,7 +66,7 @@ class ClassifySpec(LabelSpec):
     def check(self) -> None:
         """Types, sizes, and as many of each as there are channels."""
         super().check()
-        at_least(1, num_lengths=len(self.lengths), num_classes=len(self.classes))
+        at_least(1, num_lengths=len(self.lengths))
         for length in self.lengths:
             at_least(1, MAX_SEQUENCE_LENGTH, lengths=length)
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
