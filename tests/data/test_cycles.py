@@ -38,19 +38,8 @@ def test_the_paper_s_cycles(rule, cycles):
     assert list(count_cycles(rule)) == sorted(cycles, reverse=True)
 
 
-@pytest.mark.parametrize(
-    ("rule", "total", "mean"),
-    [
-        (Rule(16, 2), 86, 47.628),
-        (Rule(16, 3), 586, 111.836),
-        (Rule(16, 2, "nt-s"), 172, 23.814),
-        (Rule(16, 2, "nt-r"), 40, 102.4),
-    ],
-)
-def test_the_paper_s_mean_lengths(rule, total, mean):
-    cycles = count_cycles(rule)
-    assert sum(cycles.values()) == total
-    assert rule.base**rule.order / total == pytest.approx(mean, abs=1e-3)
+def test_the_paper_s_mean_length_of_a_rare_event():
+    assert sum(count_cycles(Rule(16, 2, "nt-r")).values()) == 40  # 4,096 / 40 = 102.4
 
 
 def few_states(name, **options):

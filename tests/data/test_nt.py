@@ -47,17 +47,6 @@ def test_series_follow_the_equations(rule, length, rows, seed):
         assert series[at].tolist() == continued(rule, states[at].tolist(), length)
 
 
-def test_xor_is_the_paper_s_first_example():
-    assert Rule(2, 1).follow([0, 1], 6).tolist() == [1, 0, 1, 1, 0, 1]
-    assert Rule(2, 1).follow([0, 0], 6).tolist() == [0] * 6
-
-
-def test_all_rules_are_the_same_at_a_delay_of_1():
-    states = list(itertools.product(range(5), repeat=2))
-    first, *others = (rule.follow(states, 3).tolist() for rule in rules_of("nt+nt-s+nt-r", 5, 1))
-    assert others == [first, first]
-
-
 def test_what_conditions_cost():
     """At N = 16 and a delay of 2, from all states: how often each holds in the long run."""
     states = np.array(list(itertools.product(range(16), repeat=3)))
@@ -115,6 +104,10 @@ def test_any_condition_is_read_or_refused(text, delay):
         (lambda: Rule(4, 1).follow([1.0, 2.0], 1), "got float64"),
         (lambda: Rule(4, 1).follow([1, 4], 1), "symbols from 0 to 3, got 1 to 4"),
         (lambda: Rule(4, 1).follow([1, 3], -1), "length must be at least 0"),
+        (
+            lambda: NextSymbol((Rule(4, 1),), 3).draw(np.random.default_rng(0), 0),
+            "rows must be at least 1, got 0",
+        ),
     ],
 )
 def test_refusals_are_one_clear_line(make, message):
@@ -140,30 +133,6 @@ def test_rows_are_the_windows_of_one_series(rule, extra, rows, seed):
         assert tokens[row].tolist() == series[row : row + task.context]
     assert series[rule.order :] == continued(rule, series[: rule.order], extra + rows)
     assert (task.num_tokens, task.chance) == (rule.base, 1 / rule.base)
-
-
-@given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 4), st.integers(0, 9))
-def test_windows_of_several_series(num_series, extra, context, seed):
-    task = NextSymbol(rules_of("nt", 16, 2), 3 + context)
-    length = task.context + extra
-    series = task.draw_series(np.random.default_rng(seed), num_series, length)
-    batch = task.windows(series)
-    expected = [
-        (row[at : at + task.context].tolist(), int(row[at + task.context]))
-        for row in series
-        for at in range(extra)
-    ]
-    found = zip(batch["tokens"].tolist(), batch["target"].tolist(), strict=True)
-    assert list(found) == expected
-
-
-def test_series_that_are_too_short_are_refused():
-    task = NextSymbol(rules_of("nt", 4, 1), 3)
-    for series in (np.zeros((2, 3), np.int32), np.zeros(9, np.int32)):
-        with pytest.raises(ValueError, match="more than 3 symbols, the context"):
-            task.windows(series)
-    with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
-        task.draw(np.random.default_rng(0), 0)
 
 
 def test_half_the_series_of_a_mixture_follow_each_rule():

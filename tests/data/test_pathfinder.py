@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage, stats
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data import DrawnBatches, Pathfinder
+from flax_linattn.data import Pathfinder
 from flax_linattn.data.sets import pathfinder
 
 LEVELS = (6, 9, 14)
@@ -113,13 +113,6 @@ def test_arrays(rows):
     assert batch["tokens"].min() == 0
     assert batch["tokens"].max() == 255 < task.num_tokens
     assert abs(2 * batch["labels"].sum() - rows) <= 1
-
-
-def test_a_function_of_the_generator_alone():
-    batches = DrawnBatches(Pathfinder(32, 4), 4, 10, seed=0, stream=0)
-    one, again, other = (batches.batch(step)["tokens"] for step in (3, 3, 4))
-    np.testing.assert_array_equal(one, again)
-    assert np.all(np.any(one != other, axis=1))
 
 
 def test_a_single_picture_has_either_label():

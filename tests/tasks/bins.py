@@ -4,7 +4,7 @@ Registered by name, it is trained, resumed, evaluated and streamed by the packag
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -81,19 +81,7 @@ class BinsSpec(DataSpec):
 
 @dataclasses.dataclass(frozen=True)
 class BinsStreamOptions:
-    """A number a line.
-
-    Attributes:
-        most_likely: print only the most likely symbol.
-    """
-
-    most_likely: bool = False
-
-
-class Split(NamedTuple):
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
+    """A number a line."""
 
 
 def loss(model, batch, dropout_key):
@@ -104,7 +92,7 @@ def loss(model, batch, dropout_key):
     return total / count, {"loss": (total, count)}
 
 
-class BinsTask(AnyTask[BinsConfig, Split, BinsSpec]):
+class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
     """Next symbols."""
 
     name: ClassVar[str] = "bins"
@@ -114,11 +102,11 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsSpec]):
 
     def load(self, config):
         values = data.etth1().values[: config.data.rows, -1]
-        return Split(*np.split(values, [int(0.6 * len(values)), int(0.8 * len(values))]))
+        return np.split(values, [int(0.6 * len(values)), int(0.8 * len(values))])
 
     def describe(self, data_, config):
         shares = np.arange(1, config.data.num_symbols) / config.data.num_symbols
-        borders = np.quantile(data_.train, shares)
+        borders = np.quantile(data_[0], shares)
         return BinsSpec(tuple(borders.tolist()), checksum(data_))
 
     def batches(self, data_, config, problem, spans):
@@ -128,9 +116,8 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsSpec]):
             arrays = {"symbols": rows.reshape(-1, config.data.length)}
             return data.Batches(arrays, config.fit.batch_size, seed=seed)
 
-        return training.Splits(
-            of(data_.train, config.seed), of(data_.validation, None), of(data_.test, None)
-        )
+        train, validation, test = data_
+        return training.Splits(of(train, config.seed), of(validation, None), of(test, None))
 
     def model(self, config, problem, placement=training.ONE_DEVICE):
         layers = config.layers.map_mechanisms(placement.mechanism)
@@ -161,10 +148,8 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsSpec]):
 
     def test(self, run, batches):
         metrics = training.evaluate(run.model, loss, batches)
-        values = {
-            "test_bits": metrics["loss"] / np.log(2),
-            "symbols": len(batches),
-        }
+        bits, symbols = metrics["loss"] / np.log(2), batches.arrays["symbols"].size
+        values = {"test_bits": bits, "symbols": symbols}
         return Report(values, yardsticks=Yardsticks("bits", ("guess",)))
 
     def yardsticks(self, run, batches):
@@ -178,16 +163,15 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsSpec]):
         return {"stream_max_error": error, "stream_steps": symbols.size}
 
     def stream(self, run, options):
-        return BinsStream(run, options)
+        return BinsStream(run)
 
 
 class BinsStream(Streaming):
     """The probabilities of the next symbol after each number."""
 
-    def __init__(self, run, options):
-        self._most_likely = options.most_likely
-        columns = ["next"] if options.most_likely else range(run.config.data.num_symbols)
-        super().__init__(run, inference.Stream(run.model), ["step", *columns])
+    def __init__(self, run):
+        columns = ["step", *range(run.config.data.num_symbols)]
+        super().__init__(run, inference.Stream(run.model), columns)
 
     def parse(self, lines):
         for line in lines:
@@ -198,8 +182,5 @@ class BinsStream(Streaming):
 
     def cells(self, observation):
         symbol = self._run.problem.symbols(np.array([observation]))
-        shares = np.asarray(jax.nn.softmax(self._stream.step(symbol)[0]))
         self.num_steps += 1
-        if self._most_likely:
-            return [self.num_steps, int(shares.argmax())]
-        return [self.num_steps, *shares]
+        return [self.num_steps, *np.asarray(jax.nn.softmax(self._stream.step(symbol)[0]))]

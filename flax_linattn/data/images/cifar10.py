@@ -141,15 +141,17 @@ def _from_binary(place: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray
 def _from_pickle(place: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Values uint8 [N, 3072] and labels uint8 [N]."""
     found = read_pickle(place, content)
-    data, labels = found.get("data"), found.get("labels")
+    data: Any = found.get("data")
+    labels: Any = found.get("labels")
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != _PIXELS:
         got = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
         raise DataFormatError(
             f"{place}: expected an array uint8 [N, {_PIXELS}] under 'data', got {got}; check that "
             "this is the right file"
         )
-    is_list = isinstance(labels, list) and len(labels) == len(data)
-    if not is_list or not all(type(value) is int and 0 <= value < 256 for value in labels):
+    values: list[object] = labels if isinstance(labels, list) else [None]
+    is_label = [type(value) is int and 0 <= value < 256 for value in values]
+    if len(values) != len(data) or not all(is_label):
         # Its values are not printed: a damaged list may hold itself, or one list very many times.
         got = f"a list of {len(labels):,}" if isinstance(labels, list) else type(labels).__name__
         raise DataFormatError(

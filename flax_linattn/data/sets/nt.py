@@ -77,14 +77,11 @@ class Rule:
         return self.delay + 1
 
     def follow(self, state: ArrayLike, length: int) -> NDArray[np.int32]:
-        """Returns the symbols that follow.
+        """The symbols that follow a state, int32 ``[..., length]``, without the state.
 
         Args:
             state: int ``[..., order]``, the oldest symbol first.
-            length: How many.
-
-        Returns:
-            int32 ``[..., length]``, without the state.
+            length: Symbols to return.
 
         Raises:
             ValueError: The state has another shape or other symbols, or the length is negative.
@@ -107,12 +104,7 @@ class Rule:
         return np.moveaxis(series[self.order :], 0, -1).astype(np.int32, order="C")
 
     def next_symbol(self, window: Sequence[NDArray] | NDArray) -> NDArray[np.int64]:
-        """Returns the symbol that follows each state; nothing is checked.
-
-        Args:
-            window: The symbols of the states, the oldest first: ``order`` arrays int64, of shapes
-                that can be broadcast to one.
-        """
+        """The symbol that follows each state: ``order`` arrays int64 that can be broadcast."""
         pair = (window[0] + window[-1]) % self.base
         if self.name == "nt":
             return pair
@@ -148,13 +140,7 @@ class Rule:
 
 
 def rules_of(text: str, base: int, delay: int, condition: str = "x1=0") -> tuple[Rule, ...]:
-    """Returns the rules that a text names.
-
-    Args:
-        text: One of ``RULES``, or several joined by "+".
-        base: N.
-        delay: tau.
-        condition: That of "nt-r".
+    """The rules that a text names: one of ``RULES``, or several joined by "+".
 
     Raises:
         OptionError: A name is unknown or comes twice, or a number or the condition is bad.
@@ -176,16 +162,10 @@ MAX_STATE_BITS = 24
 
 
 def count_cycles(rule: Rule) -> dict[int, int]:
-    """Counts the cycles of an invertible rule, by following every state.
+    """Counts the cycles of an invertible rule of at most 2**24 states by length, longest first.
 
     With S states and a longest cycle of L it takes O(S log L) in time, O(S) in memory: about 600 MB
     for the most states.
-
-    Args:
-        rule: Of at most 2**24 states.
-
-    Returns:
-        Length of the cycles -> how many there are, the longest first.
 
     Raises:
         OptionError: The rule is not invertible, or has more states.
@@ -276,36 +256,27 @@ class NextSymbol:
         return 1 / self.num_tokens
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray[np.int32]]:
-        """Draws a series and cuts it into rows, each one symbol later than the one before.
+        """Generates a series and cuts it into rows, each one symbol later than the one before.
 
         The first symbols fill the context; the rows then ask for those that follow, one by one.
         That is a batch, and an epoch, of the paper.
-
-        Args:
-            rng: The source of chance.
-            rows: How many.
 
         Returns:
             "tokens", int32 ``[rows, context]``, and "target", int32 ``[rows]``.
 
         Raises:
-            OptionError: There are to be none.
+            OptionError: There are to be no rows.
         """
         at_least(1, rows=rows)
-        return self.windows(self.draw_series(rng, 1, self.context + rows))
+        (series,) = self.draw_series(rng, 1, self.context + rows)
+        windows = np.lib.stride_tricks.sliding_window_view(series, self.context + 1)
+        windows = windows.astype(np.int32)  # a copy, which may be written to
+        return {"tokens": windows[:, :-1], "target": windows[:, -1]}
 
     def draw_series(
         self, rng: np.random.Generator, num_series: int, length: int
     ) -> NDArray[np.int32]:
-        """Draws series, each from a state drawn uniformly.
-
-        Args:
-            rng: The source of chance.
-            num_series: How many.
-            length: Symbols of each, the first of its state among them.
-
-        Returns:
-            int32 ``[num_series, length]``.
+        """Generates series int32 ``[num_series, length]``, each from a uniformly random state.
 
         Raises:
             OptionError: Either number is below 1.
@@ -319,31 +290,3 @@ class NextSymbol:
             after = rule.follow(state, max(0, length - rule.order))
             series[own] = np.concatenate([state, after], axis=1)[:, :length]
         return series
-
-    def windows(self, series: NDArray[np.int32]) -> dict[str, NDArray[np.int32]]:
-        """Cuts series into all their windows of ``context`` symbols that another symbol follows.
-
-        Args:
-            series: int32 ``[S, length]``.
-
-        Returns:
-            "tokens", int32 ``[S * (length - context), context]``, and "target", int32, the symbol
-            after each; those of one series are together, in the order of time.
-
-        Raises:
-            ValueError: The series have another shape, or are too short.
-
-        Example:
-            >>> task = NextSymbol(rules_of("nt", base=10, delay=1), context=2)
-            >>> batch = task.windows(np.array([[1, 2, 3, 5], [9, 9, 8, 7]], np.int32))
-            >>> batch["tokens"].tolist(), batch["target"].tolist()
-            ([[1, 2], [2, 3], [9, 9], [9, 8]], [3, 5, 8, 7])
-        """
-        if series.ndim != 2 or series.shape[1] <= self.context:
-            raise ValueError(
-                f"expected series [S, length] of more than {self.context} symbols, the context, "
-                f"got {list(series.shape)}"
-            )
-        rows = np.lib.stride_tricks.sliding_window_view(series, self.context + 1, axis=1)
-        rows = rows.reshape(-1, self.context + 1).astype(np.int32)
-        return {"tokens": rows[:, :-1], "target": rows[:, -1]}

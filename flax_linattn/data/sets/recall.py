@@ -10,32 +10,28 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, at_least
 
-_MOST = 2**31 - 2  # of symbols, so that they and a special token are int32
+_MAX_SYMBOLS = 2**31 - 2  # so that they and a special token are int32
 
 
 class AskedSequences(abc.ABC):
-    """What the tasks of this module share."""
+    """Sequences of T = ``length`` tokens, most of ``num_symbols`` symbols and a special token."""
 
     length: int
-    """Tokens of a sequence, T."""
+    num_symbols: int
 
     @property
-    @abc.abstractmethod
     def num_tokens(self) -> int:
         """Different tokens, the special ones among them; they are 0 to ``num_tokens - 1``."""
+        return self.num_symbols + 1
 
     @property
-    @abc.abstractmethod
     def chance(self) -> float:
         """How often a guess at random among the possible answers is right."""
+        return 1 / self.num_symbols
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Draws sequences.
-
-        Args:
-            rng: The source of chance.
-            rows: How many.
+        """Generates sequences.
 
         Returns:
             "tokens", int32 ``[rows, T]``; "targets", int32 ``[rows, T]``, the right answer after
@@ -83,7 +79,7 @@ class AssociativeRecall(AskedSequences):
 
     def __post_init__(self) -> None:
         at_least(1, num_pairs=self.num_pairs, length=self.length)
-        at_least(2, _MOST, num_symbols=self.num_symbols)
+        at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
         if self.length < 4 * self.num_pairs:
             raise OptionError(
                 f"length must be at least {4 * self.num_pairs}, 4 tokens for each of num_pairs "
@@ -100,10 +96,6 @@ class AssociativeRecall(AskedSequences):
             )
         if not 0 < self.power_a <= 1:
             raise OptionError(f"power_a must be in (0, 1], got {self.power_a}.", "power_a")
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_symbols + 1
 
     @property
     def chance(self) -> float:
@@ -161,16 +153,8 @@ class Copying(AskedSequences):
 
     def __post_init__(self) -> None:
         at_least(1, num_copied=self.num_copied)
-        at_least(2, _MOST, num_symbols=self.num_symbols)
+        at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
         object.__setattr__(self, "length", 2 * self.num_copied)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_symbols + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / self.num_symbols
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         symbols = rng.integers(self.num_symbols, size=(rows, self.num_copied), dtype=np.int32)
@@ -210,15 +194,7 @@ class Induction(AskedSequences):
 
     def __post_init__(self) -> None:
         at_least(3, length=self.length)
-        at_least(2, _MOST, num_symbols=self.num_symbols)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_symbols + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / self.num_symbols
+        at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         tokens = rng.integers(self.num_symbols, size=(rows, self.length), dtype=np.int32)
@@ -251,6 +227,7 @@ class Parity(AskedSequences):
     """
 
     length: int
+    num_symbols: int = field(init=False, default=2)
 
     def __post_init__(self) -> None:
         at_least(1, length=self.length)
@@ -258,10 +235,6 @@ class Parity(AskedSequences):
     @property
     def num_tokens(self) -> int:
         return 2
-
-    @property
-    def chance(self) -> float:
-        return 1 / 2
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         bits = rng.integers(2, size=(rows, self.length), dtype=np.int32)

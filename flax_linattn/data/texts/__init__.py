@@ -3,7 +3,6 @@
 from flax_linattn.data.texts.batches import (
     PackedTextBatches,
     TextBatches,
-    pack_texts,
     taylorshift_bytes,
 )
 from flax_linattn.data.texts.texts import LabelledTexts, load_texts
@@ -13,6 +12,5 @@ __all__ = [
     "PackedTextBatches",
     "TextBatches",
     "load_texts",
-    "pack_texts",
     "taylorshift_bytes",
 ]

@@ -75,7 +75,7 @@ class LabelledTexts(LabelledExamples):
         return replace(self, texts=tuple(change(text) for text in self.texts))
 
 
-MOST_BYTES = 2**33
+MAX_BYTES = 2**33
 """Of all texts of a data set."""
 
 UNLABELLED = {"unsup": "the texts of unsup, which have no labels, are left out"}
@@ -113,11 +113,13 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
         (('neg', 'pos'), [0, 1], b'a pos text')
     """
     tree = FileTree(path)
-    found = find_class_folders(tree, _is_text, "texts", no_class=UNLABELLED)
+    found = find_class_folders(
+        tree, lambda name: name.lower().endswith(".txt"), "texts", no_class=UNLABELLED
+    )
     names = (*found.train.names, *found.test.names)
-    if (needed := sum(tree.sizes[name] for name in names)) > MOST_BYTES:
+    if (needed := sum(tree.sizes[name] for name in names)) > MAX_BYTES:
         raise DataFormatError(
-            f"{tree.path}: expected texts of at most {MOST_BYTES:,} bytes, got {needed:,}; take "
+            f"{tree.path}: expected texts of at most {MAX_BYTES:,} bytes, got {needed:,}; take "
             "fewer of them"
         )
     for name in names:
@@ -138,7 +140,3 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
         )
 
     return chosen(found.train), chosen(found.test)
-
-
-def _is_text(name: str) -> bool:
-    return name.lower().endswith(".txt")

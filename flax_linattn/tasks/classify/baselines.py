@@ -27,7 +27,7 @@ MAX_PRODUCTS = 10**11
 MAX_GRAM_ROWS = 3000
 """Rows of a matrix whose eigenvectors are taken: some ten seconds of a core."""
 MAX_RIDGE_NUMBERS = 2 * 10**7
-"""Numbers of the ridge's examples, which it holds in float64."""
+"""Numbers of the ridge's examples, which it holds in float64, twice."""
 MAX_BLOCK_NUMBERS = 2**24
 """Numbers that are made float64 at once."""
 MAX_BLOCK_ROWS = 2**12
@@ -161,27 +161,15 @@ def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
     classes, index = np.unique(labels, return_inverse=True)
     targets = 2.0 * np.eye(len(classes))[index] - 1.0
     middle, mean = x.mean(axis=0, dtype=np.float64), targets.mean(axis=0)
-    centred = targets - mean
-    # x - middle = vectors * sqrt(values) * (right)^T, of which one side is an eigenproblem.
-    if x.shape[1] <= len(x):
-        gram = sum(block.T @ block for _, block in _blocks(x, middle))
-        values, right = _eigen(gram)
-        parts = [block @ right for _, block in _blocks(x, middle)]
-        vectors = np.concatenate(parts)
-        vectors /= np.sqrt(values)
-    else:
-        right = None
-        values, vectors = _eigen(_outer_gram(x, middle))
-    projected = vectors.T @ centred
+    x, centered = x - middle, targets - mean
+    # x = vectors * sqrt(values) * (right)^T, of which the smaller side is an eigenproblem.
+    is_wide = x.shape[1] > len(x)
+    values, vectors = _eigen(x @ x.T if is_wide else x.T @ x)
+    if not is_wide:
+        vectors = x @ vectors / np.sqrt(values)
     unit = values.sum() / min(x.shape)
-    strength = min(RIDGE_STRENGTHS * unit, key=lambda s: _left_out(values, vectors, centred, s))
-    shrunk = projected / (values + strength)[:, None]
-    if right is not None:
-        weights = right @ (np.sqrt(values)[:, None] * shrunk)
-    else:
-        dual, weights = vectors @ shrunk, np.zeros((x.shape[1], len(classes)))
-        for rows, block in _blocks(x, middle):
-            weights += block.T @ dual[rows]
+    strength = min(RIDGE_STRENGTHS * unit, key=lambda s: _left_out(values, vectors, centered, s))
+    weights = x.T @ (vectors @ (vectors.T @ centered / (values + strength)[:, None]))
     scores = np.concatenate([block @ weights for _, block in _blocks(new, middle)])
     return classes[np.argmax(scores + mean, axis=1)]
 
@@ -199,13 +187,13 @@ def max_ridge_examples(num_features: int) -> int:
     return min(most, MAX_GRAM_ROWS, math.isqrt(MAX_PRODUCTS // num_features))
 
 
-def _left_out(values: NDArray, vectors: NDArray, centred: NDArray, strength: float) -> float:
+def _left_out(values: NDArray, vectors: NDArray, centered: NDArray, strength: float) -> float:
     """The mean square error of each example by a ridge without it."""
-    share = values / (values + strength)
-    fitted = vectors @ (share[:, None] * (vectors.T @ centred))
-    leverage = np.square(vectors) @ share + 1 / len(centred)
+    shrinkage = values / (values + strength)
+    fitted = vectors @ (shrinkage[:, None] * (vectors.T @ centered))
+    leverage = np.square(vectors) @ shrinkage + 1 / len(centered)
     left = np.maximum(1 - leverage, np.finfo(np.float64).eps)
-    return float(np.mean(np.square((centred - fitted) / left[:, None])))
+    return float(np.mean(np.square((centered - fitted) / left[:, None])))
 
 
 def _eigen(gram: NDArray) -> tuple[NDArray, NDArray]:
@@ -213,16 +201,6 @@ def _eigen(gram: NDArray) -> tuple[NDArray, NDArray]:
     values, vectors = np.linalg.eigh(gram)
     kept = values > max(values[-1], 0.0) * len(gram) * np.finfo(np.float64).eps
     return values[kept], vectors[:, kept]
-
-
-def _outer_gram(x: NDArray, middle: NDArray) -> NDArray:
-    """Inner products of all pairs of examples [N, N], summed up over blocks of features."""
-    gram = np.zeros((len(x), len(x)))
-    width = max(1, MAX_BLOCK_NUMBERS // len(x))
-    for first in range(0, x.shape[1], width):
-        block = x[:, first : first + width] - middle[first : first + width]
-        gram += block @ block.T
-    return gram
 
 
 def _blocks(x: NDArray, middle: NDArray | float = 0.0) -> Iterator[tuple[slice, NDArray]]:

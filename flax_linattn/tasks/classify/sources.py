@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.drawn import Drawable
 from flax_linattn.data.images import LabelledImages, load_images
-from flax_linattn.data.texts import LabelledTexts
+from flax_linattn.data.labels import LabelledExamples
 from flax_linattn.tasks.classify.label_options import LabelData
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.options import Config
@@ -19,7 +19,7 @@ from flax_linattn.tasks.spec import DataSpec
 
 C = TypeVar("C", bound=Config)
 P = TypeVar("P", bound="LabelSpec")
-Examples = TypeVar("Examples", LabelledImages, LabelledTexts, data.TimeSeriesDataset)
+Examples = TypeVar("Examples", bound=LabelledExamples)
 
 PATHFINDER_SIZE = 32
 """Default side of Long Range Arena's images."""
@@ -44,6 +44,11 @@ class LabelSpec(DataSpec):
     def kind(self) -> str:
         """Kind of the examples, and their classes: those of other data that a model takes."""
         return f"examples of the classes {', '.join(self.classes)}"
+
+    def check(self) -> None:
+        """Types, and at least one class."""
+        super().check()
+        at_least(1, num_classes=len(self.classes))
 
 
 class Source(abc.ABC, Generic[C, P]):
@@ -86,9 +91,15 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
     """
 
     def __init__(
-        self, train: Examples, test: Examples, select_on: str, fraction: float, seed: int
+        self,
+        name: str,
+        train: Examples,
+        test: Examples,
+        select_on: str,
+        fraction: float,
+        seed: int,
     ) -> None:
-        self.name, self.classes = train.name, train.classes
+        self.name, self.classes = name, train.classes
         self.fitted: Examples = train
         self.validation: Examples = test
         self.test: Examples = test
@@ -114,13 +125,10 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
 class TreeSource(FileSource[C, P, Examples]):
     """Images or texts of a folder or an archive, and the checksum of all of them."""
 
-    def __init__(
-        self, name: str, train: Examples, test: Examples, options: LabelData, checksum: str
-    ) -> None:
-        super().__init__(
-            train, test, options.select_on, options.validation_share, options.split_seed
-        )
-        self.name, self._checksum = name, checksum
+    def __init__(self, name: str, train: Any, test: Any, options: LabelData, checksum: str) -> None:
+        split = (options.select_on, options.validation_share, options.split_seed)
+        super().__init__(name, train, test, *split)
+        self._checksum = checksum
         self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
 import jax
@@ -51,44 +52,29 @@ ROWS = 100
 
 
 def drawn_of(options: SymbolsData) -> Drawn:
-    """The series or sequences that options name.
-
-    Raises:
-        ValueError: there are no such, or of no such size.
-    """
+    """The series or sequences that options name."""
+    context, base = options.context, options.base
     if "+" not in options.rules:
         choice((*RULES, *RECALL), rules=options.rules)
-    if options.recalls:
-        try:
-            return _asked(options)
-        except OptionError as error:
-            raise _by_our_names(error) from None
-    rules = data.rules_of(options.rules, options.base, options.delay, options.condition)
-    return data.NextSymbol(rules, options.context)
-
-
-def _asked(options: SymbolsData) -> AskedSequences:
-    """Sequences that ask for their own symbols."""
-    match options.rules:
-        case "recall":
-            return data.AssociativeRecall(options.num_pairs, options.context, options.base)
-        case "copying":
-            if options.context % 2:
-                raise OptionError(
-                    f"copying takes an even length, a half to copy it to, got {options.context}.",
-                    "length",
-                )
-            return data.Copying(options.context // 2, options.base)
-        case "induction":
-            return data.Induction(options.context, options.base)
-    return data.Parity(options.context)
-
-
-def _by_our_names(error: OptionError) -> OptionError:
-    """The error with the names that the options have here."""
-    names = {"length": "context", "num_symbols": "base", "num_copied": "context"}
-    text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
-    return OptionError(text, *(names.get(name, name) for name in error.options))
+    if not options.recalls:
+        rules = data.rules_of(options.rules, base, options.delay, options.condition)
+        return data.NextSymbol(rules, context)
+    if options.rules == "copying" and context % 2:
+        raise OptionError(
+            f"copying takes an even context, a half to copy it to, got {context}.", "context"
+        )
+    make: dict[str, Callable[[], AskedSequences]] = {
+        "recall": lambda: data.AssociativeRecall(options.num_pairs, context, base),
+        "copying": lambda: data.Copying(context // 2, base),
+        "induction": lambda: data.Induction(context, base),
+        "parity": lambda: data.Parity(context),
+    }
+    try:
+        return make[options.rules]()
+    except OptionError as error:  # by the names of the options of a run
+        names = {"length": "context", "num_symbols": "base", "num_copied": "context"}
+        text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+        raise OptionError(text, *(names.get(name, name) for name in error.options)) from None
 
 
 def make_batches(drawn: Drawn, config: SymbolsConfig) -> training.Splits:

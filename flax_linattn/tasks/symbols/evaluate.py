@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +28,13 @@ from flax_linattn.typing import Array
 
 YARDSTICKS = Yardsticks("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
 
-FITTED = 500
-"""Series of training that the lag is chosen by."""
-LARGEST_TABLE = 2**26
-"""Most numbers of a table of pairs of symbols."""
+NUM_FITTED = 500
+"""Training series that the lag is chosen by."""
+MAX_TABLE_SIZE = 2**26
+"""Numbers of a table of pairs of symbols."""
 
 
 Model: TypeAlias = models.WindowModel | models.LanguageModel
-
-
-def make_loss(kind: str) -> training.LossFn:
-    """The loss of ``SymbolsFit.loss``; always the same function, so that steps stay compiled."""
-    return {"squared": SQUARED, "cross_entropy": CROSS_ENTROPY}[kind]
 
 
 def squared_difference(scores: Array, targets: Array) -> Array:
@@ -51,10 +46,10 @@ def squared_difference(scores: Array, targets: Array) -> Array:
 def loss_fn(
     error: Any, model: Model, batch: dict[str, Array], dropout_key: Array | None
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Mean error of what is asked for, the accuracy, and the success.
+    """Mean error of the answers, the accuracy, and the success.
 
-    The success is the share of series, or of sequences, in which every answer is right; a batch of
-    windows is one series.
+    The success is the fraction of series, or of sequences, in which every answer is right; a batch
+    of windows is one series.
     """
     scores = model(batch["tokens"], dropout_key=dropout_key)
     if "target" in batch:  # windows of one series
@@ -73,24 +68,28 @@ def loss_fn(
     }
 
 
-SQUARED = partial(loss_fn, squared_difference)
-CROSS_ENTROPY = partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels)
+LOSSES: dict[str, training.LossFn] = {
+    "squared": partial(loss_fn, squared_difference),
+    "cross_entropy": partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels),
+}
+"""By ``SymbolsFit.loss``; each always the same function, so that steps stay compiled."""
 
 
 def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     """Accuracy of the best guess from one earlier symbol, and its lag; nothing where not a series.
 
-    It learns from as many of the run's training series as ``FITTED``.
+    A symbol a whole cycle before is the one to be guessed, and half a cycle before it may be so
+    modulo half the base; where the context reaches as far, a table of what follows a symbol at one
+    distance does as well as attention that learns no more than that.
     """
     data, num_tokens = run.config.data, run.problem.num_tokens
-    if data.recalls or num_tokens**2 > LARGEST_TABLE:
+    if data.recalls or num_tokens**2 > MAX_TABLE_SIZE:
         return {}
     train = make_batches(drawn_of(data), run.config).train
-    found = Lag.fit((train.batch(step) for step in range(FITTED)), num_tokens)
+    lag, guesses = fit_lag((train.batch(step) for step in range(NUM_FITTED)), num_tokens)
     parts = [batches.batch(index) for index in range(len(batches))]
-    right = sum(found.right(batch) for batch in parts)
-    count = sum(len(batch["target"]) for batch in parts)
-    return {"one_lag_accuracy": right / count, "one_lag": found.lag}
+    hits = np.concatenate([guesses[part["tokens"][:, -lag]] == part["target"] for part in parts])
+    return {"one_lag_accuracy": int(hits.sum()) / hits.size, "one_lag": lag}
 
 
 @nnx.jit
@@ -104,13 +103,7 @@ def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
     """After each token, the one that followed where most of the last tokens stood before.
 
     Of several such places it is the last; where the token itself was never there, the guess is the
-    token. That is how compressors of the Lempel-Ziv family predict.
-
-    Args:
-        tokens: int [B, T].
-
-    Returns:
-        int [B, T].
+    token. That is how compressors of the Lempel-Ziv family predict. [B, T] -> [B, T].
 
     Example:
         >>> longest_match(np.array([[1, 2, 3, 1, 2]]))
@@ -134,7 +127,7 @@ def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
-    """How many of a batch's questions the longest match answers right, and of how many."""
+    """Number of a batch's questions that the longest match answers right, and of all questions."""
     guesses = longest_match(batch["tokens"])
     if "target" in batch:
         right = guesses[:, -1] == batch["target"]
@@ -143,48 +136,23 @@ def matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
     return int(right.sum()), int(batch["asked"].sum())
 
 
-class Lag(NamedTuple):
-    """A guess from one earlier symbol.
+def fit_lag(
+    batches: Iterable[Mapping[str, NDArray]], num_symbols: int
+) -> tuple[int, NDArray[np.integer]]:
+    """The lag that guesses most of some windows right, and the guess after each symbol [N].
 
-    A symbol a whole cycle before is the one to be guessed, and half a cycle before it may be so
-    modulo half the base; where the context reaches as far, a table of what follows a symbol at one
-    distance does as well as attention that learns no more than that.
-
-    Attributes:
-        lag: how far before the symbol to be guessed it stands, from 1.
-        guesses: int [N], what to guess after each.
+    Of equal lags it is the shortest; a lag of 1 is that of the last symbol of the window.
     """
-
-    lag: int
-    guesses: NDArray[np.integer]
-
-    @classmethod
-    def fit(cls, batches: Iterable[Mapping[str, NDArray]], num_symbols: int) -> Lag:
-        """The lag that guesses most of some windows right; of equal ones the shortest.
-
-        Args:
-            batches: windows: "tokens" int [B, context] and "target" int [B].
-            num_symbols: N.
-
-        Example:
-            >>> tokens = np.array([[2, 0, 1], [0, 1, 2], [1, 2, 0]])
-            >>> Lag.fit([{"tokens": tokens, "target": np.array([0, 1, 2])}], 3).lag
-            1
-        """
-        parts = [(batch["tokens"], batch["target"]) for batch in batches]
-        tokens, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
-        most, best = -1, cls(0, np.zeros(0, np.int64))
-        for lag in range(1, tokens.shape[1] + 1):
-            pairs = tokens[:, -lag].astype(np.int64) * num_symbols + targets
-            table = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, -1)
-            right = int(table.max(axis=1).sum())
-            if right > most:
-                most, best = right, cls(lag, table.argmax(axis=1))
-        return best
-
-    def right(self, batch: Mapping[str, NDArray]) -> int:
-        """How many of a batch's targets it guesses."""
-        return int((self.guesses[batch["tokens"][:, -self.lag]] == batch["target"]).sum())
+    parts = [(batch["tokens"], batch["target"]) for batch in batches]
+    tokens, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
+    most, best = -1, (0, np.zeros(0, np.int64))
+    for lag in range(1, tokens.shape[1] + 1):
+        pairs = tokens[:, -lag].astype(np.int64) * num_symbols + targets
+        table = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, -1)
+        right = int(table.max(axis=1).sum())
+        if right > most:
+            most, best = right, (lag, table.argmax(axis=1))
+    return best
 
 
 ROWS = 128
@@ -200,23 +168,20 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
 
     A model of the squared difference gives no probabilities: its scores, whose best values are
     probabilities, are cut at 0 and made to add up to 1.
-
-    Raises:
-        ValueError: a line that is no symbol, or a sequence of a length that the model cannot take.
-        FileNotFoundError: there is no such file.
     """
     sequences = _tested(run) if file is None else _read(run, file)
     scores = _scores(run, sequences)
     if run.config.fit.loss == "squared":
         positive = np.maximum(scores, 0)
         total = positive.sum(axis=1, keepdims=True)
-        told = np.where(total > 0, positive / np.where(total > 0, total, 1), 1 / scores.shape[1])
+        weights = positive / np.where(total > 0, total, 1)
+        probabilities = np.where(total > 0, weights, 1 / scores.shape[1])
     else:
-        told = np.asarray(jax.nn.softmax(jnp.asarray(scores)))
+        probabilities = np.asarray(jax.nn.softmax(jnp.asarray(scores)))
     symbols = [f"p({symbol})" for symbol in range(run.problem.num_tokens)]
     numbers = np.arange(len(sequences))
     names = ("sequence", "prediction", *symbols)
-    return make_table(names, (numbers, scores.argmax(axis=1), *told.T))
+    return make_table(names, (numbers, scores.argmax(axis=1), *probabilities.T))
 
 
 def _tested(run: Run) -> list[NDArray[np.int32]]:
@@ -234,9 +199,9 @@ def _tested(run: Run) -> list[NDArray[np.int32]]:
 
 def _read(run: Run, file: Path) -> list[NDArray[np.int32]]:
     with open_lines(file) as rows:
-        symbols = list(rows.parse(partial(parse_symbols, num_tokens=run.problem.num_tokens)))
-    groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
-    sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
+        symbols = rows.parse(partial(parse_symbols, num_tokens=run.problem.num_tokens))
+        groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
+        sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
     if not sequences:
         raise OptionError(f"{file}: expected symbols, one a line, got none.", "test_file")
     context, lengths = run.config.data.context, [len(own) for own in sequences]

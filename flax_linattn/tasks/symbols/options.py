@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least, positive
 from flax_linattn.models import Layers, window_layers
@@ -106,11 +105,11 @@ class SymbolsConfig(Config):
     fit: SymbolsFit = SymbolsFit()
 
     def __post_init__(self) -> None:
-        options = self.flat()
-        for name, whose in _not_taken(options).items():
-            if options[name] != _DEFAULTS[name]:
+        for name, whose in _not_taken(self.data).items():
+            part = self.data if hasattr(self.data, name) else self.model
+            if getattr(part, name) != getattr(type(part), name):  # the default
                 raise OptionError(
-                    f"{name} is an option of {whose}, which {options['rules']} is not; leave it "
+                    f"{name} is an option of {whose}, which {self.data.rules} is not; leave it "
                     "out.",
                     name,
                     "rules",
@@ -134,27 +133,17 @@ class SymbolsConfig(Config):
         return as_name(data.rules, *size, data.context, mechanism, self.seeds)
 
 
-_DEFAULTS: dict[str, Any] = {
-    field.name: field.default
-    for part in (SymbolsData, SymbolsModel)
-    for field in dataclasses.fields(part)
-}
-
-
-def _not_taken(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options that change nothing beside these others, and whose they are."""
-    rules = str(options["rules"])
-    none: dict[str, str] = {}
-    if rules in RECALL:
-        series = ("delay", "readout", "projections", "init_scale")
-        none |= dict.fromkeys(series, "series")
-    else:
-        none["position"] = "sequences that are no series"
-    if "nt-r" not in rules.split("+"):
-        none["condition"] = "the rules nt-r"
-    if rules != "recall":
-        none["num_pairs"] = "the rules recall"
-    return none
+def _not_taken(data: SymbolsData) -> dict[str, str]:
+    """Options that change nothing of these data, and the rules whose options they are."""
+    series = ("delay", "readout", "projections", "init_scale")
+    names = dict.fromkeys(series, "series") if data.recalls else {}
+    if not data.recalls:
+        names["position"] = "sequences that are no series"
+    if "nt-r" not in data.rules.split("+"):
+        names["condition"] = "the rules nt-r"
+    if data.rules != "recall":
+        names["num_pairs"] = "the rules recall"
+    return names
 
 
 def recall(config: SymbolsConfig) -> SymbolsConfig:

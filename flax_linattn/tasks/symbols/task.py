@@ -17,9 +17,9 @@ from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import Drawn, SymbolsSpec, checksum_of, drawn_of, make_batches
 from flax_linattn.tasks.symbols.evaluate import (
+    LOSSES,
     YARDSTICKS,
     Model,
-    make_loss,
     matches,
     one_lag,
     predict,
@@ -79,11 +79,10 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
         layers, context = config.layers.map_mechanisms(placement.mechanism), config.data.context
         rngs = nnx.Rngs(config.seed)
         if config.data.recalls:
-            position = config.model.position
             return models.LanguageModel(
                 problem.num_tokens,
                 tied=False,
-                position=position,
+                position=config.model.position,
                 layers=layers,
                 max_length=context,
                 rngs=rngs,
@@ -107,9 +106,8 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
         """The squared difference, SGD; selected by accuracy."""
         # The numbers are in the state, so that runs trained at once may differ in them.
         optimizer = config.fit.make_optimizer(steps_per_epoch, inject_hyperparams=True)
-        return training.Objective(
-            make_loss(config.fit.loss), optimizer, monitor="accuracy", mode="max"
-        )
+        loss = LOSSES[config.fit.loss]
+        return training.Objective(loss, optimizer, monitor="accuracy", mode="max")
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """Drawn by the run's seed, and never trained on."""
@@ -130,7 +128,7 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Accuracy and success over fresh series."""
-        metrics = training.evaluate(run.model, make_loss(run.config.fit.loss), batches)
+        metrics = training.evaluate(run.model, LOSSES[run.config.fit.loss], batches)
         values = {
             "rules": run.config.data.rules,
             "mechanism": mechanism_name(run.config.layers),

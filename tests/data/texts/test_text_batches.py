@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from flax_linattn.data.texts import LabelledTexts, TextBatches, taylorshift_bytes
+from flax_linattn.data.texts import (
+    LabelledTexts,
+    PackedTextBatches,
+    TextBatches,
+    taylorshift_bytes,
+)
 
 ALPHABET = bytes(range(1, 256))
 
@@ -47,21 +52,6 @@ def test_every_text_comes_once_in_an_epoch(lengths, batch_size, max_length, seed
     assert {name: array.dtype for name, array in batch.items()} == {
         "tokens": np.int32, "mask": np.bool_, "labels": np.int32, "weight": np.float32
     }  # fmt: skip
-
-
-@given(LENGTHS, st.integers(0, 3))
-def test_the_step_alone_says_what_a_batch_holds(lengths, seed):
-    def made():
-        return TextBatches(toy(lengths), 3, max_length=9, seed=seed, crop="random")
-
-    batches = made()
-    steps = [4, 0, 2, 4, 1]
-    found = [batches.batch(step) for step in steps]
-    for step, batch in zip(steps, found, strict=True):
-        again = made().batch(step)
-        assert all(np.array_equal(again[name], batch[name]) for name in batch)
-        part = made().batch(step, slice(1, 3))  # those of one process of several
-        assert all(np.array_equal(part[name], batch[name][1:3]) for name in batch)
 
 
 def test_a_random_crop_begins_anywhere_as_often():
@@ -121,21 +111,6 @@ def test_lengths_hold_the_same_texts_in_shorter_batches(lengths, batch_size, see
     assert np.isclose(batches.efficiency, real / computed)
 
 
-def test_several_seeds_have_lengths_in_one_order():
-    """As ``training.fit`` needs them."""
-    texts = toy([*range(1, 40)])
-    widths = [
-        [
-            TextBatches(texts, 4, max_length=40, seed=seed, lengths=(10, 20, 40))
-            .batch(step)["tokens"]
-            .shape
-            for step in range(24)
-        ]
-        for seed in (0, 1)
-    ]
-    assert widths[0] == widths[1] and len(set(widths[0])) == 3
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -157,14 +132,40 @@ def test_options_out_of_range_are_refused(options, message):
         TextBatches(toy([12, 2]), whole.pop("batch_size"), **whole)
 
 
-def test_without_texts():
-    with pytest.raises(ValueError, match="expected at least one example"):
-        TextBatches(toy([3]).subset([]), 2, max_length=4, seed=0)
-
-
 @given(st.binary(max_size=60))
 def test_taylorshift_bytes_are_what_python_prints(text):
     found = taylorshift_bytes(text)
     assert found.decode() == str(text)
     assert found[:2] in (b"b'", b'b"') and found[-1:] == found[1:2]
     assert found.isascii() and eval(found) == text
+
+
+def labeled(texts):
+    labels = np.array([sum(text) % 3 for text in texts], np.int32)
+    return LabelledTexts("toy", ("a", "b", "c"), labels, tuple(texts))
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.integers(1, 40))
+def test_every_packed_text_stands_once_with_its_label(texts, length):
+    whole = labeled(texts)
+    batches = PackedTextBatches(whole, 2, length, seed=0)
+    found = collections.Counter()
+    for step in range(len(batches)):
+        batch = batches.batch(step)
+        assert batch["tokens"].shape == (2, length) and not batch["tokens"][~batch["mask"]].any()
+        for row, end in zip(*np.nonzero(batch["weight"]), strict=True):
+            own = batch["segment_ids"][row] == batch["segment_ids"][row, end]
+            own &= batch["mask"][row]
+            assert np.flatnonzero(own)[-1] == end
+            (label,) = {*batch["labels"][row][own].tolist()}
+            found[bytes(batch["tokens"][row][own].tolist()), label] += 1
+    assert found == collections.Counter(
+        (text[:length], label) for text, label in zip(texts, whole.labels.tolist(), strict=True)
+    )
+
+
+def test_what_cannot_be_packed():
+    with pytest.raises(ValueError, match="length must be at least 1"):
+        PackedTextBatches(labeled([b"a"]), 1, 0, seed=0)
+    with pytest.raises(ValueError, match="at least one"):
+        PackedTextBatches(labeled([b"a"]).subset([]), 1, 4, seed=0)

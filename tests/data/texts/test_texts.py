@@ -46,7 +46,7 @@ def test_trees_that_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataFormatError, match=r"0_1\.txt: expected a text of at least a byte, got"):
         load_texts(folder)
     (folder / "test" / "neg" / "0_1.txt").unlink()
-    monkeypatch.setattr(texts, "MOST_BYTES", 10)
+    monkeypatch.setattr(texts, "MAX_BYTES", 10)
     with pytest.raises(DataFormatError, match="expected texts of at most 10 bytes, got"):
         load_texts(folder)
     with pytest.raises(DataFormatError, match="expected texts in folders train/CLASS"):

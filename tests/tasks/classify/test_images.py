@@ -1,18 +1,15 @@
 """Images: what is read and drawn, scales, augmentation, what is refused."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from flax_linattn import cli, tasks
+from flax_linattn import tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
 from flax_linattn.tasks.classify import ImageConfig, ImageSpec
 from flax_linattn.tasks.classify.images.data import image_names
 from tests.data.images.samples import write_image_folder
-from tests.tasks.commands import SIZES, fail
+from tests.tasks.commands import SIZES
 
 TASK = tasks.get_task("image")
 DRAWN = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
@@ -84,22 +81,6 @@ def test_problems_that_no_data_say():
         problem = ImageSpec.from_json({**good.to_json(), **bad})
         with pytest.raises(ValueError, match=message):
             problem.check()
-
-
-def test_a_folder_that_is_not_there(tmp_path, capsys):
-    args = ["train", "image", "--folder", str(tmp_path / "none"), "--run", str(tmp_path / "run")]
-    assert str(tmp_path / "none") in fail(capsys, *args)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
-@pytest.mark.slow
-def test_tiny_imagenet_is_a_folder(tmp_path):
-    (archive,) = (Path(os.environ["FLAX_LINATTN_DATA"]) / "tiny_imagenet_subset").glob("*.tar.xz")
-    config = small(folder=archive)
-    problem = TASK.describe(TASK.load(config), config)
-    assert problem.image_shape == (64, 64, 3) and len(problem.classes) == 25
-    assert cli.main(["data", "info", "Tiny-ImageNet"]) == 0
 
 
 def test_files_that_are_no_images_are_counted(tmp_path, capsys):

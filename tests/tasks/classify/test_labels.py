@@ -169,11 +169,20 @@ def test_a_single_class_is_refused(name, tmp_path):
         load(kind, files)
 
 
-@pytest.mark.parametrize("task", ["sequence", "image"])
-def test_generated_parts_are_apart_and_stay_as_they_are(task):
-    sizes = {"epoch_size": 16, "validation_size": 8, "test_size": 8, "batch_size": 8}
+SIZES_OF_PARTS = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("sequence", RECIPE | SIZES_OF_PARTS),
+        ("image", RECIPE | SIZES_OF_PARTS),
+        ("symbols", {"base": 8, "batch_size": 8}),
+    ],
+)
+def test_generated_parts_are_apart_and_stay_as_they_are(task, options):
     of_task = tasks.get_task(task)
-    config = of_task.Config.of(**SMALL | RECIPE | sizes)
+    config = of_task.Config.of(**SMALL | options)
 
     def parts():
         source = of_task.load(config)

@@ -27,10 +27,6 @@ def apply_operation(operation: int, values: Sequence[int]) -> int:
 
     The median of an even number of values is the mean of the middle two, rounded down, as in Long
     Range Arena and in Nangia and Bowman's files; see ``GrownListOps`` for TaylorShift's.
-
-    Example:
-        >>> apply_operation(MED, [1, 9, 4, 6]), apply_operation(SM, [9, 3])
-        (5, 2)
     """
     if operation == MIN:
         return min(values)
@@ -48,13 +44,7 @@ def apply_operation(operation: int, values: Sequence[int]) -> int:
 
 
 def evaluate_listops(tokens: ArrayLike) -> int:
-    """The value of an expression.
-
-    Args:
-        tokens: Their numbers, see ``LISTOPS_TOKENS``, int [T].
-
-    Returns:
-        A digit.
+    """The value of an expression, a digit, from tokens int [T], indices into ``LISTOPS_TOKENS``.
 
     Raises:
         ValueError: It is no whole expression; the message names the place.

@@ -13,7 +13,6 @@ from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.sets.listops.expressions import (
     DIGITS,
     END,
-    LISTOPS_TOKENS,
     MAX,
     MED,
     MIN,
@@ -24,25 +23,13 @@ from flax_linattn.data.sets.listops.expressions import (
 
 
 class GeneratedListOps(abc.ABC):
-    """Expressions that are generated, see ``data.DrawnBatches``."""
+    """Expressions that are generated, see ``data.DrawnBatches``; their classes are the values."""
 
-    @property
-    def num_tokens(self) -> int:
-        """Different tokens, 17, whether all of them come or not."""
-        return len(LISTOPS_TOKENS)
-
-    @property
-    def num_classes(self) -> int:
-        """Values, 10."""
-        return DIGITS
+    num_classes = DIGITS
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Draws expressions.
-
-        Args:
-            rng: The source of chance.
-            rows: How many.
+        """Generates expressions.
 
         Returns:
             "tokens", int32 ``[rows, T]``; "mask", bool ``[rows, T]``, False at the padding behind;
@@ -54,13 +41,6 @@ class RandomIntegers:
     """Integers one by one, for loops that NumPy cannot take over.
 
     They come from a buffer of a generator's: a call of it for each one is slow.
-
-    Args:
-        rng: The generator.
-
-    Example:
-        >>> RandomIntegers(np.random.default_rng(0)).below(10) in range(10)
-        True
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -171,10 +151,10 @@ class SampledListOps(GeneratedListOps):
                 return value
 
 
-ATTEMPTS = 1000
+MAX_ATTEMPTS = 1000
 """Expressions that are begun for one that has the length."""
 
-SMALLEST = 4
+MIN_LENGTH = 4
 """Tokens of a list of two digits."""
 
 
@@ -215,7 +195,7 @@ class GrownListOps(GeneratedListOps):
     multiple_of: int = 1
 
     def __post_init__(self) -> None:
-        at_least(SMALLEST, 10**6, min_length=self.min_length)
+        at_least(MIN_LENGTH, 10**6, min_length=self.min_length)
         at_least(self.min_length, 10**6, max_length=self.max_length)
         at_least(1, 100, max_depth=self.max_depth)
         at_least(2, 1000, max_arguments=self.max_arguments)
@@ -233,7 +213,7 @@ class GrownListOps(GeneratedListOps):
             )
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Draws expressions of one length; see ``GeneratedListOps.draw``.
+        """Generates expressions of one length; see ``GeneratedListOps.draw``.
 
         Raises:
             ValueError: No expression has that length, as where lists have few values.
@@ -249,14 +229,14 @@ class GrownListOps(GeneratedListOps):
         return {"tokens": tokens, "mask": mask, "labels": labels}
 
     def _expression(self, randoms: RandomIntegers, length: int) -> tuple[list[int], int]:
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             root = self._grown(randoms, length)
             if root is not None:
                 tokens: list[int] = []
                 value = _write(root, tokens)
                 return tokens, value
         raise ValueError(
-            f"none of {ATTEMPTS:,} expressions grew to {length:,} tokens, with at most "
+            f"none of {MAX_ATTEMPTS:,} expressions grew to {length:,} tokens, with at most "
             f"{self.max_arguments} values a list; allow more, or another length."
         )
 
@@ -279,7 +259,7 @@ class GrownListOps(GeneratedListOps):
 
         root = new_list(length - 2, 1)
         taken = len(root) + 1
-        while taken < length - SMALLEST and digits:
+        while taken < length - MIN_LENGTH and digits:
             at = below(len(digits))
             parent, place, depth = digits[at]
             digits[at] = digits[-1]

@@ -70,7 +70,6 @@ class ImageSpec(LabelSpec):
     def check(self) -> None:
         """Types and sizes."""
         super().check()
-        at_least(1, num_classes=len(self.classes))
         if len(self.image_shape) != 3:
             raise ValueError(
                 f"expected image_shape as height, width and channels, got {self.image_shape}."

@@ -66,7 +66,7 @@ class ClassifySpec(LabelSpec):
     def check(self) -> None:
         """Types, sizes, and as many of each as there are channels."""
         super().check()
-        at_least(1, num_lengths=len(self.lengths), num_classes=len(self.classes))
+        at_least(1, num_lengths=len(self.lengths))
         for length in self.lengths:
             at_least(1, MAX_SEQUENCE_LENGTH, lengths=length)
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
@@ -90,14 +90,8 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
     def __init__(
         self, train: data.TimeSeriesDataset, test: data.TimeSeriesDataset, config: ClassifyConfig
     ) -> None:
-        of_data = config.data
-        super().__init__(
-            complete(train),
-            complete(test),
-            of_data.select_on,
-            of_data.validation_fraction,
-            config.seed,
-        )
+        split = (config.data.select_on, config.data.validation_fraction, config.seed)
+        super().__init__(train.name, complete(train), complete(test), *split)
         self.files = train, test
 
     @property

@@ -175,7 +175,6 @@ class SequenceSpec(LabelSpec):
         """Types, sizes, names."""
         super().check()
         choice(ALPHABETS, letters=self.letters)
-        at_least(1, num_classes=len(self.classes))
         at_least(1, MAX_SEQUENCE_LENGTH, max_length=self.max_length)
 
 
