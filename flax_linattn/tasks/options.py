@@ -19,6 +19,10 @@ from flax_linattn.tasks.files import as_name
 from flax_linattn.training import OptimizerOptions, make_optimizer
 
 
+class TooFewRowsError(OptionError):
+    """The data have too few rows for the options."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """A part of the options of a run; text where a path is asked for becomes one.

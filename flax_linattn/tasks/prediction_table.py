@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ import pandas as pd
 
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import join_cells
-from flax_linattn.storage import write_text, write_whole
+from flax_linattn.storage import write_whole
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 """Of files that hold a table."""
+ROWS_AT_ONCE = 10_000
+"""Rows that are held as text while a file is written."""
 
 
 def make_table(names: Sequence[str], columns: Sequence[Any]) -> pd.DataFrame:
@@ -111,9 +114,21 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
         with write_whole(path) as file:
             frame.astype(dict.fromkeys(periods, "str")).to_parquet(file, index=False)
         return
+    with write_whole(path) as file:
+        for line in _lines(frame, kind):
+            file.write(line.encode())
+
+
+def _lines(frame: pd.DataFrame, kind: str) -> Iterator[str]:
+    """The lines of a file, from a part of the rows at a time: not all are held as text."""
+    names, firsts = list(frame.columns), range(0, len(frame), ROWS_AT_ONCE)
+    parts = (plain_rows(frame.iloc[first : first + ROWS_AT_ONCE]) for first in firsts)
+    rows = itertools.chain.from_iterable(parts)
     if kind == ".csv":
-        lines = [join_cells(row) for row in (names, *plain_rows(frame))]
-    else:
-        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in plain_rows(frame)]
-    text = "\n".join(lines) + "\n"
-    write_text(path, "[\n" + ",\n".join(lines) + "\n]\n" if kind == ".json" else text)
+        yield from (f"{join_cells(row)}\n" for row in itertools.chain([names], rows))
+        return
+    begin, between, end = ("[\n", ",\n", "\n]\n") if kind == ".json" else ("", "\n", "\n")
+    yield begin
+    for number, row in enumerate(rows):
+        yield (between if number else "") + json.dumps(dict(zip(names, row, strict=True)))
+    yield end

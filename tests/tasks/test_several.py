@@ -83,6 +83,15 @@ def test_predictions_have_the_columns_of_nixtla_where_the_data_have(run_dir, sho
     assert len(found) == 99 * HORIZON and found["ds"].dtype.kind == "M"
 
 
+@pytest.mark.parametrize(("id_column", "targets"), [("unique_id", (0,)), ("shop", (0, 1))])
+def test_y_is_the_target_of_a_frame_of_nixtla(id_column, targets, tmp_path):
+    file = tmp_path / "panel.csv"
+    rows = [f"{name},2024-01-{day},{day}.5,{day % 3}\n" for name in "ab" for day in range(10, 30)]
+    file.write_text(f"{id_column},ds,y,price\n" + "".join(rows))
+    config = ForecastConfig.of(csv=file, id_column=id_column, horizon=1, input_length=2).resolve()
+    assert describe(load_panel(config), config).targets == targets
+
+
 def test_errors_are_those_of_the_definition(run_dir, shops):
     """Worked out from the file in float64, series by series and window by window."""
     report = json.loads((run_dir / "test.json").read_text())
@@ -286,7 +295,13 @@ def test_a_table_of_channels_becomes_one_of_series():
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ("a,2024-01-01,1\na,2024-01-02,2\n", {}, "too few training rows"),
+        (
+            "a,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,2\nb,2024-01-01,2\nb,2024-01-02,2\n",
+            {"horizon": 7, "input_length": 5},
+            r"long\.csv, whose longest series a has 3 rows, of which split=0\.7/0\.1/0\.2 makes 2 "
+            r"training rows; expected at least 12 for input_length=5 and horizon=7 \(57 rows in",
+        ),
+        ("a,2024-01-01,big\n", {}, "as static covariates are read by estimators.Forecaster alone"),
         ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected a series to train on"),
         ("a,2024-01-01,1\n", {"split": "60/20/20"}, "fewer rows than split"),
         ("a,2024-01-01,1\n", {"split": "60/20"}, "three parts such as"),

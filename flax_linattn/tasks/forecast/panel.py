@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.cells import split_cells
+from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
 from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
+from flax_linattn.tasks.options import TooFewRowsError
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 
@@ -28,6 +31,8 @@ MAX_NAMES = 5
 """Series that a note or an error names."""
 MAX_PLACES = 3
 """Places that a note names."""
+MAX_ROWS_PER_WINDOW = 100
+"""Rows per row of a window up to which an error names the number of rows that is enough."""
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -116,7 +121,7 @@ def panel_of(
         split_of: the parts of a series; raises OptionError where it is too short.
 
     Raises:
-        ValueError: one series is too short; no series is left.
+        ValueError: no series has enough rows for a window of each part.
     """
     kept, splits, short, empty = [], [], [], []
     for one in series:
@@ -146,17 +151,58 @@ def panel_of(
             "split.",
             "split",
         )
-    length = source.input_length or MIN_CONTEXT
-    needed = length + source.horizon
-    for which, part in enumerate(PARTS if source.is_panel else ()):  # one series raises
-        few = [
-            one.name
-            for one, split in zip(kept, splits, strict=True)
-            if split[which].stop - max(split[which].start - length, 0) < needed
-        ]
-        if few and any(split[which] for split in splits):
+    needed = (source.input_length or MIN_CONTEXT) + source.horizon
+    for which, part in enumerate(PARTS):
+        rows = [_window_rows(split, which, source.input_length or MIN_CONTEXT) for split in splits]
+        few = [one.name for one, count in zip(kept, rows, strict=True) if count < needed]
+        if len(few) == len(kept) and (which < 2 or any(split.test for split in splits)):
+            _check_windows(kept, splits, source, which)
+        elif few and source.is_panel and any(split[which] for split in splits):
             warnings.append(f"series too short for a {part} window of {needed} rows: {_named(few)}")
     return SeriesPanel(kept[0].name, tuple(kept), tuple(splits), tuple(warnings))
+
+
+def _window_rows(split: data.Split, which: int, length: int) -> int:
+    """The rows that windows of a part may lie in: its own, and the context of the first one."""
+    return split[which].stop - max(split[which].start - length, 0)
+
+
+def _check_windows(
+    series: Sequence[data.TimeSeries],
+    splits: Sequence[data.Split],
+    source: ForecastData,
+    which: int,
+) -> None:
+    """Refuses series none of which has a window of a part; a context to be chosen may be 1 row."""
+    length, horizon = source.input_length or 1, source.horizon
+    one, split = max(zip(series, splits, strict=True), key=lambda pair: pair[0].num_steps)
+    rows = _window_rows(split, which, length)
+    if rows >= length + horizon:
+        return
+
+    def fits(count: int) -> bool:
+        try:
+            parts = data.chronological_split(count, source.split)
+        except OptionError:
+            return False
+        tested = range(3 if parts.test else 2)
+        return all(_window_rows(parts, each, length) >= length + horizon for each in tested)
+
+    most = range(MAX_ROWS_PER_WINDOW * (length + horizon))
+    total = bisect.bisect_left(most, True, key=fits)
+    enough = f" ({total} rows in all)" if total < len(most) else ""
+    name = source.csv or one.name
+    longest = f", whose longest series {one.name} has" if len(series) > 1 else " has"
+    missing = length + horizon - rows
+    raise TooFewRowsError(
+        f"{name}{longest} {one.num_steps} rows, of which split={source.split} makes "
+        f"{len(split[which])} {PARTS[which]} rows; expected at least {len(split[which]) + missing} "
+        f"for input_length={length} and horizon={horizon}{enough}; give more rows, a smaller "
+        "horizon or input_length, or another split.",
+        "horizon",
+        "input_length",
+        "split",
+    )
 
 
 def read_series(
@@ -183,9 +229,7 @@ def read_series(
         whole = data.etth1()
         series = (whole if channels is None else whole.select(channels),)
     elif source.id_column:
-        series = data.load_long(
-            source.csv, id_column=source.id_column, channels=channels, **_reading_of(source)
-        )
+        series = _read_long(source, source.csv, channels)
     elif split_up and _is_tsf(source.csv):
         known = {one.name: one for one in data.load_tsf(source.csv)}
         for name in channels or ():
@@ -245,6 +289,25 @@ def _read_table(
         if error.options == ("channels",) and not unknown:  # of series that differ
             error.options = ("channels", "global_model")
         raise
+
+
+def _read_long(
+    source: ForecastData, path: Path, channels: Sequence[str] | None
+) -> tuple[data.TimeSeries, ...]:
+    try:
+        return data.load_long(
+            path, id_column=source.id_column, channels=channels, **_reading_of(source)
+        )
+    except DataFormatError as error:
+        if "id_column" not in error.options:
+            raise
+        # A cell that is no number: the advice to name the column of ids was followed.
+        text, _, _ = str(error).partition(", or that the column names the series")
+        raise DataFormatError(
+            f"{text}. Strings as static covariates are read by estimators.Forecaster alone; here "
+            "give a column of 0 and 1 for each string.",
+            *(name for name in error.options if name != "id_column"),
+        ) from None
 
 
 def _reading_of(source: ForecastData) -> dict[str, Any]:

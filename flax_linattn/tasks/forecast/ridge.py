@@ -32,10 +32,6 @@ MIN_GAIN = 0.01
 better: within less the simpler one is as good."""
 
 
-class NoWindowError(ValueError):
-    """Rows are too few for a window."""
-
-
 class Ridge(NamedTuple):
     """A linear map of a channel's past to its future: one for all channels, or one for each.
 
@@ -185,7 +181,7 @@ class _Spans:
         for spans, rows in zip(self._parts, (train, validation), strict=True):
             if not spans:
                 rows_of = f"rows {rows[0].start} to {rows[0].stop - 1}"
-                raise NoWindowError(
+                raise ValueError(
                     f"{rows_of if len(rows) == 1 else 'the rows'} have no window of "
                     f"input_length={input_length} and horizon={horizon}; give more rows, or a "
                     "shorter window."

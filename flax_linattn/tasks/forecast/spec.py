@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, choice, listed, same_number
 from flax_linattn.data.cells import split_cells
+from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.data.time_features import CIRCLES
 from flax_linattn.data.time_index import infer_frequency, parse_frequency, same_step, season_length
 from flax_linattn.tasks.files import checksum
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from flax_linattn.tasks.forecast.panel import SeriesPanel
 
 PARTS = ("training", "validation", "test")
+NIXTLA_TARGET = "y"
+"""The only target of a panel whose series ``unique_id`` names, as in Nixtla's libraries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,6 +365,8 @@ def _targets_of(
     """Indices of the channels to forecast."""
     if source.targets:
         targets = _indices(series, source.targets, "targets")
+    elif source.id_column == NIXTLA_ID and NIXTLA_TARGET in series.channels:
+        targets = (series.channels.index(NIXTLA_TARGET),)
     else:
         targets = tuple(i for i in range(len(series.channels)) if i not in known)
     if not targets or set(targets) & set(known):

@@ -35,6 +35,7 @@ from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
     SeriesPanel,
     load_panel,
+    name_notes,
     own_panel,
     series_of,
 )
@@ -43,6 +44,7 @@ from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, describe
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
+    context_notes,
     file_windows,
     forecast_each,
     part_windows,
@@ -194,7 +196,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         """
         series = series_of(run, file)
         ahead, note = forecast_each(run, series)
-        if note:
+        notes = [note] if note else []
+        if file is not None:  # training noted those of the run's own rows
+            of_each = [(series[p].name, context_notes(run, series[p])) for p in ahead]
+            notes += name_notes(of_each)
+        for note in notes:
             print(f"note: {note}", file=sys.stderr)
         series, forecasts = tuple(series[place] for place in ahead), [*ahead.values()]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])

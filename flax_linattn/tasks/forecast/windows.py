@@ -21,7 +21,7 @@ from flax_linattn.data.time_index import continue_index
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, series_of
+from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, row_notes, series_of
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
@@ -135,25 +135,11 @@ def part_windows(
     """
     problems = [problem.of_series(one.name) for one in panel.series]
     arrays, begins = stack(panel.series, problems)
-    source = config.data
     for part in parts:
-        which = PARTS.index(part)
-        rows = [split[which] for split in panel.splits]
+        rows = [split[PARTS.index(part)] for split in panel.splits]
         seed = config.seed if part == "training" else None
-        stride = source.stride if part == "training" else 1
-        try:
-            yield PanelWindows(
-                problems, arrays, rows, config, seed=seed, stride=stride, begins=begins
-            )
-        except ValueError as error:
-            raise OptionError(
-                f"too few {part} rows ({len(panel.split[which])}): {error}; they depend on split "
-                f"({source.split}), input_length ({source.input_length}) and horizon "
-                f"({source.horizon}).",
-                "split",
-                "input_length",
-                "horizon",
-            ) from None
+        stride = config.data.stride if part == "training" else 1
+        yield PanelWindows(problems, arrays, rows, config, seed=seed, stride=stride, begins=begins)
 
 
 def file_windows(run: Run, file: Path) -> PanelWindows:
@@ -353,6 +339,36 @@ def forecast_after(
         )
     values = problem.in_units(outputs)
     return HorizonForecast(index, values if values.ndim == 3 else values[..., None])
+
+
+def context_notes(run: Run, series: data.TimeSeries) -> list[str]:
+    """Notes on the rows that the forecast after a series is made from, and on those it is for."""
+    problem, options = run.problem, run.config.data
+    observed, horizon = series, series.values[:0]
+    if problem.known_future:
+        observed = _observed(problem, series, options.horizon)
+        horizon = series.values[observed.num_steps :][: options.horizon]
+    rows = slice(max(observed.num_steps - options.input_length, 0), observed.num_steps)
+    lines = None if series.lines is None else series.lines[rows]
+    context = dataclasses.replace(
+        series, values=series.values[rows], index=series.index[rows], lines=lines
+    )
+    missing = [
+        problem.channels[which]
+        for which in problem.known_future
+        if which not in problem.static and np.isnan(horizon[:, which]).any()
+    ]
+    return [*row_notes(context), *horizon_notes({name: [series.name] for name in missing})]
+
+
+def horizon_notes(missing: Mapping[str, Sequence[str]], of_panel: bool = False) -> list[str]:
+    """Notes on known future covariates with missing values in the horizon of some series."""
+    return [
+        f"missing values of {name!r} in the horizon"
+        + (f" of series {listed(series, MAX_NAMES)}" if of_panel else "")
+        + " repeat the last known one"
+        for name, series in missing.items()
+    ]
 
 
 def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
