@@ -22,12 +22,7 @@ ROWS_AT_ONCE = 10_000
 
 
 def make_table(names: Sequence[str], columns: Sequence[Any]) -> pd.DataFrame:
-    """A data frame of columns [N] each: strings, integers, floats of their dtype, or times.
-
-    Args:
-        names: of the columns, of which two may be equal.
-        columns: arrays or indices.
-    """
+    """A data frame of columns [N] each: strings, integers, floats of their dtype, or times."""
     frame = pd.DataFrame(dict(enumerate(columns)))
     frame.columns = pd.Index(names)
     return frame
@@ -62,9 +57,6 @@ def _plain(value: Any) -> Any:
 def check_out(path: Path) -> None:
     """Refuses a file that no table can be written to, before anything is computed.
 
-    Raises:
-        ValueError: its name ends otherwise, or it is a folder.
-
     Example:
         >>> check_out(Path("forecast.xls"))
         Traceback (most recent call last):
@@ -86,14 +78,6 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
 
     A missing value is an empty cell of a .csv, and null in the others; a .json is a list of rows,
     a .jsonl a row a line.
-
-    Args:
-        path: the file; its folder is made.
-        frame: what the file is to hold, without its index.
-
-    Raises:
-        ValueError: as ``check_out``; or rows by name would lose one of two columns of one name.
-        OSError: the file cannot be written.
 
     Example:
         >>> import tempfile

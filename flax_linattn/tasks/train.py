@@ -282,22 +282,6 @@ def fit_data(
     """Trains a model on data in memory and selects its parameters, on one device.
 
     Task, model, objective and loop are those of ``train``; nothing is tested.
-
-    Args:
-        task: whose model it is.
-        config: the run's options; those that name files are only stored.
-        data: as ``task.load`` gives them.
-        run_dir: a folder for the run, which the commands then know; default a temporary one, of
-            which nothing stays.
-        init_run: as in ``train``.
-
-    Returns:
-        The run, with the data in it.
-
-    Raises:
-        ValueError: options or data that do not fit; the folder holds a run.
-        training.NonFiniteLossError: the loss was not finite.
-        training.Interrupted: a signal came.
     """
     task.check(config, training.ONE_DEVICE)
     given = InitRun.of(init_run)

@@ -676,7 +676,7 @@ def test_new_rows_that_are_too_few_to_continue_say_so(run_dir, csv, tmp_path, ca
     few.write_text("\n".join(csv.read_text().splitlines()[:9]))
     args = ["--csv", str(few), "--from", str(run_dir), "--run", str(tmp_path / "run")]
     message = fail(capsys, "train", "forecast", *args)
-    assert "few.csv has 8 rows" in message and "(31 rows in all)" in message
+    assert "few.csv has 8 rows" in message and " rows in all); give more" in message
     assert f"A run that continues {run_dir} is trained, selected and tested on these" in message
 
 

@@ -60,33 +60,15 @@ def backtest(
 
     A fold is forecast from each of its rows, and from the last one before it, as far as the horizon
     lies in it, by the run's model from windows; with ``carry`` by one stream over all rows from the
-    first on; with ``refit`` by a model trained again on all rows before the fold, with the
-    options and the seed of the run, whose share of these rows selects its parameters.
+    first on, which looks back on ``context`` rows; with ``refit`` by a model trained again on all
+    rows before the fold, for ``epochs``, with the options and seed of the run, whose share of these
+    rows selects its parameters.
 
     It is compared with the baselines of ``evaluate``: the ridge of the rows that the model learned
     from, and without ``refit`` also one fitted again before each fold (``refitted_ridge``). Errors
     are on values scaled by the training rows of the run, in all folds.
 
     All is kept in the folder ``backtest`` of the run. What is finished is not done again.
-
-    Args:
-        run_dir: the run folder; of several seeds in it the best by validation.
-        folds: how many.
-        refit: train again before each fold.
-        carry: forecast by a stream.
-        context: of the stream, as ``ForecastStream`` takes it.
-        epochs: of the trainings; default those of the run.
-        progress: show that of the trainings.
-        parallel: their devices; default all.
-
-    Returns:
-        Means over the folds and their sample standard deviations (``_sd``), in how many the model
-        is ahead of each baseline, and the folds as the table ``by_fold``.
-
-    Raises:
-        ValueError: an option is out of range; the run's rows have changed; it cannot stream.
-        FileNotFoundError: the run or its data are missing.
-        training.Interrupted: a signal came while a model was trained; the same call goes on.
     """
     at_least(1, folds=folds)
     mode = _mode(refit, carry, context, epochs)

@@ -38,13 +38,6 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     - ``ridge_maps`` are those of ``fit_ridge``.
     - ``stride`` leaves out training windows where all of them would take longer than the time
       limit: those of long series overlap, and are nearly the same.
-
-    Args:
-        panel: the series.
-        config: the run's options.
-
-    Raises:
-        ValueError: as ``describe``; no context fits.
     """
     if not config.open_choices:
         return config, []
@@ -127,10 +120,6 @@ def seasonal_lag(rows: Sequence[NDArray]) -> int:
 
 def context_lengths(season: int, most: int) -> list[int]:
     """Context lengths to compare: multiples of a season within bounds.
-
-    Args:
-        season: rows.
-        most: rows of the longest.
 
     Example:
         >>> context_lengths(24, 400), context_lengths(7, 100), context_lengths(1440, 400)

@@ -37,14 +37,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class SeriesPanel(NamedTuple):
-    """The data of a run: one series, or several with the same channels.
-
-    Attributes:
-        name: of the data.
-        series: each with its own times and length.
-        splits: the rows of each part, for each series.
-        warnings: about series that are left out, or too short for windows.
-    """
+    """The data of a run: one series, or several with the same channels."""
 
     name: str
     series: tuple[data.TimeSeries, ...]
@@ -90,12 +83,7 @@ class SeriesPanel(NamedTuple):
 
 
 def load_panel(config: ForecastConfig) -> SeriesPanel:
-    """The series of a run, and their parts; of several those without training values are left out.
-
-    Raises:
-        ValueError: as ``read_series``; a split that does not fit; no series is left.
-        FileNotFoundError: there is no such file.
-    """
+    """The series of a run and their parts, without series that have no training values."""
     source = config.data
     data.chronological_split(10**15, source.split)  # refuses one that fits no series
 
@@ -113,16 +101,7 @@ def panel_of(
     source: ForecastData,
     split_of: Callable[[data.TimeSeries], data.Split],
 ) -> SeriesPanel:
-    """A panel of series with their parts; of several those without training values are left out.
-
-    Args:
-        series: one, or those of a global model.
-        source: options.
-        split_of: the parts of a series; raises OptionError where it is too short.
-
-    Raises:
-        ValueError: no series has enough rows for a window of each part.
-    """
+    """A panel of series with their parts; of several those without training values are left out."""
     kept, splits, short, empty = [], [], [], []
     for one in series:
         try:
@@ -173,7 +152,7 @@ def _check_windows(
     source: ForecastData,
     which: int,
 ) -> None:
-    """Refuses series none of which has a window of a part; a context to be chosen may be 1 row."""
+    """Refuses series none of which has a window of a part; one to be chosen may be of 1 row."""
     length, horizon = source.input_length or 1, source.horizon
     one, split = max(zip(series, splits, strict=True), key=lambda pair: pair[0].num_steps)
     rows = _window_rows(split, which, length)
@@ -210,14 +189,9 @@ def read_series(
 ) -> tuple[data.TimeSeries, ...]:
     """The series of a file, each with its own times and length.
 
-    Args:
-        source: with ``id_column``, those of a long table; with ``global_model`` each channel of a
-            table, or series of a ``.tsf`` file, whose only channel is ``value``; else one series.
-        channels: to read, but with ``global_model``; default those that the options choose.
-
-    Raises:
-        ValueError: a damaged file, an unknown series or channel, or a value beyond float32.
-        FileNotFoundError: there is no such file.
+    With ``id_column`` those of a long table; with ``global_model`` each channel of a table, or
+    series of a ``.tsf`` file, whose only channel is ``value``; else one. Channels are all by
+    default.
     """
     split_up = source.global_model and not source.id_column
     if split_up or channels is None:
@@ -254,11 +228,7 @@ def read_series(
 
 
 def with_frequency(series: data.TimeSeries, freq: str) -> data.TimeSeries:
-    """A series with the frequency that the options give, if they do.
-
-    Raises:
-        ValueError: its rows have no times, or none follows another by that frequency.
-    """
+    """A series with the frequency that the options give, if they do."""
     if not freq:
         return series
     if series.times is None:
@@ -334,12 +304,7 @@ def _check_float32(path: Path, series: data.TimeSeries) -> None:
 
 
 def series_of(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]:
-    """The series of a run's own file, or of another one, with the run's channels.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        ValueError: as ``read_series``; or other times than those that the run was trained on.
-    """
+    """The series of a run's own file, or of another one, with the run's channels."""
     series = _read(run, file)
     for one in series:
         run.problem.check_fits(one)
@@ -358,12 +323,7 @@ def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
 
 
 def own_panel(run: Run) -> SeriesPanel:
-    """The series that a run was trained and tested on, split as they were.
-
-    Raises:
-        FileNotFoundError: the run's file is missing.
-        ValueError: its rows have changed.
-    """
+    """The series that a run was trained and tested on, split as they were."""
     if run.data is not None:
         panel: SeriesPanel = run.data
         return panel
@@ -423,12 +383,7 @@ def row_notes(series: data.TimeSeries) -> list[str]:
 
 
 def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
-    """Notes on times, on missing values and what may stand for them, and on outliers.
-
-    Args:
-        series: as it was read, with a value in each channel.
-        stop: the first row that no part of the split has.
-    """
+    """Notes on times, on missing values and what may stand for them, and on outliers."""
     found = []
     if series.time_zone is not None:
         zone, first = series.time_zone, series.index[0]

@@ -31,16 +31,9 @@ NIXTLA_TARGET = "y"
 
 @dataclasses.dataclass(frozen=True)
 class SeriesInfo:
-    """One of the series that a global model learned from.
+    """A series that a global model learned from: scale of each channel, split, MASE divisors.
 
-    Attributes:
-        name: of the series.
-        mean: of its training rows, one number for each channel.
-        std: standard deviation likewise.
-        split: the rows of each part, as in ``ForecastSpec``.
-        seasonal: mean absolute difference of training values a season apart, for each target, in
-            the units of the file: the divisor of MASE. None where there is none, or it is 0.
-        checksum: of those rows.
+    ``seasonal`` is ``seasonal_scale`` of each target; ``checksum`` that of the rows of the split.
     """
 
     name: str
@@ -302,12 +295,7 @@ class ForecastSpec(DataSpec):
 
 
 def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
-    """What a run has to know of its series; the scale of each is that of its training rows.
-
-    Raises:
-        ValueError: an unknown channel; a part without a target value, or a channel without a
-            training value; series whose rows are not equally far apart.
-    """
+    """What a run has to know of its series; the scale of each is that of its training rows."""
     source, first = config.data, panel.series[0]
     known, freq = _known_of(first, source), _common_frequency(panel.series)
     pairs = list(zip(panel.series, panel.splits, strict=True))
@@ -397,11 +385,7 @@ def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...
 def static_channels(
     rows: Sequence[NDArray[np.float64]], channels: Sequence[int]
 ) -> tuple[int, ...]:
-    """Those of some channels that never change within a series.
-
-    Args:
-        rows: of each series, [T, channels]; NaN = missing.
-        channels: indices of the channels.
+    """Those of some channels that never change within the rows [T, C] of a series; NaN = missing.
 
     Example:
         >>> static_channels([np.array([[1.0, 3.0], [2.0, np.nan]]), np.array([[4.0, 5.0]])], [0, 1])
@@ -483,14 +467,8 @@ def _scales(
 def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | None, ...]:
     """The divisor of MASE (Hyndman and Koehler, 2006): mean absolute seasonal differences.
 
+    Of each channel of the training rows [T, C], NaN = missing; None where all differences are 0.
     Where no pair of values a season apart is known, neighbors are used, as in the Monash archive.
-
-    Args:
-        values: float64 [T, C], of the training rows; NaN = missing.
-        season: rows.
-
-    Returns:
-        One for each channel; None where there is no difference, or all are 0.
 
     Example:
         >>> seasonal_scale(np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]]), season=2)

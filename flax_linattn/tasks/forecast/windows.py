@@ -30,15 +30,10 @@ from flax_linattn.typing import Array
 def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDArray]:
     """The arrays that a model receives of a series.
 
-    Args:
-        series: with the channels of the run.
-        problem: of the series.
-
-    Returns:
-        ``values``, float32 [T, inputs]: the channels, in which a missing value repeats the last
-        known one, or the training mean if there is none, and the circles of the calendar after
-        them. Where a value is missing ``known``, bool [T, inputs]. With missing-value flags
-        ``missing``, float32 [T, inputs], 1 = missing. ``marks`` of the calendar, if there are any.
+    ``values``, float32 [T, inputs]: the channels, in which a missing value repeats the last known
+    one, or the training mean if there is none, and the circles of the calendar after them. Where a
+    value is missing ``known``, bool [T, inputs]. With missing-value flags ``missing``, float32 [T,
+    inputs], 1 = missing. ``marks`` of the calendar, if there are any.
     """
     filled = series.fill_forward(problem.standardizer.mean)
     try:
@@ -63,20 +58,9 @@ def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDA
 
 
 class PanelWindows(data.Windows):
-    """Windows of the series of a panel, each scaled by its own training rows.
+    """Windows of the series of a panel, each scaled by its own training rows; see ``stack``.
 
-    Args:
-        problems: of each series, see ``ForecastSpec.of_series``.
-        arrays: of all series, one after the other, see ``stack``.
-        parts: of each series, the rows that horizons lie in, counted from its first one.
-        config: the run's options.
-        seed: as in ``data.Windows``.
-        stride: as there.
-        begins: the first row of each series.
-
-    Attributes:
-        problems: as given.
-        parts: as given.
+    The rows of ``parts``, in which horizons lie, are counted from the first row of each series.
     """
 
     def __init__(
@@ -122,17 +106,7 @@ def part_windows(
     problem: ForecastSpec,
     parts: Sequence[str] = PARTS,
 ) -> Iterator[PanelWindows]:
-    """Windows whose horizons lie in each part; those of training in a random order.
-
-    Args:
-        panel: the series.
-        config: the run's options.
-        problem: what it learned of them.
-        parts: those of ``PARTS`` to give.
-
-    Raises:
-        ValueError: no series has a window of a part.
-    """
+    """Windows whose horizons lie in each part; those of training in a random order."""
     problems = [problem.of_series(one.name) for one in panel.series]
     arrays, begins = stack(panel.series, problems)
     for part in parts:
@@ -147,10 +121,6 @@ def file_windows(run: Run, file: Path) -> PanelWindows:
 
     A series that the run knows has its scale; an unknown one that of its first ``input_length``
     rows, which no window forecasts.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        ValueError: as ``series_of``; or no series has enough rows.
     """
     series, length = series_of(run, file), run.config.data.input_length
     problems = [run.problem.for_series(one, length) for one in series]
@@ -177,13 +147,10 @@ def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
 
 
 class WindowBatch(NamedTuple):
-    """A batch of windows, and the truth.
+    """A batch of windows [B, L + H, ...], the real ones first, and the truth of these.
 
-    Attributes:
-        arrays: the windows [B, L + H, ...], the real ones first.
-        last: the last row of the context of each [B].
-        owners: the series of each [B], from 0.
-        truth: the targets of the real ones [N, H, targets], NaN where they are not known.
+    ``last`` [B] is the last row of the context, ``owners`` [B] the series, ``truth`` [N, H,
+    targets] has NaN where it is not known.
     """
 
     arrays: dict[str, NDArray]
@@ -237,13 +204,9 @@ def _outputs(
 
 
 class HorizonForecast(NamedTuple):
-    """A forecast of the rows after a series.
+    """A forecast of the rows after a series, in its units: float64 [H, targets, 1 + Q].
 
-    Attributes:
-        row_index: of these rows [H], as that of the series; None where a single row has no
-            frequency.
-        values: float64 [H, targets, 1 + Q], in the units of the series: the mean, and then the
-            quantiles, if there are any.
+    The mean comes first, then any quantiles. No index where a single row has no frequency.
     """
 
     row_index: pd.Index | None
@@ -264,20 +227,10 @@ def forecast_each(
     series: Sequence[data.TimeSeries],
     future: Sequence[Mapping[str, NDArray[np.float64]]] | None = None,
 ) -> tuple[dict[int, HorizonForecast], str]:
-    """The forecasts from the last rows of several series.
+    """The forecasts after several series by their places, and a note on those left out, or "".
 
-    Series with fewer rows than the context length are left out, but not where all are.
-
-    Args:
-        run: the trained run. A series that it does not know has the scale of all its rows.
-        series: with its channels.
-        future: of each, as of ``forecast_after``.
-
-    Returns:
-        The forecasts by the place of the series, and a note on those left out, or "".
-
-    Raises:
-        ValueError: as ``forecast_after``.
+    Series with fewer rows than the context length are left out, but not where all are. One that the
+    run does not know has the scale of all its rows.
     """
     length = run.config.data.input_length
     short = [one.name for one in series if one.num_steps < length]
@@ -298,16 +251,10 @@ def forecast_each(
 def forecast_after(
     run: Run, series: data.TimeSeries, future: Mapping[str, NDArray[np.float64]] | None = None
 ) -> HorizonForecast:
-    """The forecast from the last row of a series.
+    """The forecast from the last row of a series, of a run whose data spec is that of the series.
 
-    Args:
-        run: the trained run, whose problem is that of the series.
-        series: with its channels, in their order.
-        future: the channels that are known for the horizon, float64 [H] by name; a static one that
-            is not there keeps its last value. Default: the last rows of the series hold them.
-
-    Raises:
-        ValueError: the series has fewer rows than the context length; or NaN comes out.
+    ``future`` has the channels known for the horizon, float64 [H] by name; a static one that is not
+    there keeps its last value. By default the last rows of the series hold them.
     """
     problem, options = run.problem, run.config.data
     length, horizon = options.input_length, options.horizon
