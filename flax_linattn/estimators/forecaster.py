@@ -23,7 +23,6 @@ from flax_linattn.registry import get_task
 from flax_linattn.storage import write_whole
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
-    MAX_NAMES,
     name_notes,
     panel_of,
     read_series,
@@ -33,7 +32,7 @@ from flax_linattn.tasks.forecast.panel import (
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
-from flax_linattn.tasks.forecast.windows import forecast_each, rows_after
+from flax_linattn.tasks.forecast.windows import forecast_each, horizon_notes, rows_after
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
@@ -366,12 +365,8 @@ def _missing_ahead(
         for name, values in known.items():
             if np.isnan(values).any():
                 missing.setdefault(name, []).append(repr(one.name))
-    return [
-        f"missing values of {name!r} in the horizon"
-        + ("" if history.ids is None else f" of series {listed(names, MAX_NAMES)}")
-        + " repeat the last known one; pass them in X_future"
-        for name, names in missing.items()
-    ]
+    notes = horizon_notes(missing, of_panel=history.ids is not None)
+    return [f"{note}; pass them in X_future" for note in notes]
 
 
 def _keep(path: Path, history: History, source: ForecastData) -> None:
