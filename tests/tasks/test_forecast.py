@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
 from flax import nnx
 
@@ -167,24 +166,6 @@ def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
     assert found[..., 0].tolist() == [[6, 7, 8, 9, 6], [2, 0, 1, 2, 2]]
 
 
-@pytest.mark.parametrize(
-    ("freq", "season"),
-    [
-        ("5min", 288),
-        ("h", 24),
-        ("D", 7),
-        ("B", 5),
-        ("W-FRI", 52),
-        ("ME", 12),
-        ("QS-JAN", 4),
-        (None, 1),
-    ],
-)
-def test_seasons_of_usual_frequencies(run_dir, freq, season):
-    problem = tasks.load_run(run_dir).problem
-    assert dataclasses.replace(problem, freq=freq).season == season
-
-
 @pytest.fixture(scope="module")
 def patch_run(csv, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "patch"
@@ -237,11 +218,6 @@ def test_patches_learn_from_their_ends(patch_run, csv):
     np.testing.assert_allclose(found, error(11), rtol=1e-5)
     found, _ = loss(run.model, batch, jax.random.key(0))
     np.testing.assert_allclose(found, np.mean([error(11), error(6)]), rtol=1e-5)
-
-
-def test_evaluate_forecasts_all_of_another_file(run_dir, csv, capsys):
-    assert cli.main(["evaluate", str(run_dir), "--test-file", str(csv)]) == 0
-    assert f"num_test_windows              {ROWS - INPUT - HORIZON + 1}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("context", [0, 12, pytest.param(8, marks=pytest.mark.slow)])
@@ -569,16 +545,6 @@ def test_data_that_are_gone_are_told(copied, capsys):
     )
 
 
-def test_fewer_rows_are_refused_and_leave_a_run_as_it_is(copied, capsys):
-    folder, own = copied
-    own.write_text("".join(own.read_text().splitlines(keepends=True)[:-5]))
-    before = {name: (folder / name).read_bytes() for name in ("config.json", "problem.json")}
-    message = fail(capsys, "train", "forecast", "--run", str(folder), "--resume", "--epochs", "3")
-    assert "the data are not those that the run" in message
-    assert before == {name: (folder / name).read_bytes() for name in before}
-    assert "the data of the run have changed since" in fail(capsys, "evaluate", str(folder))
-
-
 @pytest.mark.usefixtures("no_figures", "no_steps")
 def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     path = tmp_path / "still.csv"
@@ -902,12 +868,3 @@ def test_parts_without_any_value_are_refused_before_training(tmp_path, capsys):
     message = one_line(fail(capsys, *args, "--targets", "load", "--split", "60/20/20"))
     assert "the test rows (80 to 99) have no value of load" in message
     assert not (tmp_path / "run").exists()
-
-
-def test_months_are_steps_whatever_their_days():
-    times = pd.date_range("2020-01-01", "2021-12-01", freq="MS")
-    series = data.TimeSeries("months", np.ones((len(times), 1)), ("x",), times)
-    assert series.num_gaps == 0
-    assert dataclasses.replace(
-        series, values=series.values[1:], index=times.delete(5)
-    ).num_gaps == 1  # fmt: skip

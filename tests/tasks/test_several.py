@@ -129,37 +129,6 @@ def test_errors_are_those_of_the_definition(run_dir, shops):
     assert [row["series"] for row in report["series"]][:1] == [report["best_series"]]
 
 
-def test_the_ridge_is_one_map_of_all_series(run_dir, shops):
-    """Solved from the file in float64, series by series; its strength by the validation rows."""
-    report = json.loads((run_dir / "test.json").read_text())
-    parts = {name: ([], []) for name in data.Split._fields}
-    for one in data.load_long(shops, id_column="shop"):
-        if one.name == "s3":
-            continue
-        values = one.values[:, 0]
-        split = data.chronological_split(len(values))
-        train = values[: split.train.stop]
-        scaled = (values - train.mean()) / train.std()
-        for part, rows in split._asdict().items():
-            for end in range(max(rows.start, INPUT), rows.stop - HORIZON + 1):
-                last = scaled[end - 1]
-                parts[part][0].append(scaled[end - INPUT : end] - last)
-                parts[part][1].append(scaled[end : end + HORIZON] - last)
-    train, validation, test = ([np.array(of) for of in parts[name]] for name in parts)
-    gram = train[0].T @ train[0]
-    kernels = [
-        np.linalg.solve(gram + s * np.trace(gram) / INPUT * np.eye(INPUT), train[0].T @ train[1])
-        for s in np.logspace(-4, 1, 11)
-    ]
-    errors = [np.square(validation[1] - validation[0] @ kernel).mean() for kernel in kernels]
-    error = test[1] - test[0] @ kernels[int(np.argmin(errors))]
-    np.testing.assert_allclose(report["ridge_validation_mse"], min(errors), rtol=1e-4)
-    np.testing.assert_allclose(report["ridge_mse"], np.square(error).mean(), rtol=1e-4)
-    np.testing.assert_allclose(report["ridge_mae"], np.abs(error).mean(), rtol=1e-4)
-    told = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
-    np.testing.assert_allclose(report["validation_mse"], told["validation_mse"], rtol=1e-5)
-
-
 def test_what_a_run_remembers_of_each_series(run_dir, shops):
     problem = tasks.load_run(run_dir).problem
     assert isinstance(problem, ForecastSpec) and len(problem.members) == 100
