@@ -106,23 +106,17 @@ class Initializer:
         for model, run in zip(new, self._runs, strict=True):
             state = _variables(model)
             wanted, found = named_leaves(state), named_leaves(_variables(run.model))
-            shapes = {
-                name: tuple(
-                    signature_of(of[name]) if name in of else "nothing" for of in (wanted, found)
-                )
-                for name in wanted | found
-            }
+            expected, got = (
+                {name: signature_of(leaf) for name, leaf in of.items()} for of in (wanted, found)
+            )
             self.reinitialized = [
-                f"{name}: expected {expected}, found {got}"
-                for name, (expected, got) in shapes.items()
-                if expected != got
+                f"{n}: expected {expected.get(n, 'nothing')}, found {got.get(n, 'nothing')}"
+                for n in wanted | found
+                if expected.get(n) != got.get(n)
             ]
             if self.reinitialized and not self._init.reinitialize_mismatched:
                 raise self._mismatch(len(wanted))
-            leaves = [
-                found[name] if len(set(shapes[name])) == 1 else leaf
-                for name, leaf in wanted.items()
-            ]
+            leaves = [found[n] if got.get(n) == expected[n] else leaf for n, leaf in wanted.items()]
             nnx.update(model, jax.tree.unflatten(jax.tree.structure(state), leaves))
 
     def opt_state(self, optimizer: optax.GradientTransformation, model: nnx.Module) -> Any:

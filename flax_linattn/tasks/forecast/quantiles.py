@@ -139,10 +139,15 @@ def corrections(run: Run, windows: data.Windows) -> NDArray[np.float32]:
 
     Each level of each step and target by itself, on standardized values.
     """
-    outputs, levels = compile_outputs(run), run.config.model.levels
-    errors = _errors_on(run, windows, lambda batch: np.asarray(outputs(batch.arrays))[..., 1:])
-    of_each = [offsets(errors[..., which], level) for which, level in enumerate(levels)]
-    return np.stack(of_each, axis=-1).astype(np.float32)
+    errors = np.moveaxis(_errors_on(run, windows, _quantiles_of(run)), -1, 0)
+    of_each = map(offsets, errors, run.config.model.levels)
+    return np.stack([*of_each], axis=-1).astype(np.float32)
+
+
+def _quantiles_of(run: Run) -> Forecast:
+    """The quantiles [B, H, targets, Q] of a run's model."""
+    outputs = compile_outputs(run)
+    return lambda batch: np.asarray(outputs(batch.arrays))[..., 1:]
 
 
 def _errors_on(run: Run, windows: data.Windows, forecast: Forecast) -> NDArray[np.float32]:
@@ -160,8 +165,7 @@ def score_quantiles(run: Run, windows: PanelWindows) -> dict[str, Any]:
     """The scores of a run's quantiles on windows, as ``test_crps`` and so on; empty without any."""
     if not run.config.model.levels:
         return {}
-    outputs = compile_outputs(run)
-    scores = _scores(run, windows, lambda batch: np.asarray(outputs(batch.arrays))[..., 1:])
+    scores = _scores(run, windows, _quantiles_of(run))
     return {f"test_{name}": value for name, value in scores.items()}
 
 

@@ -108,9 +108,7 @@ class ForecastSpec(DataSpec):
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:
             scale = previous.of_series(self.dataset).standardizer
-        for index, member in enumerate(members):
-            if refit_scales:
-                continue
+        for index, member in enumerate(() if refit_scales else spec.members):
             own = known.get(member.name, member)
             mean, std = list(own.mean), list(own.std)
             if own is member:  # all series share the scale of known future covariates
@@ -171,11 +169,7 @@ class ForecastSpec(DataSpec):
         return tuple(self.of_series(member.name) for member in self.members) or (self,)
 
     def in_units(self, standardized: NDArray) -> NDArray[np.float64]:
-        """Standardized values of the targets in the units of the file.
-
-        Args:
-            standardized: [H, targets], or with quantiles [H, targets, 1 + Q].
-        """
+        """Standardized targets [H, targets], or [H, targets, 1 + Q], in the units of the file."""
         targets = list(self.targets)
         std, mean = self.standardizer.std[targets], self.standardizer.mean[targets]
         if standardized.ndim == 3:
@@ -191,34 +185,28 @@ class ForecastSpec(DataSpec):
         """
         if not self.members:
             return self
-        for member in self.members:
-            if member.name == name:
-                scale = data.Standardizer(np.array(member.mean), np.array(member.std))
-                split, rows = member.split, member.checksum
-                break
-        else:
-            scale, split, rows = standardizer or self.standardizer, ((0, 0),) * 3, ""
+        scale, rows = standardizer or self.standardizer, ""
+        split: tuple[tuple[int, int], ...] = ((0, 0),) * len(PARTS)
+        for own in self.members:
+            if own.name == name:
+                scale = data.Standardizer(np.array(own.mean), np.array(own.std))
+                split, rows = own.split, own.checksum
         return dataclasses.replace(
             self, dataset=name, standardizer=scale, split=split, checksum=rows, members=()
         )
 
     def for_series(self, series: data.TimeSeries, num_rows: int | None = None) -> Self:
-        """As ``of_series``; an unknown series is scaled by its first rows.
+        """As ``of_series``; an unknown series is scaled by its first rows, by default all.
 
-        Args:
-            series: the series.
-            num_rows: how many of its rows give the scale; default all. A channel without a value in
-                them has the median scale of the run's series.
+        A channel without a value in them has the median scale of the run's series.
         """
         if not self.members or any(member.name == series.name for member in self.members):
             return self.of_series(series.name)
         values = series.values[:num_rows]
         empty = np.isnan(values).all(axis=0)
         rows = dataclasses.replace(series, values=np.where(empty, 0.0, values), index=None)
-        found, usual = (
-            data.Standardizer.fit([rows.fill_forward().values], ddof=0),
-            self.standardizer,
-        )
+        found = data.Standardizer.fit([rows.fill_forward().values], ddof=0)
+        usual = self.standardizer
         # Known future covariates are compared between series, so all share one scale of them.
         shared = empty | np.isin(np.arange(len(self.channels)), self.known_future)
         scale = data.Standardizer(
@@ -227,11 +215,10 @@ class ForecastSpec(DataSpec):
         return self.of_series(series.name, scale)
 
     def check_fits(self, series: data.TimeSeries) -> None:
-        """Refuses a series with other times than those that the run was trained on.
+        """Refuses a series whose times have another frequency, or a zone where the run's have none.
 
         Raises:
-            ValueError: its rows are further apart; or the run uses times, and the series has none,
-                or times without a zone where the run's have one, or the other way round.
+            ValueError: It has; or the run uses times, and the series has none.
         """
         features = tuple(dict.fromkeys((*self.marks, *self.calendar)))
         if features and series.times is None:
@@ -287,8 +274,7 @@ class ForecastSpec(DataSpec):
             at_least(begin, end=end)
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
         for member in self.members:
-            same_number(channels=self.channels, mean=member.mean)
-            same_number(channels=self.channels, std=member.std)
+            same_number(channels=self.channels, mean=member.mean, std=member.std)
             same_number(targets=self.targets, seasonal=member.seasonal)
             same_number(split=member.split, parts=PARTS)
             data.Standardizer(np.array(member.mean), np.array(member.std))
@@ -297,7 +283,7 @@ class ForecastSpec(DataSpec):
 def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
     """What a run has to know of its series; the scale of each is that of its training rows."""
     source, first = config.data, panel.series[0]
-    known, freq = _known_of(first, source), _common_frequency(panel.series)
+    known = _indices(first, source.known_future, "known_future")
     pairs = list(zip(panel.series, panel.splits, strict=True))
     train = [one.values[: split.train.stop] for one, split in pairs]
     scales = _scales(panel, train, known)
@@ -305,7 +291,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         dataset=panel.name,
         channels=first.channels,
         targets=_targets_of(first, source, known),
-        freq=freq,
+        freq=_common_frequency(panel.series),
         marks=_marks_of(panel.series, source),
         standardizer=data.Standardizer(
             np.median([scale.mean for scale in scales], axis=0),
@@ -367,15 +353,10 @@ def _targets_of(
     return targets
 
 
-def _known_of(series: data.TimeSeries, source: ForecastData) -> tuple[int, ...]:
-    """Indices of the known future covariates."""
-    return _indices(series, source.known_future, "known_future") if source.known_future else ()
-
-
 def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...]:
     """Indices of the channels that an option names."""
     try:
-        chosen = series.select(split_cells(names)).channels
+        chosen = series.select(split_cells(names)).channels if names else ()
     except OptionError as error:
         error.options = (option,)
         raise
@@ -409,20 +390,20 @@ def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[
 
 def _calendar_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
     """Parts of the calendar that the model receives for the horizon."""
-    untimed = [one.name for one in series if one.times is None]
-    if source.calendar_parts and untimed:
+    parts, untimed = source.calendar_parts, [one.name for one in series if one.times is None]
+    if parts and untimed:
         raise OptionError(
             f"known_calendar takes the times of rows, and {untimed[0]} has none; name their "
             "column, or leave it out.",
             "known_calendar",
             "time_column",
         )
-    if source.calendar_parts and all(one.freq is None for one in series):
+    if parts and all(one.freq is None for one in series):
         raise OptionError(
             "known_calendar takes the frequency of rows, which one row does not tell; give more.",
             "known_calendar",
         )
-    return source.calendar_parts
+    return parts
 
 
 def _common_frequency(series: Sequence[data.TimeSeries]) -> str | None:

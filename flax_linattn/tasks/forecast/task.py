@@ -83,7 +83,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             )
 
     def load(self, config: ForecastConfig) -> SeriesPanel:
-        """One series or several, and their parts."""
         return load_panel(config)
 
     def choose(
@@ -93,7 +92,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return choose(panel, config)
 
     def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
-        """Names, scales, calendar, and whether missing values are flagged."""
         return describe(panel, config)
 
     def about_data(self, panel: SeriesPanel, config: ForecastConfig) -> DataSummary:
@@ -106,7 +104,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def batches(
         self, panel: SeriesPanel, config: ForecastConfig, problem: ForecastSpec, spans: int
     ) -> training.Splits:
-        """Windows whose horizons lie in each part."""
         parts = PARTS if panel.split.test else PARTS[:2]
         return training.Splits(*part_windows(panel, config, problem, parts))
 
@@ -116,13 +113,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         problem: ForecastSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
-        """A ``models.Forecaster``, ``models.EncoderDecoder`` or ``models.PatchForecaster``."""
         return build_forecaster(config, problem, placement)
 
     def objective(
         self, config: ForecastConfig, problem: ForecastSpec, steps_per_epoch: int
     ) -> training.Objective:
-        """Mean square error, Adam."""
         return training.Objective(
             make_loss(config, problem),
             config.fit.make_optimizer(steps_per_epoch),
@@ -166,12 +161,10 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return windows
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Errors, and some forecasts as a figure."""
         assert isinstance(batches, PanelWindows)
         return evaluate_model(run, batches)
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Errors of the last observation, the last season, a ridge."""
         assert isinstance(batches, PanelWindows)
         return evaluate_baselines(run, batches)
 
@@ -224,7 +217,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return backtest(run_dir, **how)
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
-        """The forecast after each observation."""
         stream = ForecastStream(run, context=options.context, series=options.series)
         members = [member.name for member in run.problem.members]
         if options.series and options.series not in members:
