@@ -32,7 +32,7 @@ from flax_linattn.tasks.forecast.panel import (
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
-from flax_linattn.tasks.forecast.windows import forecast_each, rows_after
+from flax_linattn.tasks.forecast.windows import forecast_each, horizon_notes, rows_after
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
@@ -294,7 +294,7 @@ class Forecaster(Estimator):
                 [series[place] for place in ahead], problem.targets if has_horizon else None
             )
         if X_future is not None and future is not None:
-            notes += _missing_ahead(series, future)
+            notes += _missing_ahead(history, future)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
         return history.like(ahead, problem.target_names, outputs, levels)
@@ -351,15 +351,16 @@ def _row_notes(
 
 
 def _missing_ahead(
-    series: Sequence[data.TimeSeries], future: Sequence[Mapping[str, NDArray[np.float64]]]
+    history: History, future: Sequence[Mapping[str, NDArray[np.float64]]]
 ) -> list[str]:
-    """Notes on the known future covariates of each series with missing values in the horizon."""
-    found = []
-    for one, known in zip(series, future, strict=True):
-        missing = [name for name, values in known.items() if np.isnan(values).any()]
-        what = "in the horizon repeat the last known one; pass them in X_future"
-        found.append((one.name, [f"missing values of {name!r} {what}" for name in missing]))
-    return name_notes(found)
+    """A note on each known future covariate with missing values in the horizon."""
+    missing: dict[str, list[str]] = {}
+    for one, known in zip(history.series, future, strict=True):
+        for name, values in known.items():
+            if np.isnan(values).any():
+                missing.setdefault(name, []).append(repr(one.name))
+    notes = horizon_notes(missing, of_panel=history.ids is not None)
+    return [f"{note}; pass them in X_future" for note in notes]
 
 
 def _keep(path: Path, history: History, source: ForecastData) -> None:

@@ -62,13 +62,7 @@ def evaluate_report(
 
 
 def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource) -> Report:
-    """Tests the runs of a folder, and once for all what they have to beat.
-
-    Args:
-        run_dir: their folder.
-        runs: the runs that have parameters, as ``load_runs`` gives them.
-        batches: the test data.
-    """
+    """Tests the runs of a folder, and once for all what they have to beat."""
     first = runs[0]
     reports = {run.seed_index: first.task.test(run, batches) for run in runs}
     report = reports.get(None) or _summary(run_dir, first.config, reports)

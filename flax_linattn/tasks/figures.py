@@ -10,11 +10,7 @@ from flax_linattn.storage import write_whole
 
 
 def import_figure() -> Any:
-    """matplotlib's figure.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """matplotlib's figure."""
     message = "a figure needs matplotlib: pip install 'flax-linattn[plots]'."
     return import_extra("matplotlib.figure", message).Figure
 
@@ -29,11 +25,7 @@ def has_figures() -> bool:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure of this size, in inches.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """An empty matplotlib figure of this size, in inches."""
     return import_figure()(figsize=(width, height), layout="constrained")
 
 

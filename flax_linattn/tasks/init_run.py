@@ -84,21 +84,7 @@ class InitRun:
 
 
 class Initializer:
-    """What new runs take over from earlier ones.
-
-    Args:
-        init: the run to continue from.
-        task: whose runs they are.
-        config: the options of the new runs.
-
-    Attributes:
-        reinitialized: a line for each array that was initialized, with both shapes.
-
-    Raises:
-        FileNotFoundError: there is no such run.
-        ValueError: it is damaged, of another task, has other options of the model, or another
-            number of seeds.
-    """
+    """What new runs take over from earlier ones."""
 
     def __init__(self, init: InitRun, task: Task[Any, Any, Any], config: Config) -> None:
         self._init, self._config, self._before = init, config, init.read_config(task)
@@ -109,53 +95,32 @@ class Initializer:
             self._check_optimizer()
 
     def spec(self, problem: DataSpec) -> DataSpec:
-        """The data spec of the new runs.
-
-        Args:
-            problem: what their data say.
-
-        Raises:
-            OptionError: the data have other inputs or outputs than the earlier ones.
-        """
+        """The data spec of the new runs."""
         previous: DataSpec = self._runs[0].problem
         spec = problem.continuing(previous, refit_scales=self._init.refit_scales)
         spec.check()
         return spec
 
     def fill(self, new: Sequence[nnx.Module]) -> None:
-        """Gives new models the variables of the earlier ones, except calibrations.
-
-        Raises:
-            OptionError: shapes do not fit, and may not be initialized; names them.
-        """
+        """Gives new models the variables of the earlier ones, except calibrations."""
         for model, run in zip(new, self._runs, strict=True):
             state = _variables(model)
             wanted, found = named_leaves(state), named_leaves(_variables(run.model))
-            shapes = {
-                name: tuple(
-                    signature_of(of[name]) if name in of else "nothing" for of in (wanted, found)
-                )
-                for name in wanted | found
-            }
+            expected, got = (
+                {name: signature_of(leaf) for name, leaf in of.items()} for of in (wanted, found)
+            )
             self.reinitialized = [
-                f"{name}: expected {expected}, found {got}"
-                for name, (expected, got) in shapes.items()
-                if expected != got
+                f"{n}: expected {expected.get(n, 'nothing')}, found {got.get(n, 'nothing')}"
+                for n in wanted | found
+                if expected.get(n) != got.get(n)
             ]
             if self.reinitialized and not self._init.reinitialize_mismatched:
                 raise self._mismatch(len(wanted))
-            leaves = [
-                found[name] if len(set(shapes[name])) == 1 else leaf
-                for name, leaf in wanted.items()
-            ]
+            leaves = [found[n] if got.get(n) == expected[n] else leaf for n, leaf in wanted.items()]
             nnx.update(model, jax.tree.unflatten(jax.tree.structure(state), leaves))
 
     def opt_state(self, optimizer: optax.GradientTransformation, model: nnx.Module) -> Any:
-        """The optimizer's state to start with; None for a new one.
-
-        Raises:
-            ValueError: it does not fit.
-        """
+        """The optimizer's state to start with; None for a new one."""
         if not self._init.keep_optimizer:
             return None
         folder = self._init.folder
@@ -268,12 +233,7 @@ class Initializer:
 
 
 def check_resumed(run_dir: Path, init: InitRun | None) -> bool:
-    """Whether a run to resume continues another one, which has to be the given one, if any.
-
-    Raises:
-        OptionError: it continues another one, or none.
-        ValueError: the file that says so is damaged.
-    """
+    """Whether a run to resume continues another one, which has to be the given one, if any."""
     path = run_dir / INIT_RUN_FILE
     before = read_json(path).get("run") if path.exists() else None
     folder = None if init is None else init.folder

@@ -19,6 +19,10 @@ from flax_linattn.tasks.files import as_name
 from flax_linattn.training import OptimizerOptions, make_optimizer
 
 
+class TooFewRowsError(OptionError):
+    """The data have too few rows for the options."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """A part of the options of a run; text where a path is asked for becomes one.
@@ -238,11 +242,7 @@ def mechanism_name(layers: Layers) -> str:
 
 
 def flat_hints(part: Any) -> dict[str, Any]:
-    """The type of each option by its name, those of parts among them.
-
-    Raises:
-        TypeError: two parts have an option of one name.
-    """
+    """The type of each option by its name, those of parts among them."""
     hints: dict[str, Any] = {}
     for name, hint in _field_hints(part).items():
         options = flat_hints(hint) if dataclasses.is_dataclass(hint) else {name: hint}
@@ -314,16 +314,7 @@ def has_direction(mechanism: ops.Mechanism, is_causal: bool | None) -> bool:
 
 
 def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
-    """Refuses mechanisms without a causal form, or without a non-causal one.
-
-    Args:
-        config: the run's options.
-        is_causal: the direction of the model.
-        **remedy: options that would allow the mechanism, by name.
-
-    Raises:
-        ValueError: a mechanism lacks the form.
-    """
+    """Refuses mechanisms without a causal form, or without a non-causal one."""
     for mechanism in config.layers.mechanisms:
         if not has_direction(mechanism, is_causal):
             raise OptionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,19 +13,16 @@ import pandas as pd
 
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import join_cells
-from flax_linattn.storage import write_text, write_whole
+from flax_linattn.storage import write_whole
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 """Of files that hold a table."""
+ROWS_AT_ONCE = 10_000
+"""Rows that are held as text while a file is written."""
 
 
 def make_table(names: Sequence[str], columns: Sequence[Any]) -> pd.DataFrame:
-    """A data frame of columns [N] each: strings, integers, floats of their dtype, or times.
-
-    Args:
-        names: of the columns, of which two may be equal.
-        columns: arrays or indices.
-    """
+    """A data frame of columns [N] each: strings, integers, floats of their dtype, or times."""
     frame = pd.DataFrame(dict(enumerate(columns)))
     frame.columns = pd.Index(names)
     return frame
@@ -59,9 +57,6 @@ def _plain(value: Any) -> Any:
 def check_out(path: Path) -> None:
     """Refuses a file that no table can be written to, before anything is computed.
 
-    Raises:
-        ValueError: its name ends otherwise, or it is a folder.
-
     Example:
         >>> check_out(Path("forecast.xls"))
         Traceback (most recent call last):
@@ -84,14 +79,6 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     A missing value is an empty cell of a .csv, and null in the others; a .json is a list of rows,
     a .jsonl a row a line.
 
-    Args:
-        path: the file; its folder is made.
-        frame: what the file is to hold, without its index.
-
-    Raises:
-        ValueError: as ``check_out``; or rows by name would lose one of two columns of one name.
-        OSError: the file cannot be written.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "load.csv")
@@ -111,9 +98,21 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
         with write_whole(path) as file:
             frame.astype(dict.fromkeys(periods, "str")).to_parquet(file, index=False)
         return
+    with write_whole(path) as file:
+        for line in _lines(frame, kind):
+            file.write(line.encode())
+
+
+def _lines(frame: pd.DataFrame, kind: str) -> Iterator[str]:
+    """The lines of a file, from a part of the rows at a time: not all are held as text."""
+    names, firsts = list(frame.columns), range(0, len(frame), ROWS_AT_ONCE)
+    parts = (plain_rows(frame.iloc[first : first + ROWS_AT_ONCE]) for first in firsts)
+    rows = itertools.chain.from_iterable(parts)
     if kind == ".csv":
-        lines = [join_cells(row) for row in (names, *plain_rows(frame))]
-    else:
-        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in plain_rows(frame)]
-    text = "\n".join(lines) + "\n"
-    write_text(path, "[\n" + ",\n".join(lines) + "\n]\n" if kind == ".json" else text)
+        yield from (f"{join_cells(row)}\n" for row in itertools.chain([names], rows))
+        return
+    begin, between, end = ("[\n", ",\n", "\n]\n") if kind == ".json" else ("", "\n", "\n")
+    yield begin
+    for number, row in enumerate(rows):
+        yield (between if number else "") + json.dumps(dict(zip(names, row, strict=True)))
+    yield end

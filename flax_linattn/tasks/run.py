@@ -40,12 +40,7 @@ TOLD = 1200
 
 
 def read_task(run_dir: Path) -> Task[Any, Any, Any]:
-    """The task of the run in a folder.
-
-    Raises:
-        FileNotFoundError: there is no such run.
-        ValueError: config.json is damaged, has another format, or names an unknown task.
-    """
+    """The task of the run in a folder."""
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(
@@ -66,16 +61,7 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
 
 
 def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Config:
-    """The options of the run in a folder.
-
-    Args:
-        run_dir: the run folder.
-        task: whose run it has to be; default any.
-
-    Raises:
-        FileNotFoundError: there is no such run.
-        ValueError: config.json is damaged, or of another task.
-    """
+    """The options of the run in a folder."""
     of_run = read_task(run_dir)
     if task is not None and of_run.name != task.name:
         raise ValueError(f"{run_dir} is a run of task {of_run.name!r}, expected {task.name!r}.")
@@ -102,12 +88,7 @@ CHANGEABLE = ("epochs", "steps", "time_limit")
 def check_run_dir(
     run_dir: Path, task: Task[Any, Any, Any], config: Config, *, resume: bool
 ) -> None:
-    """Checks that a run may be trained in a folder.
-
-    Raises:
-        ValueError: the folder holds a run already, or one of other options than those to resume.
-        FileNotFoundError: there is no run to resume.
-    """
+    """Checks that a run may be trained in a folder."""
     if run_dir.exists() and not run_dir.is_dir():
         raise OptionError(
             f"{run_dir} is a file, expected a folder; give another run folder.", "run"
@@ -138,16 +119,7 @@ def keep_problem(run_dir: Path, problem: DataSpec) -> None:
 
 
 def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
-    """Checks that the data to go on with are those that a run began with.
-
-    Args:
-        run_dir: the run folder.
-        kept: what the run remembers of its data.
-        given: what the data given now say.
-
-    Raises:
-        ValueError: they are others, or problem.json was changed by hand.
-    """
+    """Checks that the data to go on with are those that a run began with."""
     before, now = kept.to_json(), given.to_json()
     if before["checksum"] != now["checksum"]:
         raise ValueError(
@@ -163,12 +135,7 @@ def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
-    """What the run in a folder learned of its data.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        ValueError: it is damaged, or of another version; the message names it.
-    """
+    """What the run in a folder learned of its data."""
     path = run_dir / PROBLEM_FILE
     values = read_json(path)
     values.pop("format", None)
@@ -185,11 +152,7 @@ def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
 
 @contextmanager
 def reading_data(of_run: bool) -> Iterator[None]:
-    """Where a run's own files are read, the error about a missing one tells how to give others.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-    """
+    """Where a run's own files are read, the error about a missing one tells how to give others."""
     try:
         yield
     except FileNotFoundError as error:
@@ -208,19 +171,7 @@ def own_part(
     split: Callable[[Any, Any], Any],
     checksum_of: Callable[[Any], str],
 ) -> Any:
-    """A part of a run's own data, as it was trained on or is to be tested on.
-
-    Args:
-        run: the run.
-        name: of the part, which ``split`` gives as an attribute and the run's spec a checksum of.
-        load: all data by the run's options of data.
-        split: the parts of data by the same options.
-        checksum_of: a checksum of a part.
-
-    Raises:
-        ValueError: the part has changed, or is damaged.
-        FileNotFoundError: a file is missing.
-    """
+    """A part of a run's own data, as it was trained on or is to be tested on."""
     with reading_data(of_run=True):
         data = load(run.config.data) if run.data is None else run.data
         part = getattr(split(data, run.config.data), name)
@@ -316,9 +267,6 @@ def check_model(
     """Checks that a run's model is that of its checkpoints, before it takes any memory.
 
     It looks at one layer: JAX takes minutes to trace a hundred. ``load_best`` compares all.
-
-    Raises:
-        ValueError: it is another one, or none can be made; names what differs.
     """
     layers = config.layers
     first = layers.mechanism[0] if isinstance(layers.mechanism, tuple) else layers.mechanism
@@ -342,16 +290,7 @@ def check_model(
 # Checkpoints are written in training, and a calibration is computed after it. So its file is read
 # beside them, and says which parameters it goes with.
 def calibrate(run_dir: Path, run: Run, validation: training.BatchSource) -> str | None:
-    """Calibrates a run's model where its options ask for it, and keeps the result.
-
-    Args:
-        run_dir: the run folder.
-        run: with its selected parameters.
-        validation: the batches that selected them.
-
-    Returns:
-        What the task says of it.
-    """
+    """Calibrates a run's model where its options ask for it, and keeps the result."""
     task = run.task
     if not isinstance(task, Calibrating) or not task.is_calibrated(run.config):
         return None
@@ -366,9 +305,6 @@ def restore_calibration(run_dir: Path, run: Run) -> Run:
     """The run, with its model calibrated where the folder holds the calibration of its parameters.
 
     Where it should and does not, as of a run that was cut off before, a note says so.
-
-    Raises:
-        ValueError: the file is damaged.
     """
     if not isinstance(run.task, Calibrating) or not run.task.is_calibrated(run.config):
         return run

@@ -19,7 +19,7 @@ from flax_linattn.registry import get_task
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.init_run import Initializer, InitRun, check_resumed
-from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.options import Config, TooFewRowsError
 from flax_linattn.tasks.protocols import Calibrating, Choosing
 from flax_linattn.tasks.run import (
     TEST_FILE,
@@ -122,7 +122,7 @@ def _train(
     elif init_run is not None:
         config = config.with_choices(init_run.read_config(task))
         init = Initializer(init_run, task, config)
-    data = task.load(config)
+    data = _load(task, config, None if session.resume else init_run)
     choices: Sequence[str] = ()
     if not session.resume and isinstance(task, Choosing):
         config, choices = task.choose(data, config)
@@ -204,6 +204,20 @@ def _train(
     return report
 
 
+def _load(task: Task[Any, Any, Any], config: Config, init: InitRun | None) -> Any:
+    """The data of a run; an error says where new rows alone are too few."""
+    try:
+        return task.load(config)
+    except TooFewRowsError as error:
+        if init is None:
+            raise
+        raise TooFewRowsError(
+            f"{error} A run that continues {init.name} is trained, selected and tested on these "
+            "rows alone: put the new rows after the earlier ones in one file.",
+            *error.options,
+        ) from None
+
+
 def _place(parallel: training.Parallel, config: Config) -> training.Placement:
     """The devices of a training."""
     fit = config.fit
@@ -268,22 +282,6 @@ def fit_data(
     """Trains a model on data in memory and selects its parameters, on one device.
 
     Task, model, objective and loop are those of ``train``; nothing is tested.
-
-    Args:
-        task: whose model it is.
-        config: the run's options; those that name files are only stored.
-        data: as ``task.load`` gives them.
-        run_dir: a folder for the run, which the commands then know; default a temporary one, of
-            which nothing stays.
-        init_run: as in ``train``.
-
-    Returns:
-        The run, with the data in it.
-
-    Raises:
-        ValueError: options or data that do not fit; the folder holds a run.
-        training.NonFiniteLossError: the loss was not finite.
-        training.Interrupted: a signal came.
     """
     task.check(config, training.ONE_DEVICE)
     given = InitRun.of(init_run)
@@ -291,7 +289,9 @@ def fit_data(
         config = config.with_choices(given.read_config(task))
     init = None if given is None else Initializer(given, task, config)
     if isinstance(task, Choosing):
-        config, _ = task.choose(data, config)
+        config, choices = task.choose(data, config)
+        for note in choices:
+            print(f"note: {note}", file=sys.stderr)
     problem = task.describe(data, config)
     if init is not None:
         problem = init.spec(problem)

@@ -283,13 +283,3 @@ def test_options_that_do_not_go_together_are_named(folder, tmp_path, capsys):
     message = fail(capsys, "backtest", str(tmp_path))
     assert "a run of classify has no folds in time" in message
     assert cli.main(["backtest", "--help"]) == 0
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_changed_rows_are_refused(folder, tmp_path, capsys):
-    config = json.loads((folder / "config.json").read_text())
-    own = tmp_path / "own.csv"
-    lines = tasks.load_run(folder).config.data.csv.read_text().splitlines()
-    own.write_text("\n".join([*lines[:20], lines[20].partition(",")[0] + ",7,7", *lines[21:], ""]))
-    (folder / "config.json").write_text(json.dumps({**config, "csv": str(own)}))
-    assert "have changed since" in fail(capsys, "backtest", str(folder))

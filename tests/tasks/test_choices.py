@@ -9,7 +9,7 @@ from flax_linattn import data, tasks, training
 from flax_linattn.tasks.forecast import ForecastConfig, choices
 from flax_linattn.tasks.forecast.panel import SeriesPanel
 from flax_linattn.tasks.forecast.ridge import fit_ridge
-from flax_linattn.tasks.train import train_report
+from flax_linattn.tasks.train import fit_data, train_report
 from tests.tasks.commands import no_drawing
 
 FORECAST = tasks.get_task("forecast")
@@ -70,10 +70,12 @@ def test_a_short_series_gets_a_context_that_fits(rows):
     assert 1 <= config.data.input_length <= rows - 12 - 4
 
 
-def test_rows_without_a_window_are_refused_with_the_options_that_say_so():
-    message = r"too few rows to choose by: rows 54 to 56 have no window .* split \(54/3/3\) and hor"
-    with pytest.raises(ValueError, match=message):
-        choices.choose(panel_of(repeated(60), "54/3/3"), preset(split="54/3/3"))
+@pytest.mark.usefixtures("no_steps")
+def test_training_in_memory_notes_what_was_chosen(capsys):
+    options = {"features": 8, "num_heads": 2, "steps": 1, "epochs": 1}
+    run = fit_data(FORECAST, preset(**options), panel_of(repeated(400)))
+    length = run.config.data.input_length
+    assert f"note: context length {length} was chosen" in capsys.readouterr().err
 
 
 def test_test_rows_choose_nothing():

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
 from flax import nnx
 
@@ -167,24 +166,6 @@ def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
     assert found[..., 0].tolist() == [[6, 7, 8, 9, 6], [2, 0, 1, 2, 2]]
 
 
-@pytest.mark.parametrize(
-    ("freq", "season"),
-    [
-        ("5min", 288),
-        ("h", 24),
-        ("D", 7),
-        ("B", 5),
-        ("W-FRI", 52),
-        ("ME", 12),
-        ("QS-JAN", 4),
-        (None, 1),
-    ],
-)
-def test_seasons_of_usual_frequencies(run_dir, freq, season):
-    problem = tasks.load_run(run_dir).problem
-    assert dataclasses.replace(problem, freq=freq).season == season
-
-
 @pytest.fixture(scope="module")
 def patch_run(csv, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "patch"
@@ -237,11 +218,6 @@ def test_patches_learn_from_their_ends(patch_run, csv):
     np.testing.assert_allclose(found, error(11), rtol=1e-5)
     found, _ = loss(run.model, batch, jax.random.key(0))
     np.testing.assert_allclose(found, np.mean([error(11), error(6)]), rtol=1e-5)
-
-
-def test_evaluate_forecasts_all_of_another_file(run_dir, csv, capsys):
-    assert cli.main(["evaluate", str(run_dir), "--test-file", str(csv)]) == 0
-    assert f"num_test_windows              {ROWS - INPUT - HORIZON + 1}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("context", [0, 12, pytest.param(8, marks=pytest.mark.slow)])
@@ -507,11 +483,6 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     for option in ("--channels", "--targets", "--known-future"):
         message = fail(capsys, *args, "--model", "patch", option, "x")
         assert "unknown channel 'x'; " in message and message.endswith(f"({option})\n")
-    assert "too few validation rows (3)" in fail(capsys, *args, "--split", "190/3/7")
-    assert "rows and 4 to forecast needs" in fail(
-        capsys, *args, "--split", "150/48/2"
-    )  # found before training
-    assert not (tmp_path / "run").exists()
     for option in (["--label-length", "4"], ["--no-causal"]):
         message = fail(capsys, *args, *option)
         name = "--causal" if option == ["--no-causal"] else "--label-length"
@@ -527,7 +498,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     )
     assert "patch_length must be at least 0" in fail(capsys, *args, "--patch-length", "-1")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
-        message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
+        message = fail(capsys, *args[:6], "--horizon", "4", *option, "--mechanism", "linformer")
         assert "'linformer' has no causal form, which this model needs" in message
     assert cli.main(["train", "forecast", "--help"]) == 0
     shown = one_line(capsys.readouterr().out)
@@ -574,22 +545,11 @@ def test_data_that_are_gone_are_told(copied, capsys):
     )
 
 
-def test_fewer_rows_are_refused_and_leave_a_run_as_it_is(copied, capsys):
-    folder, own = copied
-    own.write_text("".join(own.read_text().splitlines(keepends=True)[:-5]))
-    before = {name: (folder / name).read_bytes() for name in ("config.json", "problem.json")}
-    message = fail(capsys, "train", "forecast", "--run", str(folder), "--resume", "--epochs", "3")
-    assert "the data are not those that the run" in message
-    assert before == {name: (folder / name).read_bytes() for name in before}
-    assert "the data of the run have changed since" in fail(capsys, "evaluate", str(folder))
-
-
 @pytest.mark.usefixtures("no_figures", "no_steps")
 def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     path = tmp_path / "still.csv"
     path.write_text("load,still\n" + "".join(f"{i % 7},5\n" for i in range(100)) + "?,5\n")
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
-    assert "too few test rows" in fail(capsys, *args, "--no-progress", "--split", "60/39/2")
     assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert notes == [
@@ -659,6 +619,54 @@ def test_splits_of_known_files(tmp_path):
     assert ForecastConfig.of().resolve().data.split == "8640/2880/2880"
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for input_len"),
+        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for input_length=12 and"),
+        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for input_length=12 "
+         "and horizon=200 (1987 rows in all); give more rows"),
+        (["--horizon", "200", "--input-length", "0"], "expected at least 201 for input_length=1 "),
+    ],
+)  # fmt: skip
+def test_data_without_a_window_are_refused_when_loaded(csv, tmp_path, capsys, args, message):
+    run = ["--run", str(tmp_path / "run"), *SMALL]
+    told = fail(capsys, "train", "forecast", "--csv", str(csv), *run, *args)
+    assert told.startswith(f"error: {csv} has 200 rows, of which split=") and message in told
+    assert told.endswith("(--horizon, --input-length, --split)\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_new_rows_that_are_too_few_to_continue_say_so(run_dir, csv, tmp_path, capsys):
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join(csv.read_text().splitlines()[:9]))
+    args = ["--csv", str(few), "--from", str(run_dir), "--run", str(tmp_path / "run")]
+    message = fail(capsys, "train", "forecast", *args)
+    assert "few.csv has 8 rows" in message and " rows in all); give more" in message
+    assert f"A run that continues {run_dir} is trained, selected and tested on these" in message
+
+
+def test_predictions_note_what_is_odd_in_the_rows_that_they_are_made_from(
+    run_dir, csv, tmp_path, capsys
+):
+    """Of the last rows of a new file, once; what is odd before them, the model does not receive."""
+    new = tmp_path / "new.csv"
+    header, *rows = csv.read_text().splitlines()
+    rows = [rows[i] for i in (0, 2, *range(60, 70), 70, 70, 73)]
+    rows[-1] = rows[-1].rpartition(",")[0] + ","
+    new.write_text("\n".join([header, *rows]) + "\n")
+    succeed(capsys, "predict", str(run_dir), "--out", str(tmp_path / "own.csv"))
+    cli.main(["predict", str(run_dir), "--input", str(new), "--out", str(tmp_path / "x.csv")])
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
+    assert [line.split(";")[0] for line in notes] == [
+        "note: rows of the time of the row before: 1 (line 15, 2024-01-03 23:00:00 after "
+        "2024-01-03 23:00:00)",
+        "note: rows that do not follow by the frequency h: 1 (line 16, 2024-01-04 02:00:00 after "
+        "2024-01-03 23:00:00)",
+        "note: missing values, which take the last known one and are not tested on: 1",
+    ]
+
+
 def test_a_split_that_a_file_is_too_short_for_names_its_option(tmp_path, capsys):
     path = tmp_path / "ETTh1.csv"
     path.write_text("a\n" + "1\n" * 100)
@@ -710,7 +718,9 @@ def test_a_value_that_flattens_its_channel_is_told(tmp_path, capsys):
         path.write_text("# c\nload,OT\n" + "\n".join(lines) + "\n")
 
     write(row20="1e30,1")
-    assert FORECAST.load(ForecastConfig.of(csv=path).resolve()).notes == [
+    assert FORECAST.load(
+        ForecastConfig.of(csv=path, horizon=4, input_length=12).resolve()
+    ).notes == [
         "values so far out that they flatten all others of their channel: 1 ('load' 1e+30, line "
         "23); leave the cell empty where one stands for a missing value"
     ]
@@ -728,7 +738,9 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
     rain, events = {3: 0.2, 50: 40.0, 70: 1.5}, {20: 1}
     rows = [f"{i % 7},{rain.get(i, 0)},{events.get(i, 0)}" for i in range(200)]
     path.write_text("load,rain,event\n" + "\n".join(rows) + "\n")
-    assert FORECAST.load(ForecastConfig.of(csv=path).resolve()).notes == [
+    assert FORECAST.load(
+        ForecastConfig.of(csv=path, horizon=4, input_length=12).resolve()
+    ).notes == [
         "channels of one value but for a few rows ('event' 0 but for 1, the first 1, line 22): 1"
     ]
 
@@ -856,12 +868,3 @@ def test_parts_without_any_value_are_refused_before_training(tmp_path, capsys):
     message = one_line(fail(capsys, *args, "--targets", "load", "--split", "60/20/20"))
     assert "the test rows (80 to 99) have no value of load" in message
     assert not (tmp_path / "run").exists()
-
-
-def test_months_are_steps_whatever_their_days():
-    times = pd.date_range("2020-01-01", "2021-12-01", freq="MS")
-    series = data.TimeSeries("months", np.ones((len(times), 1)), ("x",), times)
-    assert series.num_gaps == 0
-    assert dataclasses.replace(
-        series, values=series.values[1:], index=times.delete(5)
-    ).num_gaps == 1  # fmt: skip

@@ -271,7 +271,7 @@ def test_bad_options_are_refused(options, message, tmp_path, capsys):
 
 
 def test_no_quantiles_leave_all_as_it_was(csv):
-    config = ForecastConfig.of(csv=csv, model="patch")
+    config = ForecastConfig.of(csv=csv, model="patch", horizon=4, input_length=8)
     assert config.model.levels == () and config.model.conformal and not config.model.is_conformal
     task = tasks.get_task("forecast")
     rows = task.load(config.resolve())

@@ -113,6 +113,7 @@ def test_backtests_carry_it(run_dir):
 
 def test_what_is_refused(csv, run_dir, tmp_path, capsys):
     command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
+    command += ["--horizon", "4"]
     known = [*command, "--known-calendar", "day"]
     assert "known_calendar is read by the model 'patch'" in fail(
         capsys, *known, "--model", "decoder"

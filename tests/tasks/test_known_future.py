@@ -91,6 +91,11 @@ def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, 
     file.write_text("\n".join(table_) + "\n")
     predicted = run.task.predict(run, file)
     np.testing.assert_allclose(predicted["sales"], expected[:, 0], rtol=1e-4)
+    assert "note:" not in capsys.readouterr().err
+    file.write_text("\n".join([*table_[:-1], ","]) + "\n")
+    run.task.predict(run, file)
+    note = "note: missing values of 'price' in the horizon repeat the last known one\n"
+    assert capsys.readouterr().err == note
 
 
 def test_errors_of_predictions_name_no_option_of_training(run_dir, tmp_path, capsys):
@@ -116,6 +121,7 @@ def test_what_a_row_of_a_stream_has_to_tell_is_said(run_dir, csv, capsys):
 
 def test_what_is_refused(csv, tmp_path, capsys):
     command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
+    command += ["--horizon", "4"]
     known = [*command, "--known-future", "price"]
     assert "read by the model 'patch'" in fail(capsys, *known, "--model", "decoder")
     assert "targets beside those known" in fail(

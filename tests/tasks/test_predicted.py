@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -45,6 +46,20 @@ def test_json_and_lines_of_it(tmp_path):
     write_table(tmp_path / "a.JSONL", TABLE)
     lines = (tmp_path / "a.JSONL").read_text().splitlines()
     assert list(map(json.loads, lines)) == RECORDS
+
+
+def test_rows_are_written_part_by_part(tmp_path):
+    """Thousands of series are not held as text."""
+    columns = np.full(100_000, "a series", object), np.arange(100_000.0)
+    table = make_table(("unique_id", "y"), columns)
+    write_table(tmp_path / "first.csv", table.head())
+    tracemalloc.start()
+    write_table(tmp_path / "a.csv", table)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[0] == "unique_id,y" and lines[-1] == "a series,99999.0" and len(lines) == 100_001
+    assert peak < (tmp_path / "a.csv").stat().st_size
 
 
 def test_parquet_keeps_types(tmp_path):

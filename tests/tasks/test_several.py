@@ -83,6 +83,15 @@ def test_predictions_have_the_columns_of_nixtla_where_the_data_have(run_dir, sho
     assert len(found) == 99 * HORIZON and found["ds"].dtype.kind == "M"
 
 
+@pytest.mark.parametrize(("id_column", "targets"), [("unique_id", (0,)), ("shop", (0, 1))])
+def test_y_is_the_target_of_a_frame_of_nixtla(id_column, targets, tmp_path):
+    file = tmp_path / "panel.csv"
+    rows = [f"{name},2024-01-{day},{day}.5,{day % 3}\n" for name in "ab" for day in range(10, 30)]
+    file.write_text(f"{id_column},ds,y,price\n" + "".join(rows))
+    config = ForecastConfig.of(csv=file, id_column=id_column, horizon=1, input_length=2).resolve()
+    assert describe(load_panel(config), config).targets == targets
+
+
 def test_errors_are_those_of_the_definition(run_dir, shops):
     """Worked out from the file in float64, series by series and window by window."""
     report = json.loads((run_dir / "test.json").read_text())
@@ -118,37 +127,6 @@ def test_errors_are_those_of_the_definition(run_dir, shops):
     assert report["worst_series"] == max(scaled, key=lambda name: scaled[name])
     assert report["best_series"] == min(scaled, key=lambda name: scaled[name])
     assert [row["series"] for row in report["series"]][:1] == [report["best_series"]]
-
-
-def test_the_ridge_is_one_map_of_all_series(run_dir, shops):
-    """Solved from the file in float64, series by series; its strength by the validation rows."""
-    report = json.loads((run_dir / "test.json").read_text())
-    parts = {name: ([], []) for name in data.Split._fields}
-    for one in data.load_long(shops, id_column="shop"):
-        if one.name == "s3":
-            continue
-        values = one.values[:, 0]
-        split = data.chronological_split(len(values))
-        train = values[: split.train.stop]
-        scaled = (values - train.mean()) / train.std()
-        for part, rows in split._asdict().items():
-            for end in range(max(rows.start, INPUT), rows.stop - HORIZON + 1):
-                last = scaled[end - 1]
-                parts[part][0].append(scaled[end - INPUT : end] - last)
-                parts[part][1].append(scaled[end : end + HORIZON] - last)
-    train, validation, test = ([np.array(of) for of in parts[name]] for name in parts)
-    gram = train[0].T @ train[0]
-    kernels = [
-        np.linalg.solve(gram + s * np.trace(gram) / INPUT * np.eye(INPUT), train[0].T @ train[1])
-        for s in np.logspace(-4, 1, 11)
-    ]
-    errors = [np.square(validation[1] - validation[0] @ kernel).mean() for kernel in kernels]
-    error = test[1] - test[0] @ kernels[int(np.argmin(errors))]
-    np.testing.assert_allclose(report["ridge_validation_mse"], min(errors), rtol=1e-4)
-    np.testing.assert_allclose(report["ridge_mse"], np.square(error).mean(), rtol=1e-4)
-    np.testing.assert_allclose(report["ridge_mae"], np.abs(error).mean(), rtol=1e-4)
-    told = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
-    np.testing.assert_allclose(report["validation_mse"], told["validation_mse"], rtol=1e-5)
 
 
 def test_what_a_run_remembers_of_each_series(run_dir, shops):
@@ -286,7 +264,13 @@ def test_a_table_of_channels_becomes_one_of_series():
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ("a,2024-01-01,1\na,2024-01-02,2\n", {}, "too few training rows"),
+        (
+            "a,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,2\nb,2024-01-01,2\nb,2024-01-02,2\n",
+            {"horizon": 7, "input_length": 5},
+            r"long\.csv, whose longest series a has 3 rows, of which split=0\.7/0\.1/0\.2 makes 2 "
+            r"training rows; expected at least 12 for input_length=5 and horizon=7 \(57 rows in",
+        ),
+        ("a,2024-01-01,big\n", {}, "as static covariates are read by estimators.Forecaster alone"),
         ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected a series to train on"),
         ("a,2024-01-01,1\n", {"split": "60/20/20"}, "fewer rows than split"),
         ("a,2024-01-01,1\n", {"split": "60/20"}, "three parts such as"),

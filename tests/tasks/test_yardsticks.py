@@ -413,13 +413,6 @@ def test_products_of_windows_are_those_of_their_matrix(seed, width, more, level)
     np.testing.assert_allclose(found, windows.T @ windows, atol=1e-9, rtol=1e-9)
 
 
-def test_of_a_long_input_the_last_rows_count(monkeypatch):
-    monkeypatch.setattr(ridges, "MAX_INPUT", 4)
-    values = noisy_waves()
-    short = ridges.fit_ridge(values, [range(90)], [range(90, 120)], 12, 5)
-    assert short.kernel.shape == (4, 5) and short(values[None, :12]).shape == (1, 5, 3)
-
-
 def test_the_last_rows_of_a_long_input_are_those_of_the_same_windows(monkeypatch):
     monkeypatch.setattr(ridges, "MAX_INPUT", 4)
     values = noisy_waves()

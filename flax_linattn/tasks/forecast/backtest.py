@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,33 +60,15 @@ def backtest(
 
     A fold is forecast from each of its rows, and from the last one before it, as far as the horizon
     lies in it, by the run's model from windows; with ``carry`` by one stream over all rows from the
-    first on; with ``refit`` by a model trained again on all rows before the fold, with the
-    options and the seed of the run, whose share of these rows selects its parameters.
+    first on, which looks back on ``context`` rows; with ``refit`` by a model trained again on all
+    rows before the fold, for ``epochs``, with the options and seed of the run, whose share of these
+    rows selects its parameters.
 
     It is compared with the baselines of ``evaluate``: the ridge of the rows that the model learned
     from, and without ``refit`` also one fitted again before each fold (``refitted_ridge``). Errors
     are on values scaled by the training rows of the run, in all folds.
 
     All is kept in the folder ``backtest`` of the run. What is finished is not done again.
-
-    Args:
-        run_dir: the run folder; of several seeds in it the best by validation.
-        folds: how many.
-        refit: train again before each fold.
-        carry: forecast by a stream.
-        context: of the stream, as ``ForecastStream`` takes it.
-        epochs: of the trainings; default those of the run.
-        progress: show that of the trainings.
-        parallel: their devices; default all.
-
-    Returns:
-        Means over the folds and their sample standard deviations (``_sd``), in how many the model
-        is ahead of each baseline, and the folds as the table ``by_fold``.
-
-    Raises:
-        ValueError: an option is out of range; the run's rows have changed; it cannot stream.
-        FileNotFoundError: the run or its data are missing.
-        training.Interrupted: a signal came while a model was trained; the same call goes on.
     """
     at_least(1, folds=folds)
     mode = _mode(refit, carry, context, epochs)
@@ -168,10 +150,8 @@ def rows_before(split: Sequence[tuple[int, int]], begin: int) -> tuple[range, ra
     return range(count), range(count, begin)
 
 
-class _Tested(NamedTuple):
-    errors: dict[str, Errors]
-    scale: NDArray | float  # of the errors
-    num_windows: int
+_Tested = tuple[dict[str, Errors], NDArray | float, int]
+"""Errors by forecast, their scale, and the number of windows."""
 
 
 class _Fixed:
@@ -183,15 +163,20 @@ class _Fixed:
         self._run, self._panel, self._folder = run, panel, folder
         self._arrays, _ = stack(panel.series, [run.problem])
         self._stream = ForecastStream(run, context=context) if mode == "carry" else None
-        self._key = {
-            "model": fingerprint(run.model),
-            "checksum": run.problem.checksum,
-            "season": run.config.data.season,
-            "context": context,
-        }
+        self._model, self._context = fingerprint(run.model), context
+
+    @functools.cached_property
+    def _ridge(self) -> Ridge:
+        return fitted_ridge(self._run, self._panel)
 
     def key(self, part: range) -> dict[str, Any]:
-        return {**self._key, "rows": [part.start, part.stop]}
+        return {
+            "model": self._model,
+            "checksum": self._run.problem.checksum,
+            "season": self._run.config.data.season,
+            "context": self._context,
+            "rows": [part.start, part.stop],
+        }
 
     def test(self, number: int, part: range) -> _Tested:
         run, options = self._run, self._run.config.data
@@ -208,11 +193,7 @@ class _Fixed:
         errors = sum_errors(forecasts, run, windows)
         if self._stream is not None:
             self._stream.save(self._state(number))
-        return _Tested(errors, 1.0, windows.num_examples)
-
-    @functools.cached_property
-    def _ridge(self) -> Ridge:
-        return fitted_ridge(self._run, self._panel)
+        return errors, 1.0, windows.num_examples
 
     def _state(self, number: int) -> Path:
         return self._folder / f"fold-{number}.npz"
@@ -220,7 +201,7 @@ class _Fixed:
     def _streamed(self, number: int) -> Forecast:
         """The forecasts of the stream, which takes in row after row."""
         stream, problem, (series,) = self._stream, self._run.problem, self._panel.series
-        horizon = self._run.config.data.horizon
+        known, horizon = problem.known_future, self._run.config.data.horizon
         assert stream is not None
         earlier = [path for n in range(1, number) if (path := self._state(n)).is_file()]
         if earlier and not stream.num_steps:
@@ -232,9 +213,7 @@ class _Fixed:
         def up_to(row: int) -> NDArray:
             nonlocal forecast
             while stream.num_steps <= row:
-                forecast = stream.step(
-                    row_of(series, stream.num_steps, problem.known_future, horizon)
-                )
+                forecast = stream.step(row_of(series, stream.num_steps, known, horizon))
             mean_forecast = forecast[..., 0] if self._run.config.model.levels else forecast
             return (mean_forecast - mean) / std
 
@@ -266,7 +245,7 @@ class _Refitted:
         forecasts = {"test": model_forecast(run), **baseline_forecasts(run, windows, ridge)}
         errors = sum_errors(forecasts, run, windows)
         scale = run.problem.standardizer.std / self._run.problem.standardizer.std
-        return _Tested(errors, scale[list(run.problem.targets)], windows.num_examples)
+        return errors, scale[list(run.problem.targets)], windows.num_examples
 
 
 _Tester = _Fixed | _Refitted
@@ -304,24 +283,19 @@ def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
         if f"{name}_mse" in values:
             ahead = sum(row["test_mse"] < (1 - TIE) * row[f"{name}_mse"] for row in table)
             values[f"folds_ahead_of_{name}"] = ahead
-    values["note"] = NOTE + _optimistic(run, mode, table) + _left_out(folds)
+    chosen = [row for row in table if row["begin"] < run.problem.split[1][1]]
+    optimistic = "validation rows, which selected the model and the ridge: optimistic"
+    note = _folds(chosen if mode != "refit" else [], "holds", "hold", optimistic)
+    empty = [row for row in folds if not row["num_windows"]]
+    note += _folds(empty, "has", "have", "no known value to test on, and no part in the means")
+    values["note"] = NOTE + note
     values["by_fold"] = [dict.fromkeys(table[0]) | row for row in folds]
     return Report(values, ("by_fold",), yardsticks=BASELINES)
 
 
-def _left_out(folds: Sequence[Mapping[str, Any]]) -> str:
-    """Folds that no mean has."""
-    empty = [str(row["fold"]) for row in folds if not row["num_windows"]]
-    if not empty:
-        return ""
-    names = f"fold {empty[0]} has" if len(empty) == 1 else f"folds {', '.join(empty)} have"
-    return f"; {names} no known value to test on, and no part in the means"
-
-
-def _optimistic(run: Run, mode: Mode, table: Sequence[Mapping[str, Any]]) -> str:
-    """Where rows of the folds selected the parameters."""
-    chosen = [str(row["fold"]) for row in table if row["begin"] < run.problem.split[1][1]]
-    if mode == "refit" or not chosen:
-        return ""
-    folds = f"fold {chosen[0]} holds" if len(chosen) == 1 else f"folds {', '.join(chosen)} hold"
-    return f"; {folds} validation rows, which selected the model and the ridge: optimistic"
+def _folds(rows: Sequence[Mapping[str, Any]], one: str, many: str, what: str) -> str:
+    """A clause on folds, by their numbers; empty without any."""
+    numbers = [str(row["fold"]) for row in rows]
+    plural = f"folds {', '.join(numbers)} {many}"
+    name = f"fold {numbers[0]} {one}" if len(numbers) == 1 else plural
+    return f"; {name} {what}" if numbers else ""

@@ -30,19 +30,9 @@ def seasonal_naive(
     season: int,
     first: NDArray[np.int64] | int = 0,
 ) -> NDArray:
-    """Repeats the last season; with a season of one row, the last observation.
+    """Forecasts [N, H, C] that repeat the last season of the values [T, C] up to rows ``last`` [N].
 
-    Where the series begins too late to know the season, the last observation is repeated.
-
-    Args:
-        values: the series [T, C].
-        last: the last row of each context [N].
-        horizon: H.
-        season: rows of a season.
-        first: the first row of the series of each context [N].
-
-    Returns:
-        Forecasts [N, H, C].
+    Where the series, from row ``first`` [N] on, has no such row, the last observation is repeated.
 
     Example:
         >>> values = np.arange(5.0)[:, None]
@@ -57,12 +47,7 @@ def seasonal_naive(
 
 
 def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
-    """The ridge of a run's training rows, with strengths and maps chosen on the validation rows.
-
-    Args:
-        run: the run.
-        panel: its series; default read now, see ``own_panel``.
-    """
+    """The ridge of a run's training rows, with strengths and maps chosen on the validation rows."""
     panel = own_panel(run) if panel is None else panel
     train, validation = part_windows(panel, run.config, run.problem, PARTS[:2])
     return ridge_of(train, validation, run.problem)
@@ -74,14 +59,7 @@ def ridge_of(
     problem: ForecastSpec,
     maps: Maps = "chosen",
 ) -> Ridge:
-    """The ridge of the targets in training rows, whatever the stride of their windows.
-
-    Args:
-        train: windows of the training rows.
-        validation: those of the same series that choose its strength.
-        problem: what was learned of the data.
-        maps: as of ``fit_ridge``.
-    """
+    """The ridge of the targets in training rows, whatever the stride of their windows."""
     values = train.arrays["values"][:, list(problem.targets)]
     rows = train.rows, validation.rows
     return fit_ridge(values, *rows, train.input_length, train.horizon, train.begins, maps)
@@ -131,13 +109,6 @@ def best_shares(run: Run, validation: data.Windows) -> list[float]:
     any: one number each for all steps and channels, between 0 and 1. Their means over the parts
     are taken. The least squares of all windows at once may rest on a single wild part, and then
     add nothing, or everything, where later rows differ from it.
-
-    Args:
-        run: whose model adds to a fixed linear map.
-        validation: windows that its parameters were not trained on.
-
-    Returns:
-        One for each of ``shares_of``.
     """
     number = len(shares_of(run.model))
     of_linear, *of_each = (

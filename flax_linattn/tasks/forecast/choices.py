@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError
 from flax_linattn.models.layers import Layers
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig
 from flax_linattn.tasks.forecast.panel import SeriesPanel
-from flax_linattn.tasks.forecast.ridge import MAX_INPUT, MIN_GAIN, NoWindowError, fit_ridge
+from flax_linattn.tasks.forecast.ridge import MAX_INPUT, MIN_GAIN, fit_ridge
 from flax_linattn.tasks.forecast.spec import ForecastSpec, describe
 from flax_linattn.tasks.forecast.windows import stack
 
@@ -39,30 +38,9 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     - ``ridge_maps`` are those of ``fit_ridge``.
     - ``stride`` leaves out training windows where all of them would take longer than the time
       limit: those of long series overlap, and are nearly the same.
-
-    Args:
-        panel: the series.
-        config: the run's options.
-
-    Raises:
-        ValueError: as ``describe``; no context fits.
     """
     if not config.open_choices:
         return config, []
-    try:
-        return _choose(panel, config)
-    except NoWindowError as error:
-        source = config.data
-        raise OptionError(
-            f"too few rows to choose by: {error}; they depend on split ({source.split}) and "
-            f"horizon ({source.horizon}).",
-            "split",
-            "horizon",
-            "input_length",
-        ) from None
-
-
-def _choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, list[str]]:
     problem = describe(panel, config)
     arrays, begins = stack(panel.series, [problem.of_series(one.name) for one in panel.series])
     values = arrays["values"][:, list(problem.targets)]
@@ -142,10 +120,6 @@ def seasonal_lag(rows: Sequence[NDArray]) -> int:
 
 def context_lengths(season: int, most: int) -> list[int]:
     """Context lengths to compare: multiples of a season within bounds.
-
-    Args:
-        season: rows.
-        most: rows of the longest.
 
     Example:
         >>> context_lengths(24, 400), context_lengths(7, 100), context_lengths(1440, 400)

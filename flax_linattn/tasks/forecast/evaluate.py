@@ -34,9 +34,7 @@ MAX_LISTED = 5
 class Errors:
     """Mean square and mean absolute error, summed in float64; unknown truth is left out.
 
-    Args:
-        num_targets: C, channels of a forecast.
-        num_series: S, where errors are kept for each series instead of each step of the horizon.
+    Sums are kept for each step of the horizon, or for each of ``num_series`` series.
 
     Example:
         >>> errors = Errors(1)
@@ -64,13 +62,7 @@ class Errors:
     def add(
         self, forecasts: NDArray, truth: NDArray, owners: NDArray[np.int64] | None = None
     ) -> None:
-        """Adds forecasts and the truth.
-
-        Args:
-            forecasts: [B, H, C].
-            truth: likewise; NaN = not known.
-            owners: the series of each [B], from 0, where errors are kept for each series.
-        """
+        """Adds forecasts [B, H, C] and the truth, NaN = not known; owners [B] are their series."""
         known = ~np.isnan(truth)
         difference = np.where(known, forecasts.astype(np.float64) - truth, 0.0)
         square, absolute = np.square(difference), np.abs(difference)
@@ -84,11 +76,7 @@ class Errors:
             self._count = self._count + np.sum(known, axis=0)
 
     def metrics(self, scale: NDArray | float = 1.0) -> dict[str, float]:
-        """MSE, MAE and RMSE over all known values, the errors of each channel times its scale.
-
-        Raises:
-            ValueError: no truth is known.
-        """
+        """MSE, MAE and RMSE over all known values, the errors of each channel times its scale."""
         count = self.num_known
         if not count:
             raise ValueError("expected known values to test on, got missing ones only.")
@@ -105,11 +93,10 @@ class Errors:
         return self._along(0, 1.0)
 
     def mase(self, std: NDArray[np.float64], seasonal: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The mean over channels of absolute error / seasonal, of each series [S].
+        """The mean over channels of absolute error / seasonal, of each series [S]; see ``spec``.
 
-        Args:
-            std: the standard deviation of each series [S, C]: errors are on standardized values.
-            seasonal: in the units of the file, [S, C]; NaN = none.
+        ``std`` [S, C] scales standardized values; ``seasonal`` [S, C] is in the file's units, NaN =
+        none.
         """
         count = np.where(self._count > 0, self._count, np.nan)
         scaled = self._absolute * std / count / seasonal
@@ -153,22 +140,11 @@ BASELINES = Yardsticks("mse", NAMES, title="MSE", selected=NAMES[-1:], remark=re
 
 
 def evaluate_model(run: Run, windows: PanelWindows) -> Report:
-    """Tests a run on windows.
+    """Tests a run on windows in the order of time: errors, scores of quantiles, tables.
 
-    Args:
-        run: the run.
-        windows: in the order of time.
-
-    Returns:
-        With the option ``ridge`` ``attention_share``, how much of what the attention learned is
-        added to the ridge, and ``known_share``, likewise of known future covariates. MSE, MAE and
-        RMSE over all windows, steps and known targets on standardized values, as ``test_mse`` and
-        so on; MSE and MAE of the run's validation rows as ``validation_mse`` and
-        ``validation_mae``, where the windows are of its test rows; the scores of quantiles.
-
-        Of a run on one series also the errors in the units of the file (``test_original_mse``), and
-        tables ``by_step`` of the horizon and ``by_channel``. Of a global model also MASE, a table
-        ``by_series``, and as ``series`` the best and worst of that, by MASE where it is known.
+    Errors are on standardized values; of one series also in the units of the file, by step and by
+    channel, of a global model as MASE and by series (``series``: the best and worst). Those of
+    validation rows are given where the windows are of the run's own test rows.
     """
     config, problem = run.config, run.problem
     channels = config.model.channel_mechanism
@@ -200,11 +176,7 @@ def evaluate_model(run: Run, windows: PanelWindows) -> Report:
 def evaluate_baselines(run: Run, windows: PanelWindows) -> dict[str, Any]:
     """Errors of the baselines, as ``evaluate_model`` gives those of the model.
 
-    Returns:
-        Errors of repeating the last observation ("naive") and the last season ("seasonal_naive"),
-        and of the ridge, fitted to the windows of all training rows; it is left out where these
-        cannot be read. ``ridge_maps`` tells whether it is one map for all channels ("shared"), or
-        one for each ("channel"). On validation rows as ``<name>_validation_mse``.
+    The ridge is left out where the training rows cannot be read.
     """
     panel = at_hand(partial(own_panel, run))
     ridge = None if panel is None else fitted_ridge(run, panel)
@@ -256,13 +228,7 @@ def evaluate_forecasts(
 def sum_errors(
     forecasts: Mapping[str, Forecast], run: Run, windows: data.Windows
 ) -> dict[str, Errors]:
-    """The errors of forecasts, by their names, on standardized values.
-
-    Args:
-        forecasts: called with all windows, in the order of time.
-        run: the run.
-        windows: in the order of time.
-    """
+    """The errors of forecasts, by their names, on standardized values."""
     num_series = len(windows.begins) if run.problem.members else None
     errors = {name: Errors(len(run.problem.targets), num_series) for name in forecasts}
     for batch in with_truth(run, windows):
@@ -315,13 +281,7 @@ def _series_tables(columns: Mapping[str, NDArray], windows: PanelWindows) -> dic
 
 
 def stream_error(run: Run, windows: PanelWindows, max_rows: int) -> dict[str, Any]:
-    """The largest difference between forecasts of a stream and of the parallel model.
-
-    Args:
-        run: one that streams.
-        windows: of its series.
-        max_rows: rows to compare, from the first one that is forecast.
-    """
+    """How far a stream is from the parallel model over the first ``max_rows`` rows of windows."""
     options, arrays = run.config.data, windows.arrays
     begin = int(windows.starts[0]) + options.input_length
     end = int(windows.starts[-1]) + options.input_length + options.horizon

@@ -37,18 +37,8 @@ def draw_windows(
 ) -> None:
     """Draws forecasts to a PNG file, a column a window and a row a target (the last three).
 
-    Central intervals that the levels of quantiles give are shaded, the others drawn as lines.
-
-    Args:
-        windows: context [L, targets], truth [H, targets] or None, and forecast [H, targets], or
-            with quantiles [H, targets, 1 + Q].
-        names: of the targets.
-        path: the file.
-        titles: of the windows.
-        levels: of the quantiles.
-
-    Raises:
-        ValueError: matplotlib is not installed.
+    Windows are context [L, targets], truth [H, targets] or None, and forecast [H, targets], with
+    quantiles [H, targets, 1 + Q]. Central intervals are shaded, other levels drawn as lines.
     """
     targets = range(max(0, len(names) - MAX_TARGETS), len(names))
     canvas = new_figure(4.2 * len(windows), 2.2 * len(targets) + 0.7)
@@ -91,17 +81,7 @@ def _draw_quantiles(
 
 
 def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) -> None:
-    """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units.
-
-    Args:
-        run: the run.
-        windows: of its series.
-        path: the file.
-        count: how many forecasts.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units."""
     targets, length = list(run.problem.targets), run.config.data.input_length
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
@@ -120,15 +100,7 @@ def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) 
 
 
 def draw_errors(values: Mapping[str, Any], path: Path) -> None:
-    """Draws the MSE of a report's ``by_step`` and ``by_channel`` to a PNG file.
-
-    Args:
-        values: of the report.
-        path: the file.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws the MSE of a report's ``by_step`` and ``by_channel`` to a PNG file."""
     steps, channels = values["by_step"], values["by_channel"]
     names = _names(steps[0])
     canvas = new_figure(9.0, 3.4)
@@ -151,15 +123,7 @@ def draw_errors(values: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_folds(values: Mapping[str, Any], path: Path) -> None:
-    """Draws the MSE of a backtest's ``by_fold`` to a PNG file.
-
-    Args:
-        values: of the report.
-        path: the file.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws the MSE of a backtest's ``by_fold`` to a PNG file."""
     folds = values["by_fold"]
     canvas = new_figure(min(12.0, 3.0 + 0.9 * len(folds)), 3.4)
     axes = canvas.subplots()

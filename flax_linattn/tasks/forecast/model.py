@@ -22,16 +22,7 @@ def build_forecaster(
     problem: ForecastSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> Model:
-    """The freshly initialised model of a run.
-
-    Args:
-        config: the run's options.
-        problem: what it learned of the data.
-        placement: the devices that it is to compute on.
-
-    Raises:
-        ValueError: an option that the model does not take.
-    """
+    """The freshly initialised model of a run."""
     model, length = config.model, config.data.input_length
     shared: dict[str, Any] = {
         "num_marks": len(problem.marks) + problem.num_flags,
@@ -105,14 +96,6 @@ class ForecastLoss:
     In training a decoder forecasts from several observations of a window, evenly spread from a
     random one on, and a patch model from the last one and those whole patches before; in
     validation both forecast from the last one, as the others always do.
-
-    Args:
-        input_length: rows of a window before its horizon.
-        horizon: H.
-        targets: the channels that are forecast.
-        positions: observations to learn from; None = the last one only.
-        patch_length: rows from one of them to the next; None = spread them over the window.
-        levels: of the quantiles.
     """
 
     input_length: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.cells import split_cells
+from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
 from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
+from flax_linattn.tasks.options import TooFewRowsError
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 
@@ -28,18 +31,13 @@ MAX_NAMES = 5
 """Series that a note or an error names."""
 MAX_PLACES = 3
 """Places that a note names."""
+MAX_ROWS_PER_WINDOW = 100
+"""Rows per row of a window up to which an error names the number of rows that is enough."""
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class SeriesPanel(NamedTuple):
-    """The data of a run: one series, or several with the same channels.
-
-    Attributes:
-        name: of the data.
-        series: each with its own times and length.
-        splits: the rows of each part, for each series.
-        warnings: about series that are left out, or too short for windows.
-    """
+    """The data of a run: one series, or several with the same channels."""
 
     name: str
     series: tuple[data.TimeSeries, ...]
@@ -85,12 +83,7 @@ class SeriesPanel(NamedTuple):
 
 
 def load_panel(config: ForecastConfig) -> SeriesPanel:
-    """The series of a run, and their parts; of several those without training values are left out.
-
-    Raises:
-        ValueError: as ``read_series``; a split that does not fit; no series is left.
-        FileNotFoundError: there is no such file.
-    """
+    """The series of a run and their parts, without series that have no training values."""
     source = config.data
     data.chronological_split(10**15, source.split)  # refuses one that fits no series
 
@@ -108,16 +101,7 @@ def panel_of(
     source: ForecastData,
     split_of: Callable[[data.TimeSeries], data.Split],
 ) -> SeriesPanel:
-    """A panel of series with their parts; of several those without training values are left out.
-
-    Args:
-        series: one, or those of a global model.
-        source: options.
-        split_of: the parts of a series; raises OptionError where it is too short.
-
-    Raises:
-        ValueError: one series is too short; no series is left.
-    """
+    """A panel of series with their parts; of several those without training values are left out."""
     kept, splits, short, empty = [], [], [], []
     for one in series:
         try:
@@ -146,17 +130,58 @@ def panel_of(
             "split.",
             "split",
         )
-    length = source.input_length or MIN_CONTEXT
-    needed = length + source.horizon
-    for which, part in enumerate(PARTS if source.is_panel else ()):  # one series raises
-        few = [
-            one.name
-            for one, split in zip(kept, splits, strict=True)
-            if split[which].stop - max(split[which].start - length, 0) < needed
-        ]
-        if few and any(split[which] for split in splits):
+    needed = (source.input_length or MIN_CONTEXT) + source.horizon
+    for which, part in enumerate(PARTS):
+        rows = [_window_rows(split, which, source.input_length or MIN_CONTEXT) for split in splits]
+        few = [one.name for one, count in zip(kept, rows, strict=True) if count < needed]
+        if len(few) == len(kept) and (which < 2 or any(split.test for split in splits)):
+            _check_windows(kept, splits, source, which)
+        elif few and source.is_panel and any(split[which] for split in splits):
             warnings.append(f"series too short for a {part} window of {needed} rows: {_named(few)}")
     return SeriesPanel(kept[0].name, tuple(kept), tuple(splits), tuple(warnings))
+
+
+def _window_rows(split: data.Split, which: int, length: int) -> int:
+    """The rows that windows of a part may lie in: its own, and the context of the first one."""
+    return split[which].stop - max(split[which].start - length, 0)
+
+
+def _check_windows(
+    series: Sequence[data.TimeSeries],
+    splits: Sequence[data.Split],
+    source: ForecastData,
+    which: int,
+) -> None:
+    """Refuses series none of which has a window of a part; one to be chosen may be of 1 row."""
+    length, horizon = source.input_length or 1, source.horizon
+    one, split = max(zip(series, splits, strict=True), key=lambda pair: pair[0].num_steps)
+    rows = _window_rows(split, which, length)
+    if rows >= length + horizon:
+        return
+
+    def fits(count: int) -> bool:
+        try:
+            parts = data.chronological_split(count, source.split)
+        except OptionError:
+            return False
+        tested = range(3 if parts.test else 2)
+        return all(_window_rows(parts, each, length) >= length + horizon for each in tested)
+
+    most = range(MAX_ROWS_PER_WINDOW * (length + horizon))
+    total = bisect.bisect_left(most, True, key=fits)
+    enough = f" ({total} rows in all)" if total < len(most) else ""
+    name = source.csv or one.name
+    longest = f", whose longest series {one.name} has" if len(series) > 1 else " has"
+    missing = length + horizon - rows
+    raise TooFewRowsError(
+        f"{name}{longest} {one.num_steps} rows, of which split={source.split} makes "
+        f"{len(split[which])} {PARTS[which]} rows; expected at least {len(split[which]) + missing} "
+        f"for input_length={length} and horizon={horizon}{enough}; give more rows, a smaller "
+        "horizon or input_length, or another split.",
+        "horizon",
+        "input_length",
+        "split",
+    )
 
 
 def read_series(
@@ -164,14 +189,9 @@ def read_series(
 ) -> tuple[data.TimeSeries, ...]:
     """The series of a file, each with its own times and length.
 
-    Args:
-        source: with ``id_column``, those of a long table; with ``global_model`` each channel of a
-            table, or series of a ``.tsf`` file, whose only channel is ``value``; else one series.
-        channels: to read, but with ``global_model``; default those that the options choose.
-
-    Raises:
-        ValueError: a damaged file, an unknown series or channel, or a value beyond float32.
-        FileNotFoundError: there is no such file.
+    With ``id_column`` those of a long table; with ``global_model`` each channel of a table, or
+    series of a ``.tsf`` file, whose only channel is ``value``; else one. Channels are all by
+    default.
     """
     split_up = source.global_model and not source.id_column
     if split_up or channels is None:
@@ -183,9 +203,7 @@ def read_series(
         whole = data.etth1()
         series = (whole if channels is None else whole.select(channels),)
     elif source.id_column:
-        series = data.load_long(
-            source.csv, id_column=source.id_column, channels=channels, **_reading_of(source)
-        )
+        series = _read_long(source, source.csv, channels)
     elif split_up and _is_tsf(source.csv):
         known = {one.name: one for one in data.load_tsf(source.csv)}
         for name in channels or ():
@@ -210,11 +228,7 @@ def read_series(
 
 
 def with_frequency(series: data.TimeSeries, freq: str) -> data.TimeSeries:
-    """A series with the frequency that the options give, if they do.
-
-    Raises:
-        ValueError: its rows have no times, or none follows another by that frequency.
-    """
+    """A series with the frequency that the options give, if they do."""
     if not freq:
         return series
     if series.times is None:
@@ -247,6 +261,25 @@ def _read_table(
         raise
 
 
+def _read_long(
+    source: ForecastData, path: Path, channels: Sequence[str] | None
+) -> tuple[data.TimeSeries, ...]:
+    try:
+        return data.load_long(
+            path, id_column=source.id_column, channels=channels, **_reading_of(source)
+        )
+    except DataFormatError as error:
+        if "id_column" not in error.options:
+            raise
+        # A cell that is no number: the advice to name the column of ids was followed.
+        text, _, _ = str(error).partition(", or that the column names the series")
+        raise DataFormatError(
+            f"{text}. Strings as static covariates are read by estimators.Forecaster alone; here "
+            "give a column of 0 and 1 for each string.",
+            *(name for name in error.options if name != "id_column"),
+        ) from None
+
+
 def _reading_of(source: ForecastData) -> dict[str, Any]:
     """How tables are read, as their readers have it."""
     return {
@@ -271,12 +304,7 @@ def _check_float32(path: Path, series: data.TimeSeries) -> None:
 
 
 def series_of(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]:
-    """The series of a run's own file, or of another one, with the run's channels.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        ValueError: as ``read_series``; or other times than those that the run was trained on.
-    """
+    """The series of a run's own file, or of another one, with the run's channels."""
     series = _read(run, file)
     for one in series:
         run.problem.check_fits(one)
@@ -295,12 +323,7 @@ def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
 
 
 def own_panel(run: Run) -> SeriesPanel:
-    """The series that a run was trained and tested on, split as they were.
-
-    Raises:
-        FileNotFoundError: the run's file is missing.
-        ValueError: its rows have changed.
-    """
+    """The series that a run was trained and tested on, split as they were."""
     if run.data is not None:
         panel: SeriesPanel = run.data
         return panel
@@ -360,12 +383,7 @@ def row_notes(series: data.TimeSeries) -> list[str]:
 
 
 def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
-    """Notes on times, on missing values and what may stand for them, and on outliers.
-
-    Args:
-        series: as it was read, with a value in each channel.
-        stop: the first row that no part of the split has.
-    """
+    """Notes on times, on missing values and what may stand for them, and on outliers."""
     found = []
     if series.time_zone is not None:
         zone, first = series.time_zone, series.index[0]

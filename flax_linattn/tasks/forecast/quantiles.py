@@ -33,12 +33,6 @@ MAX_ERRORS = 2**26
 def central_intervals(levels: Sequence[float]) -> dict[str, tuple[int, int]]:
     """The intervals that have as much below as above, by their percentages.
 
-    Args:
-        levels: Q, rising.
-
-    Returns:
-        For each the indices of the levels at its ends, the widest first.
-
     Example:
         >>> central_intervals((0.025, 0.1, 0.5, 0.9, 0.975))
         {'95': (0, 4), '80': (1, 3)}
@@ -62,9 +56,6 @@ class QuantileScores:
     - ``coverage_80``: the fraction of truths in the central interval of 80 %, and ``width_80``, its
       mean width; so for each that the levels give.
 
-    Args:
-        levels: Q, rising.
-
     Example:
         >>> scores = QuantileScores((0.1, 0.5, 0.9))
         >>> scores.add(np.array([[[[-1.0, 0.0, 1.0]]]]), np.array([[[2.0]]]), 1.0, 0.0)
@@ -85,14 +76,7 @@ class QuantileScores:
     def add(
         self, quantiles: NDArray, truth: NDArray, std: NDArray | float, mean: NDArray | float
     ) -> None:
-        """Adds quantiles [B, H, C, Q] and the truth [B, H, C]; NaN = not known.
-
-        Args:
-            quantiles: on standardized values.
-            truth: likewise.
-            std: scale of standardized values, which broadcasts with the truth.
-            mean: shift likewise, added after scaling.
-        """
+        """Adds quantiles [B, H, C, Q] and the truth [B, H, C]; NaN = not known."""
         known = ~np.isnan(truth)
         scale = np.broadcast_to(std, truth.shape)[known]
         original = (
@@ -110,11 +94,7 @@ class QuantileScores:
         self._count += int(known.sum())
 
     def metrics(self) -> dict[str, float]:
-        """The scores by name: on standardized values, except ``original_crps`` and ``wql``.
-
-        Raises:
-            ValueError: no truth is known.
-        """
+        """The scores by name: on standardized values, except ``original_crps`` and ``wql``."""
         if not self._count:
             raise ValueError("expected known values to test on, got missing ones only.")
         report = {
@@ -130,20 +110,14 @@ class QuantileScores:
 
 
 def offsets(errors: NDArray, level: float) -> NDArray:
-    """What to add to forecasts so that a fraction of truths, the level, lies below.
+    """What to add to forecasts so that a fraction of truths, the level, lies below: float [...].
 
-    Of n errors and one to come that is exchangeable with them, the latter is at most the one of
-    rank ceil((n + 1) level) with a probability of at least the level; a level below one half is
-    taken from above so: Romano, Patterson and Candes, "Conformalized Quantile Regression", 2019,
-    theorem 2, which corrects the two ends of an interval by themselves. Departure: where there are
-    too few errors for such a rank, the outermost one is used instead of infinity.
-
-    Args:
-        errors: float [n, ...], truth - forecast; NaN = not known.
-        level: between 0 and 1.
-
-    Returns:
-        float [...]; 0 where no error is known.
+    Errors [n, ...] are truth - forecast, NaN = not known. Of n errors and one to come that is
+    exchangeable with them, the latter is at most the one of rank ceil((n + 1) level) with a
+    probability of at least the level; a level below one half is taken from above so: Romano,
+    Patterson and Candes, "Conformalized Quantile Regression", 2019, theorem 2, which corrects the
+    two ends of an interval by themselves. Departure: where there are too few errors for such a
+    rank, the outermost one is used instead of infinity; where none is known, 0.
 
     Example:
         >>> errors = np.arange(1.0, 10.0)
@@ -164,15 +138,16 @@ def corrections(run: Run, windows: data.Windows) -> NDArray[np.float32]:
     """What calibration on windows adds to a run's quantiles: [H, targets, Q].
 
     Each level of each step and target by itself, on standardized values.
-
-    Args:
-        run: a run with quantiles.
-        windows: of rows that it was not trained on.
     """
-    outputs, levels = compile_outputs(run), run.config.model.levels
-    errors = _errors_on(run, windows, lambda batch: np.asarray(outputs(batch.arrays))[..., 1:])
-    of_each = [offsets(errors[..., which], level) for which, level in enumerate(levels)]
-    return np.stack(of_each, axis=-1).astype(np.float32)
+    errors = np.moveaxis(_errors_on(run, windows, _quantiles_of(run)), -1, 0)
+    of_each = map(offsets, errors, run.config.model.levels)
+    return np.stack([*of_each], axis=-1).astype(np.float32)
+
+
+def _quantiles_of(run: Run) -> Forecast:
+    """The quantiles [B, H, targets, Q] of a run's model."""
+    outputs = compile_outputs(run)
+    return lambda batch: np.asarray(outputs(batch.arrays))[..., 1:]
 
 
 def _errors_on(run: Run, windows: data.Windows, forecast: Forecast) -> NDArray[np.float32]:
@@ -190,8 +165,7 @@ def score_quantiles(run: Run, windows: PanelWindows) -> dict[str, Any]:
     """The scores of a run's quantiles on windows, as ``test_crps`` and so on; empty without any."""
     if not run.config.model.levels:
         return {}
-    outputs = compile_outputs(run)
-    scores = _scores(run, windows, lambda batch: np.asarray(outputs(batch.arrays))[..., 1:])
+    scores = _scores(run, windows, _quantiles_of(run))
     return {f"test_{name}": value for name, value in scores.items()}
 
 

@@ -32,10 +32,6 @@ MIN_GAIN = 0.01
 better: within less the simpler one is as good."""
 
 
-class NoWindowError(ValueError):
-    """Rows are too few for a window."""
-
-
 class Ridge(NamedTuple):
     """A linear map of a channel's past to its future: one for all channels, or one for each.
 
@@ -44,8 +40,6 @@ class Ridge(NamedTuple):
 
     Attributes:
         kernel: the map [L, H], or the map of each channel [C, L, H]; float64.
-        validation_error: its mean squared error on the windows of the validation rows.
-        num_windows: number of windows of one channel that it was fitted on.
     """
 
     kernel: NDArray[np.float64]
@@ -81,18 +75,8 @@ def fit_ridge(
     each channel are chosen where they lower that error by ``MIN_GAIN`` or more, and where they are
     within ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
 
-    Args:
-        values: the series [T, C], one after the other, as the model receives them: standardized,
-            missing values filled.
-        train: of each series, the rows that the windows' horizons lie in.
-        validation: likewise, those that choose strengths and maps.
-        input_length: rows of the model's context.
-        horizon: rows to forecast.
-        begins: the first row of each series.
-        maps: one map, one for each channel, or "chosen" by the validation rows.
-
-    Raises:
-        ValueError: there is no window of these rows.
+    Values [T, C] are the series, one after the other from rows ``begins`` on, as the model receives
+    them: standardized, missing values filled. Horizons lie in the given rows of each series.
 
     Example:
         >>> wave = np.sin(np.arange(200.0) / 3)[:, None]
@@ -142,14 +126,7 @@ class _Fitted(NamedTuple):
 def _fit(
     train: _Sums, validation: _Sums, strengths: NDArray, towards: NDArray | None = None
 ) -> _Fitted:
-    """The ridge whose strength has the least error on validation rows, and that error.
-
-    Args:
-        train: of the windows to learn from.
-        validation: of those that choose.
-        strengths: in mean eigenvalues of the Gram matrix.
-        towards: the map that is not penalized; default 0.
-    """
+    """The ridge whose strength has the least error on validation rows, and that error."""
     start = np.zeros_like(train.cross) if towards is None else towards
     error = validation.square - validation.gain(start, validation.cross)
     residual = train.cross - train.gram @ start
@@ -185,7 +162,7 @@ class _Spans:
         for spans, rows in zip(self._parts, (train, validation), strict=True):
             if not spans:
                 rows_of = f"rows {rows[0].start} to {rows[0].stop - 1}"
-                raise NoWindowError(
+                raise ValueError(
                     f"{rows_of if len(rows) == 1 else 'the rows'} have no window of "
                     f"input_length={input_length} and horizon={horizon}; give more rows, or a "
                     "shorter window."

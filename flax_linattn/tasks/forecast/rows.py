@@ -33,12 +33,6 @@ class Row(NamedTuple):
 def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
     """A row of a series as a stream takes it: values, then known future covariates of its horizon.
 
-    Args:
-        series: with the channels of the run.
-        at: the row.
-        known: indices of the channels that are known for the horizon.
-        horizon: H; rows after the end of the series are missing.
-
     Example:
         >>> sales = TimeSeries("sales", np.arange(6.0).reshape(3, 2), ("sales", "price"))
         >>> row_of(sales, 1, (1,), 2).values.tolist()
@@ -65,14 +59,13 @@ class RowLines(CellLines):
 
     Args:
         channels: the channels to find.
-        numeric_names: whether a first line of numbers alone is one of names, if it has all
-            channels: a run's file may have had such a header.
+        numeric_names: whether a first line of numbers alone may name the columns.
         dialect: how cells and times are written.
         zoned: whether times have to name their offset from UTC, or must not; None if both will do.
         optional: channels that a first line or a JSON object may leave out, missing then.
         hint: added to errors about lines that do not have all channels.
-        after: the time of the row before the first, with its offset from UTC: it tells which of
-            the two a local time is that clocks show twice.
+        after: the time of the row before the first: it tells which of the two a local time is that
+            clocks show twice.
 
     Example:
         >>> rows = RowLines(("a", "b")).parse(["b,a,c", "1,2,3", '{"a": 4, "b": null}'])
@@ -98,14 +91,7 @@ class RowLines(CellLines):
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
-        """Reads rows.
-
-        Args:
-            lines: as of ``tasks.lines.Rows``.
-
-        Raises:
-            ValueError: a line holds something else.
-        """
+        """Reads rows."""
         for cells in self.cells(lines):
             if cells is not None:
                 yield Row(self._time(cells), cells.numbers(self._channels))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, choice, listed, same_number
 from flax_linattn.data.cells import split_cells
+from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.data.time_features import CIRCLES
 from flax_linattn.data.time_index import infer_frequency, parse_frequency, same_step, season_length
 from flax_linattn.tasks.files import checksum
@@ -24,20 +25,15 @@ if TYPE_CHECKING:
     from flax_linattn.tasks.forecast.panel import SeriesPanel
 
 PARTS = ("training", "validation", "test")
+NIXTLA_TARGET = "y"
+"""The only target of a panel whose series ``unique_id`` names, as in Nixtla's libraries."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SeriesInfo:
-    """One of the series that a global model learned from.
+    """A series that a global model learned from: scale of each channel, split, MASE divisors.
 
-    Attributes:
-        name: of the series.
-        mean: of its training rows, one number for each channel.
-        std: standard deviation likewise.
-        split: the rows of each part, as in ``ForecastSpec``.
-        seasonal: mean absolute difference of training values a season apart, for each target, in
-            the units of the file: the divisor of MASE. None where there is none, or it is 0.
-        checksum: of those rows.
+    ``seasonal`` is ``seasonal_scale`` of each target; ``checksum`` that of the rows of the split.
     """
 
     name: str
@@ -112,9 +108,7 @@ class ForecastSpec(DataSpec):
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:
             scale = previous.of_series(self.dataset).standardizer
-        for index, member in enumerate(members):
-            if refit_scales:
-                continue
+        for index, member in enumerate(() if refit_scales else spec.members):
             own = known.get(member.name, member)
             mean, std = list(own.mean), list(own.std)
             if own is member:  # all series share the scale of known future covariates
@@ -175,11 +169,7 @@ class ForecastSpec(DataSpec):
         return tuple(self.of_series(member.name) for member in self.members) or (self,)
 
     def in_units(self, standardized: NDArray) -> NDArray[np.float64]:
-        """Standardized values of the targets in the units of the file.
-
-        Args:
-            standardized: [H, targets], or with quantiles [H, targets, 1 + Q].
-        """
+        """Standardized targets [H, targets], or [H, targets, 1 + Q], in the units of the file."""
         targets = list(self.targets)
         std, mean = self.standardizer.std[targets], self.standardizer.mean[targets]
         if standardized.ndim == 3:
@@ -195,34 +185,28 @@ class ForecastSpec(DataSpec):
         """
         if not self.members:
             return self
-        for member in self.members:
-            if member.name == name:
-                scale = data.Standardizer(np.array(member.mean), np.array(member.std))
-                split, rows = member.split, member.checksum
-                break
-        else:
-            scale, split, rows = standardizer or self.standardizer, ((0, 0),) * 3, ""
+        scale, rows = standardizer or self.standardizer, ""
+        split: tuple[tuple[int, int], ...] = ((0, 0),) * len(PARTS)
+        for own in self.members:
+            if own.name == name:
+                scale = data.Standardizer(np.array(own.mean), np.array(own.std))
+                split, rows = own.split, own.checksum
         return dataclasses.replace(
             self, dataset=name, standardizer=scale, split=split, checksum=rows, members=()
         )
 
     def for_series(self, series: data.TimeSeries, num_rows: int | None = None) -> Self:
-        """As ``of_series``; an unknown series is scaled by its first rows.
+        """As ``of_series``; an unknown series is scaled by its first rows, by default all.
 
-        Args:
-            series: the series.
-            num_rows: how many of its rows give the scale; default all. A channel without a value in
-                them has the median scale of the run's series.
+        A channel without a value in them has the median scale of the run's series.
         """
         if not self.members or any(member.name == series.name for member in self.members):
             return self.of_series(series.name)
         values = series.values[:num_rows]
         empty = np.isnan(values).all(axis=0)
         rows = dataclasses.replace(series, values=np.where(empty, 0.0, values), index=None)
-        found, usual = (
-            data.Standardizer.fit([rows.fill_forward().values], ddof=0),
-            self.standardizer,
-        )
+        found = data.Standardizer.fit([rows.fill_forward().values], ddof=0)
+        usual = self.standardizer
         # Known future covariates are compared between series, so all share one scale of them.
         shared = empty | np.isin(np.arange(len(self.channels)), self.known_future)
         scale = data.Standardizer(
@@ -231,11 +215,10 @@ class ForecastSpec(DataSpec):
         return self.of_series(series.name, scale)
 
     def check_fits(self, series: data.TimeSeries) -> None:
-        """Refuses a series with other times than those that the run was trained on.
+        """Refuses a series whose times have another frequency, or a zone where the run's have none.
 
         Raises:
-            ValueError: its rows are further apart; or the run uses times, and the series has none,
-                or times without a zone where the run's have one, or the other way round.
+            ValueError: It has; or the run uses times, and the series has none.
         """
         features = tuple(dict.fromkeys((*self.marks, *self.calendar)))
         if features and series.times is None:
@@ -291,22 +274,16 @@ class ForecastSpec(DataSpec):
             at_least(begin, end=end)
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
         for member in self.members:
-            same_number(channels=self.channels, mean=member.mean)
-            same_number(channels=self.channels, std=member.std)
+            same_number(channels=self.channels, mean=member.mean, std=member.std)
             same_number(targets=self.targets, seasonal=member.seasonal)
             same_number(split=member.split, parts=PARTS)
             data.Standardizer(np.array(member.mean), np.array(member.std))
 
 
 def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
-    """What a run has to know of its series; the scale of each is that of its training rows.
-
-    Raises:
-        ValueError: an unknown channel; a part without a target value, or a channel without a
-            training value; series whose rows are not equally far apart.
-    """
+    """What a run has to know of its series; the scale of each is that of its training rows."""
     source, first = config.data, panel.series[0]
-    known, freq = _known_of(first, source), _common_frequency(panel.series)
+    known = _indices(first, source.known_future, "known_future")
     pairs = list(zip(panel.series, panel.splits, strict=True))
     train = [one.values[: split.train.stop] for one, split in pairs]
     scales = _scales(panel, train, known)
@@ -314,7 +291,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         dataset=panel.name,
         channels=first.channels,
         targets=_targets_of(first, source, known),
-        freq=freq,
+        freq=_common_frequency(panel.series),
         marks=_marks_of(panel.series, source),
         standardizer=data.Standardizer(
             np.median([scale.mean for scale in scales], axis=0),
@@ -362,6 +339,8 @@ def _targets_of(
     """Indices of the channels to forecast."""
     if source.targets:
         targets = _indices(series, source.targets, "targets")
+    elif source.id_column == NIXTLA_ID and NIXTLA_TARGET in series.channels:
+        targets = (series.channels.index(NIXTLA_TARGET),)
     else:
         targets = tuple(i for i in range(len(series.channels)) if i not in known)
     if not targets or set(targets) & set(known):
@@ -374,15 +353,10 @@ def _targets_of(
     return targets
 
 
-def _known_of(series: data.TimeSeries, source: ForecastData) -> tuple[int, ...]:
-    """Indices of the known future covariates."""
-    return _indices(series, source.known_future, "known_future") if source.known_future else ()
-
-
 def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...]:
     """Indices of the channels that an option names."""
     try:
-        chosen = series.select(split_cells(names)).channels
+        chosen = series.select(split_cells(names)).channels if names else ()
     except OptionError as error:
         error.options = (option,)
         raise
@@ -392,11 +366,7 @@ def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...
 def static_channels(
     rows: Sequence[NDArray[np.float64]], channels: Sequence[int]
 ) -> tuple[int, ...]:
-    """Those of some channels that never change within a series.
-
-    Args:
-        rows: of each series, [T, channels]; NaN = missing.
-        channels: indices of the channels.
+    """Those of some channels that never change within the rows [T, C] of a series; NaN = missing.
 
     Example:
         >>> static_channels([np.array([[1.0, 3.0], [2.0, np.nan]]), np.array([[4.0, 5.0]])], [0, 1])
@@ -420,20 +390,20 @@ def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[
 
 def _calendar_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
     """Parts of the calendar that the model receives for the horizon."""
-    untimed = [one.name for one in series if one.times is None]
-    if source.calendar_parts and untimed:
+    parts, untimed = source.calendar_parts, [one.name for one in series if one.times is None]
+    if parts and untimed:
         raise OptionError(
             f"known_calendar takes the times of rows, and {untimed[0]} has none; name their "
             "column, or leave it out.",
             "known_calendar",
             "time_column",
         )
-    if source.calendar_parts and all(one.freq is None for one in series):
+    if parts and all(one.freq is None for one in series):
         raise OptionError(
             "known_calendar takes the frequency of rows, which one row does not tell; give more.",
             "known_calendar",
         )
-    return source.calendar_parts
+    return parts
 
 
 def _common_frequency(series: Sequence[data.TimeSeries]) -> str | None:
@@ -478,14 +448,8 @@ def _scales(
 def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | None, ...]:
     """The divisor of MASE (Hyndman and Koehler, 2006): mean absolute seasonal differences.
 
+    Of each channel of the training rows [T, C], NaN = missing; None where all differences are 0.
     Where no pair of values a season apart is known, neighbors are used, as in the Monash archive.
-
-    Args:
-        values: float64 [T, C], of the training rows; NaN = missing.
-        season: rows.
-
-    Returns:
-        One for each channel; None where there is no difference, or all are 0.
 
     Example:
         >>> seasonal_scale(np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]]), season=2)

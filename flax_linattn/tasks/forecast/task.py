@@ -35,6 +35,7 @@ from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
     SeriesPanel,
     load_panel,
+    name_notes,
     own_panel,
     series_of,
 )
@@ -43,6 +44,7 @@ from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, describe
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
+    context_notes,
     file_windows,
     forecast_each,
     part_windows,
@@ -81,7 +83,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             )
 
     def load(self, config: ForecastConfig) -> SeriesPanel:
-        """One series or several, and their parts."""
         return load_panel(config)
 
     def choose(
@@ -91,7 +92,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return choose(panel, config)
 
     def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
-        """Names, scales, calendar, and whether missing values are flagged."""
         return describe(panel, config)
 
     def about_data(self, panel: SeriesPanel, config: ForecastConfig) -> DataSummary:
@@ -104,7 +104,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def batches(
         self, panel: SeriesPanel, config: ForecastConfig, problem: ForecastSpec, spans: int
     ) -> training.Splits:
-        """Windows whose horizons lie in each part."""
         parts = PARTS if panel.split.test else PARTS[:2]
         return training.Splits(*part_windows(panel, config, problem, parts))
 
@@ -114,13 +113,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         problem: ForecastSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
-        """A ``models.Forecaster``, ``models.EncoderDecoder`` or ``models.PatchForecaster``."""
         return build_forecaster(config, problem, placement)
 
     def objective(
         self, config: ForecastConfig, problem: ForecastSpec, steps_per_epoch: int
     ) -> training.Objective:
-        """Mean square error, Adam."""
         return training.Objective(
             make_loss(config, problem),
             config.fit.make_optimizer(steps_per_epoch),
@@ -164,12 +161,10 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return windows
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Errors, and some forecasts as a figure."""
         assert isinstance(batches, PanelWindows)
         return evaluate_model(run, batches)
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Errors of the last observation, the last season, a ridge."""
         assert isinstance(batches, PanelWindows)
         return evaluate_baselines(run, batches)
 
@@ -194,7 +189,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         """
         series = series_of(run, file)
         ahead, note = forecast_each(run, series)
-        if note:
+        notes = [note] if note else []
+        if file is not None:  # training noted those of the run's own rows
+            of_each = [(series[p].name, context_notes(run, series[p])) for p in ahead]
+            notes += name_notes(of_each)
+        for note in notes:
             print(f"note: {note}", file=sys.stderr)
         series, forecasts = tuple(series[place] for place in ahead), [*ahead.values()]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])
@@ -218,7 +217,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return backtest(run_dir, **how)
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
-        """The forecast after each observation."""
         stream = ForecastStream(run, context=options.context, series=options.series)
         members = [member.name for member in run.problem.members]
         if options.series and options.series not in members:

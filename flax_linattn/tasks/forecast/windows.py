@@ -21,7 +21,7 @@ from flax_linattn.data.time_index import continue_index
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, series_of
+from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, row_notes, series_of
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
@@ -30,15 +30,10 @@ from flax_linattn.typing import Array
 def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDArray]:
     """The arrays that a model receives of a series.
 
-    Args:
-        series: with the channels of the run.
-        problem: of the series.
-
-    Returns:
-        ``values``, float32 [T, inputs]: the channels, in which a missing value repeats the last
-        known one, or the training mean if there is none, and the circles of the calendar after
-        them. Where a value is missing ``known``, bool [T, inputs]. With missing-value flags
-        ``missing``, float32 [T, inputs], 1 = missing. ``marks`` of the calendar, if there are any.
+    ``values``, float32 [T, inputs]: the channels, in which a missing value repeats the last known
+    one, or the training mean if there is none, and the circles of the calendar after them. Where a
+    value is missing ``known``, bool [T, inputs]. With missing-value flags ``missing``, float32 [T,
+    inputs], 1 = missing. ``marks`` of the calendar, if there are any.
     """
     filled = series.fill_forward(problem.standardizer.mean)
     try:
@@ -63,20 +58,9 @@ def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDA
 
 
 class PanelWindows(data.Windows):
-    """Windows of the series of a panel, each scaled by its own training rows.
+    """Windows of the series of a panel, each scaled by its own training rows; see ``stack``.
 
-    Args:
-        problems: of each series, see ``ForecastSpec.of_series``.
-        arrays: of all series, one after the other, see ``stack``.
-        parts: of each series, the rows that horizons lie in, counted from its first one.
-        config: the run's options.
-        seed: as in ``data.Windows``.
-        stride: as there.
-        begins: the first row of each series.
-
-    Attributes:
-        problems: as given.
-        parts: as given.
+    The rows of ``parts``, in which horizons lie, are counted from the first row of each series.
     """
 
     def __init__(
@@ -122,38 +106,14 @@ def part_windows(
     problem: ForecastSpec,
     parts: Sequence[str] = PARTS,
 ) -> Iterator[PanelWindows]:
-    """Windows whose horizons lie in each part; those of training in a random order.
-
-    Args:
-        panel: the series.
-        config: the run's options.
-        problem: what it learned of them.
-        parts: those of ``PARTS`` to give.
-
-    Raises:
-        ValueError: no series has a window of a part.
-    """
+    """Windows whose horizons lie in each part; those of training in a random order."""
     problems = [problem.of_series(one.name) for one in panel.series]
     arrays, begins = stack(panel.series, problems)
-    source = config.data
     for part in parts:
-        which = PARTS.index(part)
-        rows = [split[which] for split in panel.splits]
+        rows = [split[PARTS.index(part)] for split in panel.splits]
         seed = config.seed if part == "training" else None
-        stride = source.stride if part == "training" else 1
-        try:
-            yield PanelWindows(
-                problems, arrays, rows, config, seed=seed, stride=stride, begins=begins
-            )
-        except ValueError as error:
-            raise OptionError(
-                f"too few {part} rows ({len(panel.split[which])}): {error}; they depend on split "
-                f"({source.split}), input_length ({source.input_length}) and horizon "
-                f"({source.horizon}).",
-                "split",
-                "input_length",
-                "horizon",
-            ) from None
+        stride = config.data.stride if part == "training" else 1
+        yield PanelWindows(problems, arrays, rows, config, seed=seed, stride=stride, begins=begins)
 
 
 def file_windows(run: Run, file: Path) -> PanelWindows:
@@ -161,10 +121,6 @@ def file_windows(run: Run, file: Path) -> PanelWindows:
 
     A series that the run knows has its scale; an unknown one that of its first ``input_length``
     rows, which no window forecasts.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        ValueError: as ``series_of``; or no series has enough rows.
     """
     series, length = series_of(run, file), run.config.data.input_length
     problems = [run.problem.for_series(one, length) for one in series]
@@ -191,13 +147,10 @@ def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
 
 
 class WindowBatch(NamedTuple):
-    """A batch of windows, and the truth.
+    """A batch of windows [B, L + H, ...], the real ones first, and the truth of these.
 
-    Attributes:
-        arrays: the windows [B, L + H, ...], the real ones first.
-        last: the last row of the context of each [B].
-        owners: the series of each [B], from 0.
-        truth: the targets of the real ones [N, H, targets], NaN where they are not known.
+    ``last`` [B] is the last row of the context, ``owners`` [B] the series, ``truth`` [N, H,
+    targets] has NaN where it is not known.
     """
 
     arrays: dict[str, NDArray]
@@ -251,13 +204,9 @@ def _outputs(
 
 
 class HorizonForecast(NamedTuple):
-    """A forecast of the rows after a series.
+    """A forecast of the rows after a series, in its units: float64 [H, targets, 1 + Q].
 
-    Attributes:
-        row_index: of these rows [H], as that of the series; None where a single row has no
-            frequency.
-        values: float64 [H, targets, 1 + Q], in the units of the series: the mean, and then the
-            quantiles, if there are any.
+    The mean comes first, then any quantiles. No index where a single row has no frequency.
     """
 
     row_index: pd.Index | None
@@ -278,20 +227,10 @@ def forecast_each(
     series: Sequence[data.TimeSeries],
     future: Sequence[Mapping[str, NDArray[np.float64]]] | None = None,
 ) -> tuple[dict[int, HorizonForecast], str]:
-    """The forecasts from the last rows of several series.
+    """The forecasts after several series by their places, and a note on those left out, or "".
 
-    Series with fewer rows than the context length are left out, but not where all are.
-
-    Args:
-        run: the trained run. A series that it does not know has the scale of all its rows.
-        series: with its channels.
-        future: of each, as of ``forecast_after``.
-
-    Returns:
-        The forecasts by the place of the series, and a note on those left out, or "".
-
-    Raises:
-        ValueError: as ``forecast_after``.
+    Series with fewer rows than the context length are left out, but not where all are. One that the
+    run does not know has the scale of all its rows.
     """
     length = run.config.data.input_length
     short = [one.name for one in series if one.num_steps < length]
@@ -312,16 +251,10 @@ def forecast_each(
 def forecast_after(
     run: Run, series: data.TimeSeries, future: Mapping[str, NDArray[np.float64]] | None = None
 ) -> HorizonForecast:
-    """The forecast from the last row of a series.
+    """The forecast from the last row of a series, of a run whose data spec is that of the series.
 
-    Args:
-        run: the trained run, whose problem is that of the series.
-        series: with its channels, in their order.
-        future: the channels that are known for the horizon, float64 [H] by name; a static one that
-            is not there keeps its last value. Default: the last rows of the series hold them.
-
-    Raises:
-        ValueError: the series has fewer rows than the context length; or NaN comes out.
+    ``future`` has the channels known for the horizon, float64 [H] by name; a static one that is not
+    there keeps its last value. By default the last rows of the series hold them.
     """
     problem, options = run.problem, run.config.data
     length, horizon = options.input_length, options.horizon
@@ -353,6 +286,36 @@ def forecast_after(
         )
     values = problem.in_units(outputs)
     return HorizonForecast(index, values if values.ndim == 3 else values[..., None])
+
+
+def context_notes(run: Run, series: data.TimeSeries) -> list[str]:
+    """Notes on the rows that the forecast after a series is made from, and on those it is for."""
+    problem, options = run.problem, run.config.data
+    observed, horizon = series, series.values[:0]
+    if problem.known_future:
+        observed = _observed(problem, series, options.horizon)
+        horizon = series.values[observed.num_steps :][: options.horizon]
+    rows = slice(max(observed.num_steps - options.input_length, 0), observed.num_steps)
+    lines = None if series.lines is None else series.lines[rows]
+    context = dataclasses.replace(
+        series, values=series.values[rows], index=series.index[rows], lines=lines
+    )
+    missing = [
+        problem.channels[which]
+        for which in problem.known_future
+        if which not in problem.static and np.isnan(horizon[:, which]).any()
+    ]
+    return [*row_notes(context), *horizon_notes({name: [series.name] for name in missing})]
+
+
+def horizon_notes(missing: Mapping[str, Sequence[str]], of_panel: bool = False) -> list[str]:
+    """Notes on known future covariates with missing values in the horizon of some series."""
+    return [
+        f"missing values of {name!r} in the horizon"
+        + (f" of series {listed(series, MAX_NAMES)}" if of_panel else "")
+        + " repeat the last known one"
+        for name, series in missing.items()
+    ]
 
 
 def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
