@@ -25,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ETTm1": {"split": "34560/11520/11520"},
     "ETTm2": {"split": "34560/11520/11520"},
     "ECL": {"channels": "OT"},
+    "Weather": {"encoding": "latin-1"},
     "Traffic speed": {"header": "yes", "channels": "773869", "season": 288},
 }
 """Of those that are not read whole and split 0.7/0.1/0.2."""

@@ -580,11 +580,13 @@ def weather(tmp_path) -> Path:
 @pytest.mark.usefixtures("no_figures", "no_steps")
 def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, capsys):
     args = ["train", "forecast", "--csv", str(weather), "--run", str(tmp_path / "run"), *SMALL]
+    assert "weather.csv:1: expected text in UTF-8" in fail(capsys, *args)
+    args += ["--encoding", "latin-1"]
     message = fail(capsys, *args, "--times", "strict")
     assert "weather.csv:302: expected a time after 2020-01-03 02:00:00" in message
     assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert "weather: 410 rows of p (mbar), SWDR (W/m\\xb2)," in told[2]
+    assert "weather: 410 rows of p (mbar), SWDR (W/m²)," in told[2]
     assert [line[:9] for line in told if line.startswith("epoch")] == ["epoch 1/1"]
     assert [line for line in told if line.startswith("note")] == [
         "note: rows of the time of the row before: 1 (line 302, 2020-01-03 02:00:00 after "
@@ -597,7 +599,7 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     run = tasks.load_run(tmp_path / "run")
     assert run.config.data.split == "0.7/0.1/0.2"
     assert isinstance(run.problem, ForecastSpec) and len(run.problem.channels) == 21
-    series = data.load_series(weather)
+    series = data.load_series(weather, dialect=run.config.data.dialect)
     arrays = standardize(series, run.problem)
     # A row has the calendar of its own stamp.
     np.testing.assert_array_equal(arrays["marks"][299], arrays["marks"][300])
