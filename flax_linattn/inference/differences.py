@@ -88,7 +88,8 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 def _signature(leaf: Any) -> str:
     try:
-        return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+        # An array of NumPy keeps its dtype, whether JAX has 64 bits or not.
+        return f"{getattr(leaf, 'dtype', None) or jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
     except TypeError:  # no array that JAX knows, whose message would be all of its values
         return type(leaf).__name__
 

@@ -19,7 +19,7 @@ from flax_linattn.inference.differences import differences, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
 from flax_linattn.storage import write_whole
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES_OF_FACTS = 1 << 20
 _FACTS = "facts"
 Tree = TypeVar("Tree")
@@ -36,7 +36,7 @@ def save_state(
 
     Args:
         path: the file, ``.npz``.
-        state: arrays in any tree, such as ``Stream.state``.
+        state: arrays in any tree, such as ``Stream.state``, of JAX or of NumPy.
         facts: JSON values to keep beside it, among them what tells whose state it is; none is
             called "format".
         allow_nan: for arrays that may hold NaN. No state of a mechanism does unless it has failed.
@@ -81,7 +81,7 @@ def load_state(
 
     Args:
         path: the file.
-        like: a state of the same structure.
+        like: a state of the same structure; its NumPy arrays are read as such, with their dtype.
         check: refuses facts of something else, before the arrays are compared.
         allow_nan: as in ``save_state``.
 
@@ -118,7 +118,7 @@ def load_state(
                 raise ValueError(
                     f"{path} holds NaN in {name}, which no stream saves; remove it to begin anew."
                 )
-            arrays.append(jnp.asarray(array))
+            arrays.append(array if isinstance(leaf, np.ndarray) else jnp.asarray(array))
     return jax.tree.unflatten(jax.tree.structure(like), arrays), facts
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
@@ -23,14 +24,16 @@ from flax_linattn.inference.room import counts
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.state_metadata import read_count
+
+Record = Mapping[str, NDArray[Any]]
+"""What a stream remembers besides the model's state: arrays by name."""
 
 
 class Streaming(abc.ABC):
     """What comes in on a line, what goes out, what is remembered.
 
-    Its state on disk is that of the model's stream, the number of observations and rows, what
-    ``facts`` says, and whose it is; it goes on only with the same model and the same ``options``.
+    Its state on disk is the pytree of the model's state and of the stream's ``record``, and whose
+    it is; it resumes only with the same model and the same ``options``.
 
     Args:
         run: the trained run.
@@ -89,21 +92,24 @@ class Streaming(abc.ABC):
         """Observations of its own instead of lines, where the options ask for them."""
         return None
 
-    def facts(self) -> dict[str, Any]:
-        """What is to be remembered beside the model's state, as JSON values."""
+    def record(self) -> Record:
+        """What the stream remembers besides the model's state: counts and last values.
+
+        Arrays of fixed shapes and dtypes: integers from 0 on and finite numbers.
+        """
         return {}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:  # noqa: B027  (nothing beside the state)
-        """Goes on from what ``facts`` gave, or says what it is instead and changes nothing.
+    def restore(self, record: Record) -> None:  # noqa: B027  (nothing besides the state)
+        """Resumes from a record, whose ``num_steps`` is that of the stream, or changes nothing.
 
         Raises:
-            ValueError: it is something else, see :mod:`flax_linattn.tasks.state_metadata`.
+            ValueError: no stream has such a record.
         """
 
-    def ages(self, facts: Mapping[str, Any]) -> Sequence[int] | None:
-        """Observations that each row of the model's stream has taken in, as these facts tell.
+    def ages(self, record: Record) -> Sequence[int] | None:
+        """Observations that each row of the model's stream has taken in according to a record.
 
-        A file whose state says otherwise is refused. None where facts do not tell.
+        A file whose state has taken in others is refused. None where a record does not tell.
         """
         return None
 
@@ -169,8 +175,9 @@ class Streaming(abc.ABC):
             "mechanism": mechanism_name(self._run.config.layers),
             "rows": self.num_rows,
             "num_steps": self.num_steps,
+            "time": None if self.last_time is None else self.last_time.isoformat(),
         }
-        save_state(path, self._stream.state, {**about, **self.facts(), **self._owner})
+        save_state(path, self._state(), {**about, **self._owner})
 
     def load(self, path: Path) -> None:
         """Goes on from what ``save`` wrote, or changes nothing.
@@ -179,22 +186,25 @@ class Streaming(abc.ABC):
             FileNotFoundError: there is no such file.
             ValueError: it is damaged, or of another run or other options.
         """
-        check = partial(self._check_owner, path)
-        state, facts = load_state(path, self._stream.state, check=check)
+        state, _ = load_state(path, self._state(), check=partial(self._check_owner, path))
+        record = state["record"]
         try:
-            num_steps = read_count(facts, "num_steps")
-            num_breaks = read_count({"rows": num_steps, **facts}, "rows") - num_steps
-            if num_breaks < 0:
-                raise ValueError(f"expected at least {num_steps} rows, got {facts['rows']}")
-            self._check_ages(state, facts, num_steps)
-            self.restore(facts)
+            _check_record(record)
+            self._check_ages(state["model"], record)
+            self.restore(record)
         except Exception as error:  # of whatever kind a task meets in a stranger's facts
             why = str(error) if type(error) is ValueError else repr(error)
             raise ValueError(
                 f"{path} is a damaged state file: {why}; give another name to begin anew."
             ) from error
-        self._stream.state = state
-        self.num_steps, self.num_breaks = num_steps, num_breaks
+        self._stream.state = state["model"]
+        self.num_steps, self.num_breaks = int(record["num_steps"]), int(record["num_breaks"])
+
+    def _state(self) -> dict[str, Any]:
+        """All that is saved: the model's state, and what the stream remembers besides."""
+        counts = {"num_steps": self.num_steps, "num_breaks": self.num_breaks}
+        record = {name: np.asarray(value) for name, value in {**counts, **self.record()}.items()}
+        return {"model": self._stream.state, "record": record}
 
     def _check_owner(self, path: Path, facts: Mapping[str, Any]) -> None:
         differ = [name for name, value in self._owner.items() if facts.get(name) != value]
@@ -219,8 +229,8 @@ class Streaming(abc.ABC):
                 return "the weights of its model are others"
         return f"its {name} is {shown(facts.get(name))}, here {shown(here)}"
 
-    def _check_ages(self, state: Any, facts: Mapping[str, Any], num_steps: int) -> None:
-        ages = self.ages(facts)
+    def _check_ages(self, state: Any, record: Record) -> None:
+        ages, num_steps = self.ages(record), int(record["num_steps"])
         if ages is None:
             return
         if max(ages) > num_steps + self.num_unlisted:
@@ -235,6 +245,15 @@ class Streaming(abc.ABC):
                     f"expected a state after {shown(ages)} observations, got one after "
                     f"{shown((-(-taken // tokens)).tolist())}"
                 )
+
+
+def _check_record(record: Record) -> None:
+    """Refuses numbers that no stream counts or remembers."""
+    for name, value in record.items():
+        counts = value.dtype.kind == "i"
+        if (value < 0).any() if counts else not np.isfinite(value).all():
+            expected = "whole numbers from 0 on" if counts else "finite numbers"
+            raise ValueError(f"expected {name} as {expected}, got {shown(value.tolist())}")
 
 
 @contextmanager

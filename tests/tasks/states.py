@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from flax_linattn import data, tasks
@@ -115,6 +116,17 @@ def with_facts(path: Path, entries: dict[str, bytes], facts: Any) -> None:
     """A state file that says something else; text is taken as it is."""
     text = facts if isinstance(facts, str) else json.dumps(facts)
     write_entries(path, {**entries, "facts.npy": npy(np.array(text))})
+
+
+def with_record(path: Path, stream: Streaming, entries: dict[str, bytes], **values: Any) -> None:
+    """A state file whose record holds other numbers, in the dtype and shape of the stream's."""
+    leaves = jax.tree_util.tree_leaves_with_path(stream._state())
+    places = {str(at[-1].key): i for i, (at, _) in enumerate(leaves) if at[0].key == "record"}
+    changed = {
+        f"{places[name]}.npy": npy(np.full_like(leaves[places[name]][1], value))
+        for name, value in values.items()
+    }
+    write_entries(path, {**entries, **changed})
 
 
 def array_of(entries: dict[str, bytes], name: str) -> np.ndarray:

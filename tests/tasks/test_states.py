@@ -41,11 +41,7 @@ def raw_facts(text: str) -> Any:
 def fact(name: str, value: Any) -> Any:
     def write(path: Path, entries: dict[str, bytes]) -> None:
         facts = states.facts_of(entries)
-        if name in ("time", "at_last") and name not in facts:
-            pytest.skip("the stream has no times")
         facts[name] = value
-        if value is ...:
-            del facts[name]
         states.with_facts(path, entries, facts)
 
     return write
@@ -124,26 +120,6 @@ CRAFTED = {
         ),
         r"of another run.*\(its mechanism is 'linear', here 'aaren'\)",
     ),
-    "no last": (fact("last", ...), "expected last as"),
-    "a last that is short": (fact("last", []), "expected last as"),
-    "a last that is text": (fact("last", "1"), "expected last as"),
-    "a last with NaN": (fact("last", [float("nan")] * 12), "expected last as"),
-    "no num_steps": (fact("num_steps", ...), "expected num_steps as a whole number"),
-    "num_steps below 0": (fact("num_steps", -5), "expected num_steps as a whole number"),
-    "num_steps of a half": (fact("num_steps", 1.5), "expected num_steps as a whole number"),
-    "num_steps of text": (fact("num_steps", "5"), "expected num_steps as a whole number"),
-    "num_steps that is true": (fact("num_steps", True), "expected num_steps as a whole number"),
-    "another num_steps": (fact("num_steps", 3), "expected (at least 5|a state after)"),
-    "more num_steps": (fact("num_steps", 8), "rows"),
-    "fewer rows": (fact("rows", 2), "expected at least 5 rows"),
-    "rows that are text": (fact("rows", "5"), "expected rows as a whole number"),
-    "a time that is a number": (fact("time", 5), "expected time as"),
-    "a time with a zone": (fact("time", "2016-07-01T00:00:00+00:00"), "expected time as"),
-    "a time that is none": (fact("time", "noon"), "expected time as"),
-    "no row of the time": (fact("at_last", 0), "expected at_last as the rows of the last time"),
-    "more rows of the time": (fact("at_last", 6), "expected at_last as the rows of the last time"),
-    "rows of no time": (fact("time", None), "expected at_last as the rows of the last time"),
-    "rows of the time as text": (fact("at_last", "1"), "expected at_last as a whole number"),
     "a shape of 1e11": (
         entry(states.npy_header("'<f4'", "(100000000000,)", b"\0" * 64)), "shape is not that"
     ),
@@ -165,6 +141,37 @@ CRAFTED = {
     "an entry twice": (twice, "other entries"),
     "ten thousand entries": (many, "more entries"),
 }  # fmt: skip
+
+
+RECORDS = {
+    "num_steps below 0": ({"num_steps": -5}, "expected num_steps as whole numbers from 0 on"),
+    "another num_steps": ({"num_steps": 3}, "expected (at least 5|a state after)"),
+    "more num_steps": ({"num_steps": 8}, "expected a state after"),
+    "fewer rows": ({"num_breaks": -3}, "expected num_breaks as whole numbers from 0 on"),
+    "a last of infinity": ({"last": np.inf}, "expected last as finite numbers"),
+    "a last of NaN": ({"last": np.nan}, "holds NaN in record.last"),
+    "more rows of the time": ({"at_last": 6}, "expected at_last as the rows of the last time"),
+    "a time before year 1": ({"time": 0}, "ordinal must be >= 1"),
+    "a time beyond a day": ({"time": 10**14}, "expected time as a day"),
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_record_that_no_stream_has_is_refused(name, saved, case, tmp_path):
+    stream, path = saved
+    values, message = RECORDS[case]
+    if {*values} & {"time", "at_last"} and name != "forecast":
+        pytest.skip("the stream has no times")
+    if "more num_steps" in case and name != "forecast":
+        pytest.skip("the state says nothing of sequences before")
+    crafted = tmp_path / "crafted.npz"
+    states.with_record(crafted, stream, states.entries_of(path), **values)
+    before = stream.record()
+    with pytest.raises(ValueError, match=message) as caught:
+        stream.load(crafted)
+    assert str(crafted) in str(caught.value)
+    jax.tree.map(np.testing.assert_array_equal, stream.record(), before)
+    assert stream.num_steps == 5
 
 
 @pytest.mark.parametrize("case", CRAFTED)
@@ -235,7 +242,7 @@ def test_the_command_shows_what_a_file_holds(name, saved, tmp_path, capsys):
     shown = dict(line.split(None, 1) for line in succeed(capsys, "state", str(path)).splitlines())
     assert shown["task"] == name and shown["mechanism"] == "aaren"
     assert shown["rows"] == shown["num_steps"] == "5"
-    assert shown["file"].endswith("format 1") and shown["arrays"].endswith("bytes")
+    assert shown["file"].endswith("format 2") and shown["arrays"].endswith("bytes")
     if name == "forecast":
         assert shown["time"] == "2016-07-01T04:00:00"
     facts = states.facts_of(states.entries_of(path)) | {"run": "\x1b[2J", "deep": [[1] * 1000]}

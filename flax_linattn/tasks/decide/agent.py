@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from flax_linattn.checks import OptionError, choice
 from flax_linattn.inference.compiled import compiled
 from flax_linattn.tasks.decide.data import DecideSpec, begin_context, columns, most_steps
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.state_metadata import read_count, read_numbers
+from flax_linattn.tasks.streaming import Record
 
 Rows = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
@@ -63,25 +62,25 @@ class StreamMemory:
         self._ages = before + 1
         return actions
 
-    def facts(self) -> dict[str, Any]:
-        """What is stored of the only row, beside the state, as JSON values."""
+    def record(self) -> Record:
+        """What is stored of the only row, besides the state."""
         return {}
 
-    def ages_of(self, facts: Mapping[str, Any], length: int) -> list[int]:
-        """Steps in the state of the only row, by ``facts`` of an episode of ``length`` steps.
+    def ages_of(self, record: Record, length: int) -> list[int]:
+        """Steps in the state of the only row, by the record of an episode of ``length`` steps.
 
         Raises:
-            ValueError: ``facts`` cannot be of such an episode.
+            ValueError: the record cannot be of such an episode.
         """
         return [length]
 
-    def restore(self, facts: Mapping[str, Any], length: int) -> None:
-        """Resumes an episode of ``length`` steps from ``facts``, or changes nothing.
+    def restore(self, record: Record, length: int) -> None:
+        """Resumes an episode of ``length`` steps, or changes nothing.
 
         Raises:
-            ValueError: ``facts`` cannot be of such an episode.
+            ValueError: the record cannot be of such an episode.
         """
-        self._ages = np.array(self.ages_of(facts, length))
+        self._ages = np.array(self.ages_of(record, length))
         self.stream.num_steps = length
 
 
@@ -121,26 +120,21 @@ class RestartMemory(StreamMemory):
         self._ages = before + 1
         return np.asarray(self.stream.step(x, reset=begins))
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """The last half of a context."""
-        return {
-            "age": int(self._ages[0]),
-            "last_steps": [float(number) for number in self._last.ravel()],
-        }
+        return {"age": self._ages[0], "last_steps": self._last}
 
-    def ages_of(self, facts: Mapping[str, Any], length: int) -> list[int]:
+    def ages_of(self, record: Record, length: int) -> list[int]:
         """Steps since the last reset."""
-        age = read_count(facts, "age")
+        age = int(record["age"])
         if age > min(length, self._context) or (length and not age):
             raise ValueError(f"{age} steps cannot be what is seen of an episode of {length}")
         return [age]
 
-    def restore(self, facts: Mapping[str, Any], length: int) -> None:
+    def restore(self, record: Record, length: int) -> None:
         """See ``StreamMemory``."""
-        self.ages_of(facts, length)
-        last = read_numbers(facts, "last_steps", self._last.size)
-        super().restore(facts, length)
-        self._last = last.astype(np.float32).reshape(self._last.shape)
+        super().restore(record, length)
+        self._last = record["last_steps"]
 
 
 class WindowMemory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +17,7 @@ from flax_linattn.tasks.decide.data import most_steps
 from flax_linattn.tasks.decide.figures import draw_actions
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.state_metadata import read_count, read_numbers
-from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,32 +144,30 @@ class DecideStream(Streaming):
         self._drawn.append(action)
         return np.asarray(action)
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Where in the episode it is, what is asked for, the last action, and the memory's own."""
         return {
-            "length": self._length,
-            "asked": [float(self.agent.returns_to_go[0])],
-            "last": [float(x) for x in self.agent.last_actions[0]],
-            **self._memory.facts(),
+            "length": np.array(self._length),
+            "asked": np.asarray(self.agent.returns_to_go, np.float64),
+            "last": np.asarray(self.agent.last_actions, np.float32),
+            **self._memory.record(),
         }
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Goes on after the last step."""
-        length = read_count(facts, "length")
-        if length > read_count(facts, "num_steps"):
+    def restore(self, record: Record) -> None:
+        """Resumes after the last step."""
+        length, last = int(record["length"]), record["last"]
+        if length > record["num_steps"]:
             raise ValueError(f"an episode of {length} steps is longer than the stream")
-        asked = read_numbers(facts, "asked", 1)
-        last = read_numbers(facts, "last", self._run.problem.action_dim)
         if np.abs(last).max() > 1:
             raise ValueError(f"expected the last action in -1 ... 1, got {last}")
-        self._memory.restore(facts, length)
-        self.agent.steps, self.agent.returns_to_go = np.array([length]), asked
-        self.agent.last_actions = last.astype(np.float32)[None]
+        self._memory.restore(record, length)
+        self.agent.steps, self.agent.returns_to_go = np.array([length]), record["asked"]
+        self.agent.last_actions = last
         self._drawn.clear()
 
-    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+    def ages(self, record: Record) -> Sequence[int]:
         """Steps that the state holds."""
-        return self._memory.ages_of(facts, read_count(facts, "length"))
+        return self._memory.ages_of(record, int(record["length"]))
 
     def end(self) -> str | None:
         """What of the return is left."""

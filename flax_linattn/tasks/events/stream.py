@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from flax_linattn.tasks.events.figures import draw_intensity
 from flax_linattn.tasks.events.next_event import Seen, tell
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.state_metadata import read_count, read_numbers
-from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,44 +293,39 @@ class EventsStream(Streaming):
             gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.problem.scale
             return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.marks)
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """The last event, what the model said after it, and the likelihood so far."""
+        model = self._run.model
         last = self._seen[-1] if self._seen else None
+        outputs = np.zeros(3 * model.num_components + model.num_marks, np.float32)
+        observation = np.zeros(model.backbone.observation_shape, np.float32)
+        if last is not None:
+            outputs, observation = last.outputs.astype(np.float32), last.observation
         return {
-            "length": self._length,
-            "origin": self._origin,
-            "last": None if last is None else last.time,
-            "outputs": [] if last is None else [float(x) for x in last.outputs],
-            "observation": [] if last is None else [float(x) for x in last.observation],
-            "likelihood": [self.log_likelihood, self.num_foreseen],
+            "length": np.array(self._length),
+            "origin": np.array(self._origin or 0.0),
+            "last": np.array(0.0 if last is None else last.time),
+            "outputs": outputs,
+            "observation": observation,
+            "log_likelihood": np.array(self.log_likelihood),
+            "num_foreseen": np.array(self.num_foreseen),
         }
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Goes on after the last event."""
-        length = read_count(facts, "length")
-        log_likelihood, foreseen = read_numbers(facts, "likelihood", 2)
-        most = read_count(facts, "num_steps")
-        if not (0 <= foreseen <= most and foreseen.is_integer() and length <= most):
-            raise ValueError(f"{foreseen:g} events cannot have been foreseen")
-        seen: list[Seen] = []
-        origin = None
-        if length:
-            model, width = self._run.model, self._run.model.backbone.observation_shape[0]
-            size = 3 * model.num_components + model.num_marks
-            outputs = read_numbers(facts, "outputs", size).astype(np.float32)
-            observation = read_numbers(facts, "observation", width).astype(np.float32)
-            (last,) = read_numbers({"last": [facts.get("last")]}, "last", 1)
-            (origin,) = read_numbers({"origin": [facts.get("origin")]}, "origin", 1).tolist()
-            seen = [Seen(float(last), outputs, observation)]
+    def restore(self, record: Record) -> None:
+        """Resumes after the last event."""
+        length, foreseen = int(record["length"]), int(record["num_foreseen"])
+        if max(foreseen, length) > record["num_steps"]:
+            raise ValueError(f"{foreseen} events cannot have been foreseen, or {length} taken in")
         self._seen.clear()
-        self._seen.extend(seen)
-        self._origin = origin
+        if length:
+            self._seen.append(Seen(float(record["last"]), record["outputs"], record["observation"]))
+        self._origin = float(record["origin"]) if length else None
         self._length = self._stream.num_steps = length
-        self.log_likelihood, self.num_foreseen = float(log_likelihood), int(foreseen)
+        self.log_likelihood, self.num_foreseen = float(record["log_likelihood"]), foreseen
 
-    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+    def ages(self, record: Record) -> Sequence[int]:
         """Events of the sequence, and its begin where that is known."""
-        length = read_count(facts, "length")
+        length = int(record["length"])
         return [length + (length > 0 and self._begin is not None)]
 
     @property

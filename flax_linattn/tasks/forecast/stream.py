@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, RowLines
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.state_metadata import read_count, read_numbers, read_time
-from flax_linattn.tasks.streaming import Streaming
+from flax_linattn.tasks.streaming import Record, Streaming
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,26 +231,27 @@ class ForecastStream(Streaming):
         window = (observed, None, self._forecast)
         draw_windows([window], self._problem.target_names, path, [title], levels)
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """The last value of each channel, when it came, and how many rows had that time."""
-        time = None if self._time is None else self._time.isoformat()
-        return {"last": self._last_values.tolist(), "time": time, "at_last": self._at_last}
+        return {
+            "last": self._last_values,
+            "time": _encode_time(self._time),
+            "at_last": np.array(self._at_last),
+        }
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Goes on after that time."""
-        last, time = (
-            read_numbers(facts, "last", len(self._last_values)),
-            read_time(facts, "time", self._problem.time_zone),
-        )
-        at_last = read_count(facts, "at_last")
-        if (at_last == 0) != (time is None) or at_last > read_count(facts, "num_steps"):
-            raise ValueError(f"expected at_last as the rows of the last time, got {shown(at_last)}")
-        self._last_values, self._time, self._restored_time = last, time, time
+    def restore(self, record: Record) -> None:
+        """Resumes after that time."""
+        at_last, time = int(record["at_last"]), None
+        if at_last > record["num_steps"]:
+            raise ValueError(f"expected at_last as the rows of the last time, got {at_last}")
+        if at_last:
+            time = self._in_zone(_decode_time(record["time"], self._problem.time_zone))
+        self._last_values, self._time, self._restored_time = record["last"], time, time
         self._at_last, self._num_asked = at_last, 0
 
-    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+    def ages(self, record: Record) -> Sequence[int]:
         """Of both streams."""
-        return self._ages(read_count(facts, "num_steps"))
+        return self._ages(int(record["num_steps"]))
 
     @property
     def last_time(self) -> pd.Timestamp | None:
@@ -366,6 +366,28 @@ class ForecastStream(Streaming):
                 'the time, name its column time, or give JSON objects a "time".'
             )
         return pd.DatetimeIndex([time])
+
+
+def _encode_time(time: pd.Timestamp | None) -> NDArray[np.int64]:
+    """The day, counted from year 1, and the nanoseconds since its midnight, in UTC; 0 for None."""
+    if time is None:
+        return np.zeros(2, np.int64)
+    utc = time if time.tz is None else time.tz_convert("UTC")
+    seconds = 3600 * utc.hour + 60 * utc.minute + utc.second
+    return np.array(
+        [utc.toordinal(), 10**9 * seconds + 1000 * utc.microsecond + utc.nanosecond], np.int64
+    )
+
+
+def _decode_time(record: NDArray[np.int64], zone: str | None) -> pd.Timestamp:
+    day, nanoseconds = map(int, record)
+    if nanoseconds >= 86_400 * 10**9:
+        raise ValueError(f"expected time as a day and its nanoseconds, got {record.tolist()}")
+    micro, nano = divmod(nanoseconds, 1000)
+    time = pd.Timestamp(datetime.fromordinal(day) + timedelta(microseconds=micro))
+    if nano:
+        time += pd.Timedelta(nano, "ns")
+    return time if zone is None else time.tz_localize("UTC").tz_convert(zone)
 
 
 def _of_series(run: Run, name: str) -> Run:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import at_least, shown
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.state_metadata import read_count
-from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
 from flax_linattn.tasks.symbols.options import SymbolsData
 
 NONE = -1
@@ -100,7 +100,7 @@ class SymbolsStream(Streaming):
     def _cells(self, step: int, guess: int) -> Sequence[Any]:
         return [step, "" if guess == NONE else guess, self._right, self._guesses]
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """The step within the sequence, the last guess or what answers stand in, and the counts."""
         counts = {
             "step": self._stream.num_steps,
@@ -108,25 +108,26 @@ class SymbolsStream(Streaming):
             "right": self._right,
             "guesses": self._guesses,
         }
-        return counts if self._questions is None else {**counts, "kept": self._questions.facts()}
+        record = {name: np.array(count) for name, count in counts.items()}
+        return record if self._questions is None else {**record, "kept": self._questions.record()}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Goes on within the sequence."""
+    def restore(self, record: Record) -> None:
+        """Resumes within the sequence."""
         step, guess, right, guesses = (
-            read_count(facts, name) for name in ("step", "next", "right", "guesses")
+            int(record[name]) for name in ("step", "next", "right", "guesses")
         )
         if right > guesses or guess > self._run.problem.num_tokens:
             raise ValueError(
                 f"{right} of {guesses} guesses cannot be right, or {guess} be the next"
             )
         if self._questions is not None:
-            self._questions.restore(step, facts.get("kept"))
+            self._questions.restore(step, record["kept"])
         self._stream.num_steps = step
         self._guess, self._right, self._guesses = guess + NONE, right, guesses
 
-    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+    def ages(self, record: Record) -> Sequence[int]:
         """The step within the sequence; of a window no more than it holds."""
-        step = read_count(facts, "step")
+        step = int(record["step"])
         return [step if self._run.config.data.recalls else min(step, self._run.config.data.context)]
 
     def end(self) -> str | None:
@@ -227,33 +228,29 @@ class Questions:
             return None
         return self._kept[1] if symbol == self._last else None
 
-    def facts(self) -> list[int]:
-        """What a state file keeps of the sequence beside its step."""
-        return list(self._kept)
+    def record(self) -> NDArray[np.int64]:
+        """What answers are made of, each symbol plus 1, and 0 in the places without one."""
+        record = np.zeros(self._most.get(self._rules, 1), np.int64)
+        record[: len(self._kept)] = np.array(self._kept, np.int64) + 1
+        return record
 
-    def restore(self, step: int, kept: Any) -> None:
-        """Goes on within a sequence.
-
-        Args:
-            step: symbols of it so far.
-            kept: as ``facts`` gave it.
+    def restore(self, step: int, record: NDArray[np.int64]) -> None:
+        """Resumes within a sequence of ``step`` symbols so far.
 
         Raises:
-            ValueError: it is nothing that so many symbols leave.
+            ValueError: that many symbols leave no such record.
         """
-        most = min(step, self._most.get(self._rules, 1))
-        fits = (
-            isinstance(kept, list)
-            and all(type(symbol) is int and 0 <= symbol <= self._last for symbol in kept)
-            and len(kept) <= most
-        )
+        count = int(np.count_nonzero(record))
+        kept = [int(symbol) - 1 for symbol in record[:count]]
+        most = min(step, len(record))
+        fits = record[:count].all() and all(symbol <= self._last for symbol in kept)
         if self._rules == "induction":
-            fits = fits and kept[:1] in ([], [self._last])
+            fits = fits and count <= most and kept[:1] in ([], [self._last])
         else:
-            fits = fits and len(kept) == most
+            fits = fits and count == most
         if not fits:
             raise ValueError(
                 f"expected what {step} symbols of {self._rules} leave to answer from, got "
-                f"{shown(kept)}"
+                f"{shown(record.tolist())}"
             )
-        self._step, self._kept = step, list(kept)
+        self._step, self._kept = step, kept

@@ -15,7 +15,6 @@ from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.state_metadata import read_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +106,14 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         (scaled,) = problem.standardizer.apply([values], problem.channels)
         return scaled.astype(np.float32)
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """The last value of each channel, and the step within the sequence."""
-        return {"last": self._last.tolist(), **super().facts()}
+        return {"last": self._last, **super().record()}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Goes on within the sequence."""
-        last = read_numbers(facts, "last", len(self._last))
-        super().restore(facts)
-        self._last = last
+    def restore(self, record: Record) -> None:
+        """Resumes within the sequence."""
+        super().restore(record)
+        self._last = record["last"]
 
 
 def parse_observations(
