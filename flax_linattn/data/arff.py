@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flax_linattn.checks import shown
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.examples import Declared, ExampleBuilder
+from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import MEND, DataFormatError, LineReader
 
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
@@ -60,13 +60,13 @@ def load_arff(path: str | Path) -> TimeSeriesDataset:
     # scipy.io.arff reads the same values in 1.4 to 2.5 times the time, and names no lines.
     with LineReader(path) as reader:
         header = _read_header(reader)
-        declared = Declared(
-            classes=header.classes,
+        builder = ExampleBuilder(
+            reader,
+            header.classes,
             dimensions=None if header.relational else 1,
             length=header.length,
             padded=True,
         )
-        builder = ExampleBuilder(reader, declared)
         for text in reader.content("%"):
             if header.relational:
                 builder.add(*_split_relational(reader, text))

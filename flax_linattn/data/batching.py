@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, same_number
+from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, same_number
 
 ALL_ROWS = slice(None)
 
@@ -32,12 +32,10 @@ class ExampleBatches(abc.ABC):
     """
 
     def __init__(self, num_examples: int, batch_size: int, *, seed: int | None = None) -> None:
-        if batch_size < 1:
-            raise ValueError(f"expected a batch_size of at least 1, got {batch_size}; raise it")
+        at_least(1, batch_size=batch_size)
+        at_least(0, LARGEST_SEED, seed=seed)
         if num_examples < 1:
             raise ValueError("expected at least one example, got none; check the data set")
-        if seed is not None and seed < 0:
-            raise ValueError(f"expected a seed of at least 0, or None, got {seed}; choose another")
         self.num_examples = num_examples
         self.batch_size = batch_size
         self.seed = seed
@@ -64,8 +62,7 @@ class ExampleBatches(abc.ABC):
         Raises:
             ValueError: The step is negative.
         """
-        if step < 0:
-            raise ValueError(f"expected a step of at least 0, got {step}; count from 0")
+        at_least(0, step=step)
         epoch, position = divmod(step, len(self))
         if self._last is None or self._last[0] != epoch:
             # Kept for the epoch's other steps; what is kept changes no result.

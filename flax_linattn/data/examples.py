@@ -1,7 +1,5 @@
 """The checks that every example of a data file passes, whatever the format."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,42 +13,35 @@ MISSING = frozenset({"?", "nan"})
 """How files of examples write a missing value, in lower case."""
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What a file's header says about its examples; None where it says nothing.
-
-    Attributes:
-        classes: The class labels, in the file's order.
-        dimensions: Number of dimensions (channels).
-        length: Number of time steps; only a bound where ``equal_length`` is False.
-        equal_length: Whether all series have one length.
-        missing: Whether values may be missing.
-        padded: Whether shorter series are filled up with missing time steps at the end.
-    """
-
-    classes: tuple[str, ...]
-    dimensions: int | None = None
-    length: int | None = None
-    equal_length: bool | None = None
-    missing: bool | None = None
-    padded: bool = False
-
-
 class ExampleBuilder:
     """Checks the examples of a file one by one and makes a data set of them.
 
     Args:
         reader: The file; errors name its current line.
-        declared: What the header says.
+        classes: The class labels that the header declares.
+        dimensions: Number of dimensions (channels) that it declares; None if it does not.
+        length: Number of time steps; only a bound where ``equal_length`` is False.
+        equal_length: Whether all series have one length; None if the header does not say.
+        missing: Whether values may be missing; None if it does not say.
+        padded: Whether shorter series are filled up with missing time steps at the end.
     """
 
-    def __init__(self, reader: LineReader, declared: Declared) -> None:
-        self._reader = reader
-        self._declared = declared
-        self._dimensions = declared.dimensions
-        self._length = declared.length
+    def __init__(
+        self,
+        reader: LineReader,
+        classes: tuple[str, ...],
+        *,
+        dimensions: int | None = None,
+        length: int | None = None,
+        equal_length: bool | None = None,
+        missing: bool | None = None,
+        padded: bool = False,
+    ) -> None:
+        self._reader, self._declared = reader, classes
+        self._dimensions, self._length, self._equal_length = dimensions, length, equal_length
+        self._missing, self._padded = missing, padded
         self._dimensions_origin = self._length_origin = "as the header declares"
-        self._classes = in_order(declared.classes)
+        self._classes = in_order(classes)
         self._index = {label: index for index, label in enumerate(self._classes)}
         self._series: list[NDArray[np.float64]] = []
         self._labels: list[int] = []
@@ -61,7 +52,7 @@ class ExampleBuilder:
         self._labels.append(self._parse_label(label))
         self._check_lengths([text.count(",") + 1 for text in dimensions])
         values = self._parse_values(dimensions)
-        if self._declared.padded:
+        if self._padded:
             values = self._without_padding(values)
         self._series.append(values)
 
@@ -96,7 +87,7 @@ class ExampleBuilder:
 
     def _parse_label(self, label: str) -> int:
         if label not in self._index:
-            classes = listed([shown(label) for label in self._declared.classes])
+            classes = listed([shown(label) for label in self._declared])
             raise self._reader.error(
                 f"a class label among {classes} at the end of the line",
                 shown(label),
@@ -122,11 +113,11 @@ class ExampleBuilder:
             )
         length = lengths[0]
         if self._length is None:
-            if self._declared.equal_length:
+            if self._equal_length:
                 self._length = length
                 self._length_origin = f"as in the first example, line {self._reader.line}"
             return
-        bounded = self._declared.equal_length is False
+        bounded = self._equal_length is False
         if length != self._length and not (bounded and length < self._length):
             raise self._reader.error(
                 f"{'at most ' * bounded}{self._length} time steps ({self._length_origin})",
@@ -145,7 +136,7 @@ class ExampleBuilder:
                 f"{shown(tokens[bad.index])} in dimension {dimension} at time step {step}",
                 "correct the value, or fetch the file again",
             ) from None
-        if self._declared.missing is False and np.isnan(values).any():
+        if self._missing is False and np.isnan(values).any():
             dimension, step = np.argwhere(np.isnan(values.reshape(len(dimensions), -1)))[0]
             raise self._reader.error(
                 "no missing values, as the header declares @missing false",

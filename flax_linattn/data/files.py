@@ -96,7 +96,7 @@ def text_encoding(path: Path) -> str:
 
 
 class LineReader:
-    r"""Lines of a text file, plain or compressed by gzip or xz.
+    """Lines of a text file, plain or compressed by gzip or xz.
 
     Args:
         path: The file; its first bytes say whether it is compressed.
@@ -108,15 +108,6 @@ class LineReader:
         path: The file.
         line: Number of the last line given, from 1; 0 before the first.
         terminated: Whether the last line given ended with a newline.
-
-    Example:
-        >>> import gzip, pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "greeting.txt.gz")
-        ...     _ = path.write_bytes(gzip.compress(b"hello\nworld"))
-        ...     with LineReader(path) as reader:
-        ...         print(list(reader), reader.line, reader.terminated)
-        ['hello', 'world'] 2 False
     """
 
     def __init__(

@@ -194,21 +194,9 @@ def load_long(
 
 
 def find_id_column(path: str | Path, dialect: Dialect = PLAIN) -> str:
-    r"""The column of ids of a table in the form of Nixtla's libraries: ``unique_id`` beside ``ds``.
+    """The column of ids of a table in the form of Nixtla's libraries: ``unique_id`` beside ``ds``.
 
-    Args:
-        path: A file, as of ``load_series``.
-        dialect: As there.
-
-    Returns:
-        Its name; "" if there is none, or no such file, which its reader reports.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "panel.csv")
-        >>> _ = path.write_text("unique_id,ds,y\nA,2024-01-01,5\n")
-        >>> find_id_column(path)
-        'unique_id'
+    "" if there is none, or no such file, which its reader reports.
     """
     try:
         return default_id(column_names(Path(path), dialect))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,7 +36,7 @@ def calendar_features(times: pd.DatetimeIndex, freq: str) -> tuple[NDArray[np.fl
     """
     step = shortest_step(freq)
     names = next(names for least, names in _BY_STEP if step >= least)
-    scaled = [_COUNTS[name](times) / (CIRCLES[name] - 1) - 0.5 for name in names]
+    scaled = [place / (size - 1) - 0.5 for place, size in _places(times, names)]
     return np.stack(scaled, axis=-1).astype(np.float32), list(names)
 
 
@@ -62,31 +63,27 @@ def calendar_circles(times: pd.DatetimeIndex, names: Sequence[str]) -> NDArray[n
     """
     for name in names:
         choice(CIRCLES, known_calendar=name)
-    turns = [_COUNTS[name](times) / CIRCLES[name] for name in names]
+    turns = [place / size for place, size in _places(times, names)]
     parts = [f(2 * np.pi * turn) for turn in turns for f in (np.sin, np.cos)]
     return np.stack(parts, axis=-1).astype(np.float32) if parts else np.zeros((len(times), 0), "f4")
 
 
-_COUNTS: dict[str, Callable[[pd.DatetimeIndex], NDArray[np.int64]]] = {
-    "minute": lambda times: times.minute.to_numpy(np.int64),
-    "hour": lambda times: times.hour.to_numpy(np.int64),
-    "weekday": lambda times: times.day_of_week.to_numpy(np.int64),
-    "day": lambda times: times.day.to_numpy(np.int64) - 1,
-    "day of year": lambda times: times.day_of_year.to_numpy(np.int64) - 1,
-    "week": lambda times: times.isocalendar()["week"].to_numpy(np.int64) - 1,
-    "month": lambda times: times.month.to_numpy(np.int64) - 1,
+def _places(times: pd.DatetimeIndex, names: Sequence[str]) -> list[tuple[NDArray[np.int64], int]]:
+    """Where times stand in parts of the calendar, from 0, and the sizes of these."""
+    parts = (CIRCLES[name] for name in names)
+    return [(place(times).to_numpy(np.int64) - first, size) for size, first, place in parts]
+
+
+CIRCLES: dict[str, tuple[int, int, Callable[[pd.DatetimeIndex], Any]]] = {
+    "minute": (60, 0, lambda times: times.minute),
+    "hour": (24, 0, lambda times: times.hour),
+    "weekday": (7, 0, lambda times: times.day_of_week),
+    "day": (31, 1, lambda times: times.day),
+    "day of year": (366, 1, lambda times: times.day_of_year),
+    "week": (53, 1, lambda times: times.isocalendar()["week"]),
+    "month": (12, 1, lambda times: times.month),
 }
-"""Each part of the calendar, counted from 0."""
-CIRCLES = {
-    "minute": 60,
-    "hour": 24,
-    "weekday": 7,
-    "day": 31,
-    "day of year": 366,
-    "week": 53,
-    "month": 12,
-}
-"""Most of each part of the calendar in the next larger one: its circle."""
+"""Parts of the calendar: how many there are at most, the first number, and those of times."""
 
 _DAY = pd.Timedelta(days=1)
 _BY_STEP: tuple[tuple[pd.Timedelta, tuple[str, ...]], ...] = (

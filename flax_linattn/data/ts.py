@@ -6,7 +6,7 @@ from typing import Any
 
 from flax_linattn.checks import shown
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.examples import Declared, ExampleBuilder
+from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import LineReader
 
 
@@ -47,10 +47,17 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
     """
     with LineReader(path) as reader:
         header = _read_header(reader)
-        declared = _declared(reader, header)
-        classes = frozenset(declared.classes)
+        classes = frozenset(header["classlabel"])
+        dimensions = 1 if header.get("univariate") else header.get("dimensions")
         colons = max(label.count(":") for label in classes)
-        builder = ExampleBuilder(reader, declared)
+        builder = ExampleBuilder(
+            reader,
+            header["classlabel"],
+            dimensions=dimensions,
+            length=header.get("serieslength"),
+            equal_length=header.get("equallength"),
+            missing=header.get("missing"),
+        )
         for text in reader.content("#"):
             if text.startswith("@"):
                 raise reader.error(
@@ -60,7 +67,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
                 )
             builder.add(*_split(reader, text, classes, colons))
         dataset = builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
-        if dataset.num_examples == 1 and declared.dimensions is None and not reader.terminated:
+        if dataset.num_examples == 1 and dimensions is None and not reader.terminated:
             # Nothing else tells the label from the first value of a dimension that was cut.
             raise reader.error(
                 "a newline after an only example, or @dimensions in the header",
@@ -121,26 +128,13 @@ def _read_header(reader: LineReader) -> dict[str, Any]:
             "none",
             "add the line '@classLabel true <label> <label> ...' to the header",
         )
+    if header.get("univariate") and header.get("dimensions", 1) != 1:
+        raise reader.error(
+            "a header that agrees with itself",
+            f"@univariate true and @dimensions {header['dimensions']}",
+            "correct one of the two",
+        )
     return header
-
-
-def _declared(reader: LineReader, header: dict[str, Any]) -> Declared:
-    dimensions = header.get("dimensions")
-    if header.get("univariate"):
-        if dimensions not in (None, 1):
-            raise reader.error(
-                "a header that agrees with itself",
-                f"@univariate true and @dimensions {dimensions}",
-                "correct one of the two",
-            )
-        dimensions = 1
-    return Declared(
-        classes=header["classlabel"],
-        dimensions=dimensions,
-        length=header.get("serieslength"),
-        equal_length=header.get("equallength"),
-        missing=header.get("missing"),
-    )
 
 
 def _text(reader: LineReader, tag: str, value: str) -> str:

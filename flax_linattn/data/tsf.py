@@ -193,4 +193,4 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
     if unit == "s":
         return first + np.arange(length) * np.timedelta64(count, "s")
     every = MonthDay(count, first.item().day)
-    return every.after(pd.DatetimeIndex([first]), np.arange(length)).to_numpy()
+    return every.after(pd.DatetimeIndex(np.array([first])), np.arange(length)).to_numpy()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.batching import ExampleBatches, check_names
 
 
@@ -133,13 +133,7 @@ class Windows(ExampleBatches):
         seed: int | None,
         begins: Sequence[int] = (0,),
     ) -> None:
-        for name, value in (
-            ("input_length", input_length),
-            ("horizon", horizon),
-            ("stride", stride),
-        ):
-            if value < 1:
-                raise ValueError(f"expected {name} of at least 1, got {value}")
+        at_least(1, input_length=input_length, horizon=horizon, stride=stride)
         of_each = [rows] if isinstance(rows, range) else list(rows)
         if len(of_each) != len(begins):
             raise ValueError(

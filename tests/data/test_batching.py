@@ -56,8 +56,8 @@ def test_one_example_and_a_batch_larger_than_the_set():
         ({"x": np.zeros((0, 3))}, 1, None, "at least one example"),
         ({"x": np.array(1.0)}, 1, None, "pass one row for each example"),
         ({"weight": np.zeros(2)}, 1, None, 'named "weight".*rename it'),
-        ({"x": np.zeros(2)}, 0, None, "batch_size of at least 1, got 0"),
-        ({"x": np.zeros(2)}, 1, -1, "seed of at least 0, or None, got -1"),
+        ({"x": np.zeros(2)}, 0, None, "batch_size must be at least 1, got 0"),
+        ({"x": np.zeros(2)}, 1, -1, "seed must be at least 0, got -1"),
     ],
 )
 def test_refusals(arrays, batch_size, seed, message):

@@ -157,8 +157,8 @@ TWO = [np.zeros(2), np.zeros(3)]
         ({"x": TWO}, {"lengths": ()}, r"longest holds all sequences, of up to 3 tokens, got \[\]"),
         ({"x": TWO}, {"lengths": (2,)}, r"of up to 3 tokens, got \[2\]; add 3"),
         ({"x": TWO}, {"lengths": (0, 3)}, r"lengths of at least 1 .* got \[0, 3\]"),
-        ({"x": TWO}, {"batch_size": 0}, "batch_size of at least 1, got 0"),
-        ({"x": TWO}, {"seed": -1}, "seed of at least 0, or None, got -1"),
+        ({"x": TWO}, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"x": TWO}, {"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )  # fmt: skip
 def test_refusals(arrays, options, message):

@@ -120,7 +120,7 @@ def test_iteration_is_the_first_epoch(make):
     for step, batch in enumerate(listed):
         for name, array in batches.batch(step).items():
             np.testing.assert_array_equal(batch[name], array)
-    with pytest.raises(ValueError, match="step of at least 0, got -1"):
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
         batches.batch(-1)
 
 
@@ -172,7 +172,7 @@ def test_sources_that_cannot_serve_are_refused():
         data.GrainBatches(rows.map(lambda x: x | {"weight": 1.0}), 2)
     with pytest.raises(ValueError, match="filter what it is made of"):
         data.GrainBatches(rows.filter(lambda x: x["id"] != 3), 2).batch(1)
-    with pytest.raises(ValueError, match="at least one batch"):
+    with pytest.raises(ValueError, match="num_batches must be at least 1"):
         data.IteratorBatches(lambda epoch: [], 0)
     with pytest.raises(ValueError, match="epoch 0 has 2 batches, expected 3"):
         data.IteratorBatches(lambda epoch: [{"x": np.ones(1)}] * 2, 3).batch(2)

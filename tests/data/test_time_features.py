@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from flax_linattn import data
 
-EXPECTED = {
-    "minute": lambda t: t.minute / 59,
-    "hour": lambda t: t.hour / 23,
-    "weekday": lambda t: t.weekday() / 6,
-    "day": lambda t: (t.day - 1) / 30,
-    "day of year": lambda t: (t.timetuple().tm_yday - 1) / 365,
-    "week": lambda t: (t.isocalendar().week - 1) / 52,
-    "month": lambda t: (t.month - 1) / 11,
+PARTS = {
+    "minute": (60, lambda t: t.minute),
+    "hour": (24, lambda t: t.hour),
+    "weekday": (7, lambda t: t.weekday()),
+    "day": (31, lambda t: t.day - 1),
+    "day of year": (366, lambda t: t.timetuple().tm_yday - 1),
+    "week": (53, lambda t: t.isocalendar().week - 1),
+    "month": (12, lambda t: t.month - 1),
 }
 TIMES = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1))
 
@@ -39,28 +39,17 @@ def test_each_step_has_its_features(
     """Years before 1970, leap years and the weeks at a year's ends among them."""
     got, found = data.calendar_features(pd.DatetimeIndex(times), freq)
     assert found == names
-    want = [[EXPECTED[name](time) - 0.5 for name in names] for time in times]
+    want = [[PARTS[n][1](time) / (PARTS[n][0] - 1) - 0.5 for n in names] for time in times]
     np.testing.assert_allclose(got, want, atol=1e-6)
     assert got.dtype == np.float32
-
-
-CIRCLES = {
-    "minute": lambda t: t.minute / 60,
-    "hour": lambda t: t.hour / 24,
-    "weekday": lambda t: t.weekday() / 7,
-    "day": lambda t: (t.day - 1) / 31,
-    "day of year": lambda t: (t.timetuple().tm_yday - 1) / 366,
-    "week": lambda t: (t.isocalendar().week - 1) / 53,
-    "month": lambda t: (t.month - 1) / 12,
-}
 
 
 @given(times=st.lists(TIMES, min_size=1, max_size=5))
 def test_circles_are_those_of_the_calendar(times: list[datetime.datetime]) -> None:
     """As points of the complex plane; each alone, and all in the order asked for."""
-    names = [*reversed(CIRCLES)]
+    names = [*reversed(PARTS)]
     found = data.calendar_circles(pd.DatetimeIndex(times), names)
-    turns = np.array([[CIRCLES[name](time) for name in names] for time in times])
+    turns = np.array([[PARTS[name][1](time) / PARTS[name][0] for name in names] for time in times])
     want = np.exp(2j * np.pi * turns)
     assert found.dtype == np.float32 and found.shape == (len(times), 2 * len(names))
     np.testing.assert_allclose(found[:, 1::2] + 1j * found[:, ::2], want, atol=1e-6)

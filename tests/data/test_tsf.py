@@ -91,18 +91,11 @@ def test_a_tag_of_a_tsf_file_stands_once(tmp_path):
 
 def test_series_of_other_times_are_no_table(tmp_path):
     text = TSF.format("daily", "false")
-    text += "T1:2024-01-01 00-00-00:1,2\nT2:2024-01-02 00-00-00:1,2\n"
+    text += "T1:2024-01-01 00-00-00:1,2\nT2:2024-01-02 00-00-00:3,4\n"
     path = write(tmp_path, text, "toy.tsf")
     with pytest.raises(ValueError, match=r"toy\.tsf: .* T2 \(line 11\) has 2 .*channels="):
         data.load_series(path)
-    assert data.load_series(path, channels=["T2"]).channels == ("T2",)
+    second = data.load_series(path, channels=["T2"])
+    assert second.channels == ("T2",) and second.values.tolist() == [[3.0], [4.0]]
     with pytest.raises(ValueError, match=r"unknown channel 'T3'; .*toy\.tsf has T1, T2"):
         data.load_series(path, channels=["T3"])
-
-
-def test_channels_of_a_tsf_file(tmp_path):
-    text = TSF.format("daily", "true") + "".join(
-        f"{name}:2024-01-01 00-00-00:{values}\n" for name, values in (("a", "1,2"), ("b", "3,4"))
-    )
-    series = data.load_series(write(tmp_path, text, "toy.tsf"), channels=["b"])
-    assert series.channels == ("b",) and series.values.tolist() == [[3.0], [4.0]]

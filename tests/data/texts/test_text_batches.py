@@ -123,7 +123,7 @@ def test_lengths_hold_the_same_texts_in_shorter_batches(lengths, batch_size, see
         ({"seed": -1}, "seed must be at least 0"),
         ({"crop": "middle"}, "crop must be one of prefix, random"),
         ({"padding": "mask"}, "padding must be one of masked, symbol, got 'mask'; did you mean"),
-        ({"batch_size": 0}, "expected a batch_size of at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
