@@ -28,9 +28,9 @@ def quiet_threads() -> Iterator[None]:
     """Keeps Orbax's threads from printing hundreds of lines of traceback.
 
     The errors of the threads are raised in any case. A thread that still writes when the save has
-    failed finds its event loop closed, which would be reported as an uncaught error. Logger and hook
-    are restored when the last context ends, unless another hook was set meanwhile. After a failure
-    the hook stays, because native writes may end at any time.
+    failed finds its event loop closed, which would be reported as an uncaught error. The last
+    context restores logger and hook, unless another hook was set meanwhile. After a failure the
+    hook stays, because native writes may end at any time.
     """
     global _inside, _before, _failed
     with _lock:
