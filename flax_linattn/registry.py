@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
     Attributes:
         target: "module:class", imported when the task is used.
-        about: what training it does, in a line.
+        about: One line on what it trains.
     """
 
     target: str
@@ -32,11 +32,11 @@ TASKS: dict[str, Entry] = {
     ),
     "decide": Entry(
         "flax_linattn.tasks.decide.task:DecideTask",
-        "train an agent on episodes (of a pendulum, or your own): offline reinforcement learning",
+        "train an agent by offline reinforcement learning (episodes of a pendulum, or your own)",
     ),
     "events": Entry(
         "flax_linattn.tasks.events.task:EventsTask",
-        "train on events at irregular times (drawn ones, or your own file): when comes the next?",
+        "train a model of events at irregular times (synthetic events, or your own file)",
     ),
     "forecast": Entry(
         "flax_linattn.tasks.forecast.task:ForecastTask",
@@ -44,26 +44,24 @@ TASKS: dict[str, Entry] = {
     ),
     "image": Entry(
         "flax_linattn.tasks.classify.images.task:ImageTask",
-        "train a classifier of images (drawn ones, or your own folder)",
+        "train an image classifier (synthetic images, or your own folder)",
     ),
     "sequence": Entry(
         "flax_linattn.tasks.classify.tokens.task:SequenceTask",
-        "train a classifier of long sequences (ListOps, bytes of texts, pixels of images)",
+        "train a classifier of long sequences (ListOps, bytes of text, pixels of images)",
     ),
     "symbols": Entry(
         "flax_linattn.tasks.symbols.task:SymbolsTask",
-        "train on symbols that are drawn: the next one of a series, recall, copying",
+        "train on synthetic sequence tasks: next symbol, recall, copying",
     ),
 }
-"""By name. A task of one's own is an entry here, or ``register_task``."""
-
-
+"""The tasks by name; ``register_task`` adds a task of your own."""
 ENTRY_POINTS = "flax_linattn.tasks"
 """The group of entry points by which other packages add tasks: ``name = "module:class"``."""
 
 
 def list_tasks() -> tuple[str, ...]:
-    """The names that ``get_task`` takes, those of other installed packages among them.
+    """The names of all tasks, with those of other installed packages.
 
     Example:
         >>> "classify" in list_tasks()
@@ -85,7 +83,7 @@ def get_task(name: str) -> Task[Any, Any, Any]:
     """A task by name.
 
     Raises:
-        ValueError: the name is unknown, or its class cannot be imported or has another name.
+        ValueError: The name is unknown, or its class cannot be imported or has another name.
 
     Example:
         >>> get_task("forecast").Config.__name__
@@ -103,19 +101,19 @@ def get_task(name: str) -> Task[Any, Any, Any]:
     return task()
 
 
-def register_task(name: str, target: str, about: str = "train one of your own") -> None:
-    """Adds a task of one's own to this process, so that ``tasks.load_run`` and the rest know it.
+def register_task(name: str, target: str, about: str = "train a task of your own") -> None:
+    """Adds a task of your own to this process, for ``tasks.load_run`` and everything else.
 
     An installed package adds its tasks for the commands, too, by entry points of the group
     "flax_linattn.tasks".
 
     Args:
-        name: of the task, its class's ``name``.
+        name: Name of the task, which its class has as ``name``.
         target: "module:class", imported when the task is used.
-        about: what training it does, in a line.
+        about: One line on what it trains.
 
     Raises:
-        ValueError: another task has that name, or the target is no "module:class".
+        ValueError: Another task has that name, or the target is no "module:class".
     """
     module, _, attribute = target.partition(":")
     if not module or not attribute.isidentifier():

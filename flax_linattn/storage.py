@@ -1,7 +1,4 @@
-"""Files that outlive a kill, a power loss and other processes: written whole, on the disk, locked.
-
-Everything in the package may use this module.
-"""
+"""Atomic writes, appends that reach the disk, and locks between processes."""
 
 from __future__ import annotations
 
@@ -36,31 +33,31 @@ __all__ = [
 ]
 
 _UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
-"""Names of files that are being written."""
+"""Names of unfinished files."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What file systems answer that lock nothing."""
+"""Errors of file systems that do not support locks."""
 
 _HOLDER = b'{"host": '
-"""How what a lock file says begins."""
+"""First bytes of a lock file that names its holder."""
 
 
 class HeldError(ValueError):
-    """Somebody else holds what was asked for."""
+    """Another process or context holds the lock."""
 
 
 @contextmanager
 def write_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """Opens a file to write; it takes the place of the one before when the context ends.
+    """Opens a file that replaces the previous one when the context ends.
 
-    It is written beside it under a name that no other process uses. A kill or a power loss leaves
-    the file before, or the new one; an error leaves the file before, and nothing else.
+    A kill or a power loss leaves the previous file or the new one; an error leaves the previous
+    file. Until then the new file has a name of its own in the same folder.
 
     Args:
-        path: the file; its folder is made.
+        path: The file, whose folder is created.
 
     Raises:
-        OSError: it cannot be written, as on a full disk; names the file.
+        OSError: The file, which the error names, cannot be written, as on a full disk.
 
     Example:
         >>> import tempfile
@@ -83,14 +80,14 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(unfinished)):
-            # Writing names no file, and opening one that is gone.
+            # Errors of writing name no file, and those of opening the unfinished one.
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync_file(path.parent)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text as UTF-8; see ``write_whole``.
+    """Writes text as UTF-8; see ``write_whole``.
 
     Example:
         >>> import tempfile
@@ -104,10 +101,10 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def append_text(path: str | Path, text: str) -> None:
-    r"""Adds a text as UTF-8 to the end of a file, and waits until it is on the disk.
+    r"""Appends text as UTF-8 to a file, and waits until it is on the disk.
 
     Raises:
-        OSError: it cannot be written, of which a part may be there; names the file.
+        OSError: The text cannot be written, except perhaps a part of it; names the file.
 
     Example:
         >>> import tempfile
@@ -127,10 +124,10 @@ def append_text(path: str | Path, text: str) -> None:
 
 
 def clear_unfinished(path: str | Path) -> None:
-    """Removes what a kill has left of files that ``write_whole`` was writing.
+    """Removes files that ``write_whole`` left unfinished when its process was killed.
 
     Args:
-        path: their folder, or one such file; nobody else may be writing it.
+        path: Their folder, or the file that was to be written; no other process may write it.
 
     Example:
         >>> import tempfile
@@ -150,22 +147,22 @@ def clear_unfinished(path: str | Path) -> None:
 
 @contextmanager
 def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[None]:
-    """Keeps out all others that ask for the same, in this process or another one.
+    """Holds a lock, in this process and between processes, until the context ends.
 
-    A process that ends, however it does, lets go. Processes on several hosts keep each other out
-    where their file system carries locks from one to the other, as NFS does, and Lustre mounted
-    with ``flock``. On one that locks nothing a note says so, and on Windows nothing is held.
+    The lock is released when a process ends in any way. Between hosts it works on file systems that
+    share locks, such as NFS, and Lustre mounted with ``flock``. On a file system without locks a
+    note is printed; on Windows nothing is locked.
 
     Args:
-        path: a file for this alone, which is made, stays, and says who holds it: not the file that
-            is worked on, but "state.npz.lock" beside "state.npz".
-        what: is held, for the message.
-        wait: until it is free, instead of refusing.
+        path: Lock file of its own, such as "state.npz.lock" for "state.npz". It is created, names
+            the holder, and is not removed.
+        what: What is locked, for the message.
+        wait: Wait for the lock instead of raising.
 
     Raises:
-        HeldError: it is held already; says by whom.
-        ValueError: the file holds something else than who holds it, and stays as it is.
-        OSError: the file cannot be made.
+        HeldError: The lock is held; names the holder.
+        ValueError: The file is no lock file; it is not changed.
+        OSError: The file cannot be created.
 
     Example:
         >>> import tempfile
@@ -181,7 +178,7 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _lock(descriptor, path, what, wait)
-        # What a kill has left of our own text is fine.
+        # After a kill the file may hold a part of our own text.
         if not _HOLDER.startswith(os.read(descriptor, len(_HOLDER))):
             raise ValueError(
                 f"{path} is no lock file, and would be emptied; give a file for this alone, such "
@@ -219,8 +216,8 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
 
 
 def _sign(descriptor: int, text: str) -> None:
-    """Says in a lock file who holds it: for people, and without it the lock is as good."""
-    with contextlib.suppress(OSError):  # a full disk
+    """Writes the holder into a lock file, for people."""
+    with contextlib.suppress(OSError):  # on a full disk the lock works without it
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         os.write(descriptor, text.encode())
@@ -235,7 +232,7 @@ def _signed(path: Path) -> str:
 
 
 def sync_file(path: str | Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk (``fsync``).
+    """Waits until a file, or the directory of a folder, is on the disk (``fsync``).
 
     Example:
         >>> import tempfile
@@ -253,7 +250,7 @@ def sync_file(path: str | Path) -> None:
 
 
 def sync_folder(path: str | Path) -> None:
-    """Waits until a folder and all that lies below it are on the disk.
+    """Waits until a folder and everything below it are on the disk.
 
     Example:
         >>> import tempfile

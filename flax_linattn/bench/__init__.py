@@ -1,8 +1,7 @@
 """Speed and memory of the mechanisms as ratios to named peers, measured in one process.
 
-``run_bench`` measures a suite, as the command ``flax-linattn bench`` does; the functions below
-measure anything else in the same way: compiled programs in turns, medians with their spread,
-temporary memory as compiled, compile time.
+``run_bench`` measures a suite, like the command ``flax-linattn bench``. The other functions measure
+any programs in the same way: compiled, in turns, with medians, spread, memory and compile time.
 """
 
 from flax_linattn.bench.baselines import inputs

@@ -1,4 +1,4 @@
-"""Results on disk as they are measured, so that an interrupted run goes on where it stopped."""
+"""Results that are written row by row, so that an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from flax_linattn.storage import held, write_text
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes results as a JSON document with one row a line.
-
-    The file is whole at any time: the old one until the new one is complete.
+    """Writes results atomically as a JSON document with one row per line.
 
     Args:
-        path: the file; its folder is made.
+        path: The file, whose folder is created.
         values: JSON values by name. Rows are the entries of a list or dict that holds only dicts.
 
     Example:
@@ -41,7 +39,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def _rows_as_lines(value: Any) -> str:
-    """The JSON text of a value, with a line for each row that it holds."""
+    """The JSON text of a value, with one row per line."""
     rows = list(value.values()) if isinstance(value, dict) else value
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         return json.dumps(value)
@@ -52,29 +50,25 @@ def _rows_as_lines(value: Any) -> str:
 
 
 def locked(path: Path) -> AbstractContextManager[None]:
-    """Keeps other processes that ask for it from writing the file.
-
-    The lock is a hidden file beside it, which stays.
-    """
+    """Locks the file for writing; the hidden lock file next to it is not removed."""
     return held(path.with_name(f".{path.name}.lock"), wait=True)
 
 
 class Journal:
-    """A JSON file of a head and rows, written anew after every row.
+    """A JSON file of a head and rows that is written after every row.
 
-    A file that was not finished, and whose head is the same but for the date, is continued: its
-    rows are not measured again, and several processes may share it. A finished one is replaced,
-    and one of a changed ("-dirty") commit, whose rows may be of other code; one with another head
-    that was not finished gets another name (``results.unfinished-1.json``): given the old name
-    again, it is continued.
+    An unfinished file with the same head, except for the date, is continued: its rows are not
+    measured again, and several processes may share it. An unfinished file with another head is
+    renamed (``results.unfinished-1.json``) and continued if it gets its old name again. Finished
+    files are replaced, and those of a changed ("-dirty") commit, whose code is not known.
 
     Args:
-        path: the JSON file; its folder is made.
-        head: of ``provenance``, and the settings.
-        progress: print a line for each row on standard error.
+        path: The JSON file, whose folder is created.
+        head: Result of ``provenance``, and settings.
+        progress: Print a line for each row on standard error.
 
     Attributes:
-        rows: those that this run asked for, in its order.
+        rows: Rows that this run asked for, in its order.
 
     Example:
         >>> import tempfile
@@ -94,16 +88,16 @@ class Journal:
         self._stored = self._unfinished_rows()
 
     def _unfinished(self) -> dict[str, Any] | None:
-        """What the file holds, if it was not finished."""
+        """The content of an unfinished file."""
         try:
             stored = json.loads(self.path.read_text())
         except (OSError, ValueError):
             return None
-        going_on = isinstance(stored, dict) and not stored.get("finished", True)
-        return stored if going_on else None
+        is_unfinished = isinstance(stored, dict) and not stored.get("finished", True)
+        return stored if is_unfinished else None
 
     def _differing(self, stored: dict[str, Any]) -> list[str]:
-        """What its head has otherwise."""
+        """Names of the settings in which the head of a file differs."""
         return [k for k, v in self._head.items() if k != "date" and stored.get(k) != v]
 
     def _unfinished_rows(self) -> list[dict[str, Any]]:
@@ -168,7 +162,7 @@ def _is_dirty(head: dict[str, Any]) -> bool:
 
 
 def _same(path: Path, stored: dict[str, Any]) -> bool:
-    """Whether a file holds the first of these rows, of the same head: of a run that took turns."""
+    """Whether a file holds the first of these rows with the same head, as after a renaming."""
     try:
         earlier = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ from flax_linattn.bench.ratios import Rows
 from flax_linattn.checks import import_extra
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
-"""Points (x, y) by the name of their line."""
+"""Points (x, y) by name of a line."""
 
 
 def import_figure() -> Any:

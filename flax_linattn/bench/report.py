@@ -24,7 +24,7 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, thousands apart.
+    """A number with three significant digits and separated thousands.
 
     Example:
         >>> number(1234567), number(12.345), number(0.01234)
@@ -34,7 +34,7 @@ def number(value: float) -> str:
 
 
 def interval(values: Sequence[float]) -> str:
-    """A median, with the least and the most where there are several values.
+    """A median, with minimum and maximum where there are several values.
 
     Example:
         >>> interval([2.0, 3.0, 2.5]), interval([4.0]), interval([])
@@ -64,7 +64,7 @@ def ratios_table(ratios: Iterable[Ratio]) -> str:
 
 
 def times_table(rows: Rows) -> str:
-    """A line for each program: what ratios are made of."""
+    """A line for each program: times, memory and compile time."""
     heads = ["comparison", "T", "pass", "program", "ms, median (least - most)", "tokens/s"]
     heads += ["temporary MB", "compiling, s"]
     groups: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
@@ -111,7 +111,7 @@ def source_line(head: dict[str, Any]) -> str:
 
 
 def page(results: dict[str, Any], summary: str = "") -> str:
-    """The tables of a ``ratios.json``, after a table of one's own."""
+    """The page of a ``ratios.json``: its source, a summary, and the tables."""
     rows = [row for row in results["rows"] if not row.get("curve")]
     tables = [summary, ratios_table(ratios(rows)), times_table(results["rows"])]
     return "\n\n".join([source_line(results), *filter(None, tables)])

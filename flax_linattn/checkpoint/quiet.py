@@ -1,4 +1,4 @@
-"""Orbax's threads, where a write fails: what they print beside the error that is raised."""
+"""Silences the tracebacks of Orbax's threads after a failed write, whose error is raised."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Any
 
 PATIENCE = 10.0
 """Seconds to wait for a thread that still writes when the save has failed."""
-
 _THREAD = "_SignalingThread"
-"""What Orbax calls the class of them."""
+"""Name of Orbax's class of threads."""
 
 _lock = threading.Lock()
 _inside = 0
-"""Contexts that are open; several threads may save at once."""
+"""Number of open contexts; several threads may save at once."""
 _before: Any = None
-"""The hook that the first of them found."""
+"""The hook before the first of them."""
 _failed = False
 
 
@@ -28,10 +27,10 @@ _failed = False
 def quiet_threads() -> Iterator[None]:
     """Keeps Orbax's threads from printing hundreds of lines of traceback.
 
-    Their errors reach whoever saves or reads. Those that still write when the save has failed find
-    their event loop closed, and would show that as an error that nobody caught. Logger and hook are
-    as before when the last context ends, unless somebody else has set another hook since. After a
-    failure the hook stays: what writes without Python's knowledge may end at any time.
+    The errors of the threads are raised in any case. A thread that still writes when the save has
+    failed finds its event loop closed, which would be reported as an uncaught error. The last
+    context restores logger and hook, unless another hook was set meanwhile. After a failure the
+    hook stays, because native writes may end at any time.
     """
     global _inside, _before, _failed
     with _lock:

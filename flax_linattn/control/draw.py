@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MISSING = 'drawing takes imageio: pip install "flax-linattn[rl]"'
 MAX_FRAMES_PER_SECOND = 25
-"""A GIF of 125 frames a second takes much room, and few programs show it as fast."""
+"""Few programs play a GIF faster, and 125 frames per second make large files."""
 MAX_SIDE = 240
 """Pixels of the longer side."""
 
@@ -35,7 +35,7 @@ def draw(
     seed: int = 0,
     **options: Any,
 ) -> Episodes:
-    """Plays an episode and draws it to a GIF file.
+    """Plays an episode and saves it as an animated GIF.
 
     Args:
         make_agent: Makes the agent for an environment of one row.
@@ -91,7 +91,7 @@ def check_drawing(env_id: str, **options: Any) -> None:
 
 
 def _picture(environments: VectorEnv, env_id: str) -> NDArray[np.uint8]:
-    """What the first environment shows now, uint8 `[height, width, 3]`."""
+    """The current image of the first environment, uint8 `[height, width, 3]`."""
     try:
         (picture,) = environments.render() or ()
         return np.asarray(picture, np.uint8)
