@@ -43,7 +43,7 @@ TASKS: dict[str, Entry] = {
         "train a forecaster (ETTh1, or your own CSV file)",
     ),
     "image": Entry(
-        "flax_linattn.tasks.classify.images.task:ImageTask",
+        "flax_linattn.tasks.classify.images:ImageTask",
         "train an image classifier (synthetic images, or your own folder)",
     ),
     "sequence": Entry(

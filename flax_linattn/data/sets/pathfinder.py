@@ -79,11 +79,7 @@ class Pathfinder:
     """Different tokens: grey values."""
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Draws pictures, half of them of either label, to one.
-
-        Args:
-            rng: The source of chance.
-            rows: How many.
+        """Generates pictures, half of them of either label, to one.
 
         Returns:
             "tokens", int32 ``[rows, size * size]``, grey values from 0, the background, to 255, row
@@ -117,12 +113,8 @@ class Pathfinder:
                 f"found no room for two curves of {self.contour_length} dashes; give fewer.",
                 "contour_length",
             )
-        dashes, firsts, others = zip(*done, strict=True)
-        return (
-            np.concatenate(dashes)[:rows],
-            np.concatenate(firsts)[:rows],
-            np.concatenate(others)[:rows],
-        )
+        dashes, firsts, others = (np.concatenate(part)[:rows] for part in zip(*done, strict=True))
+        return dashes, firsts, others
 
     def _attempt(self, rng: np.random.Generator, rows: int) -> tuple[Points, Points, Points]:
         """As ``_curves``, of those pictures among so many in which both long curves found room."""
@@ -165,12 +157,7 @@ class Pathfinder:
 
 
 class _Sheet:
-    """Maps of what curves have taken, of many pictures at once, on which they grow.
-
-    Args:
-        rng: The source of chance.
-        rows: Pictures.
-    """
+    """Maps of the space that curves have taken, of many pictures at once, on which they grow."""
 
     def __init__(self, rng: np.random.Generator, rows: int) -> None:
         self._rng = rng
@@ -182,7 +169,7 @@ class _Sheet:
         self._disc = down[near] * cells + across[near]
 
     def keep(self, chosen: NDArray[np.int64]) -> None:
-        """Goes on with these pictures, by their places, of which some may come several times."""
+        """Continues with the chosen pictures, of which some may come several times."""
         self._taken = self._taken[chosen]
 
     def first_free(self, points: Points) -> tuple[Points, NDArray[np.bool_]]:
@@ -192,17 +179,10 @@ class _Sheet:
         return points[np.arange(len(points)), free.argmax(1)], is_any
 
     def grow(self, begin: Points, count: int) -> tuple[Points, NDArray[np.bool_]]:
-        """Curves of dashes, from where they begin on.
+        """Dashes of curves [rows, count, 2, 2] from their begins [rows, 2], and if all are free.
 
         A curve turns by an angle of density cos(angle)**2, from -90 to 90 degrees, of which it
         tries some and takes the first one that is free.
-
-        Args:
-            begin: [rows, 2].
-            count: Dashes of each.
-
-        Returns:
-            Beginnings and ends of the dashes, [rows, count, 2, 2], and whether all are free.
         """
         every = np.arange(len(begin))
         heading = self._rng.uniform(-np.pi, np.pi, size=len(begin))

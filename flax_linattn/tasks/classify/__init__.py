@@ -1,9 +1,7 @@
 """Classification: of time series, of sequences of tokens, of images."""
 
 from flax_linattn.tasks.classify.class_stream import Prediction
-from flax_linattn.tasks.classify.images.data import ImageSpec
-from flax_linattn.tasks.classify.images.options import ImageConfig
-from flax_linattn.tasks.classify.images.task import ImageTask
+from flax_linattn.tasks.classify.images import ImageConfig, ImageSpec, ImageTask
 from flax_linattn.tasks.classify.series.data import ClassifySpec, SeriesSource
 from flax_linattn.tasks.classify.series.options import ClassifyConfig
 from flax_linattn.tasks.classify.series.stream import ClassifyStream

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -23,14 +23,10 @@ from flax_linattn.tasks.classify.metrics import (
     make_label_loss,
     probabilities_of,
 )
-from flax_linattn.tasks.classify.sources import LabelSpec, Source, TreeSource
-from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.classify.sources import C, P, Source, TreeSource
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 from flax_linattn.typing import Array
-
-C = TypeVar("C", bound=Config)
-P = TypeVar("P", bound=LabelSpec)
 
 
 class LabelTask(Task[C, Source[C, P], P]):

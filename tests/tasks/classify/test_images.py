@@ -7,7 +7,7 @@ from flax_linattn import tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
 from flax_linattn.tasks.classify import ImageConfig, ImageSpec
-from flax_linattn.tasks.classify.images.data import image_names
+from flax_linattn.tasks.classify.images import image_names
 from tests.data.images.samples import write_image_folder
 from tests.tasks.commands import SIZES
 

@@ -80,7 +80,7 @@ def test_lengths_of_batches_are_few_and_go_over_devices():
     lengths = {train.batch(step)["tokens"].shape[1] for step in range(40)}
     assert len(lengths) <= 5 and all(length % 8 == 0 for length in lengths)
     many = config.replace(runs=2)
-    train = TASK.load(many).splits(many).train
+    train = TASK.load(many).splits(many.of_run(1)).train
     assert {train.batch(step)["tokens"].shape[1] for step in range(20)} == {40}
 
 

@@ -95,12 +95,7 @@ def parse_listops(text: str) -> NDArray[np.int32]:
 
 
 class Expressions(NamedTuple):
-    """Expressions of a file.
-
-    Attributes:
-        tokens: Of each, int32 [T].
-        labels: Their values as the file has them, int32 [N].
-    """
+    """Tokens int32 [T] of each expression of a file, and their values int32 [N]."""
 
     tokens: tuple[NDArray[np.int32], ...]
     labels: NDArray[np.int32]

@@ -203,10 +203,10 @@ class TokenSource(Source[SequenceConfig, SequenceSpec]):
         """Checksum of the data."""
 
 
-def open_source(options: SequenceData) -> TokenSource:
-    """The source that options name."""
+def open_source(options: SequenceData, num_runs: int) -> TokenSource:
+    """The source that options name, for runs that are trained at once."""
     if options.data in DRAWN:
-        return DrawnTokens(options)
+        return DrawnTokens(options, num_runs)
     path = options.path
     if not path.exists():
         if path.name in FETCHED.values() and path.parent.name == "data":
@@ -236,9 +236,11 @@ def _holds_texts(path: Path) -> bool:
 class DrawnTokens(TokenSource):
     """ListOps, whose classes are the values, or Pathfinder, whose classes are no and yes."""
 
-    def __init__(self, options: SequenceData) -> None:
+    def __init__(self, options: SequenceData, num_runs: int = 1) -> None:
         self.name = options.data
         self._options = options
+        # Runs that are trained at once take batches of one length: seeds draw lengths of their own.
+        self._num_lengths = 1 if num_runs > 1 else NUM_LENGTHS
         task = self._task(1)
         if isinstance(task, Pathfinder):
             self.alphabet, self.classes = ALPHABETS["grey"], PATHFINDER_CLASSES
@@ -264,9 +266,8 @@ class DrawnTokens(TokenSource):
     ) -> training.Splits:
         """Training never sees an example twice; validation and test are always the same."""
         least, most = self._options.min_length, self._options.max_length
-        # Runs that are trained at once take batches of one length.
-        steps = 1 if config.fit.runs > 1 else NUM_LENGTHS
-        multiple = -(-max(1, -(-most // steps)) // spans) * spans if most > least else spans
+        step = -(-most // self._num_lengths)
+        multiple = -(-step // spans) * spans if most > least else spans
         task = self._task(multiple)
         if not isinstance(task, GrownListOps) and self.max_length % spans:
             raise ValueError(
@@ -374,7 +375,7 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
     ) -> tuple[int, ...] | None:
         """Lengths that long texts are padded to; None for one."""
         most = config.data.max_length
-        if most < MIN_BUCKETED_LENGTH or config.data.padding == "symbol" or config.fit.runs > 1:
+        if most < MIN_BUCKETED_LENGTH or config.data.padding == "symbol":
             return None
         lengths = np.minimum(texts.lengths, most)
         shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
@@ -389,28 +390,19 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         )
 
 
-def expression_batches(
-    path: Path, config: SequenceConfig, problem: SequenceSpec
-) -> data.BucketBatches:
+def expression_batches(path: Path, config: SequenceConfig, problem: SequenceSpec) -> TextBatches:
     """Batches of the ListOps expressions of a file, to test on."""
     expressions = read_listops(path)
-    lengths = np.array([len(tokens) for tokens in expressions.tokens])
-    longest = int(lengths.max())
+    texts = tuple(tokens.astype(np.uint8).tobytes() for tokens in expressions.tokens)
+    labeled = LabelledTexts(str(path), problem.classes, expressions.labels, texts)
+    longest = int(labeled.lengths.max())
     if config.model.position == "learned" and longest > problem.max_length:
         raise ValueError(
             f"{path} has an expression of {longest:,} tokens, and the run's model positions for "
             f"{problem.max_length:,}; give shorter ones, or train with sinusoidal positions."
         )
-    tokens = np.zeros((len(lengths), longest), np.int32)
-    for row, own in zip(tokens, expressions.tokens, strict=True):
-        row[: len(own)] = own
-    mask = np.arange(longest) < lengths[:, None]
-    arrays = {"tokens": tokens, "mask": mask, "labels": expressions.labels}
-    shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
-    return data.BucketBatches(
-        arrays,
-        config.fit.batch_size,
-        lengths=np.ceil(shares).astype(int).tolist(),
-        time_arrays=("tokens",),
-        seed=None,
+    quantiles = np.quantile(labeled.lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
+    lengths = np.ceil(quantiles).astype(int).tolist()
+    return TextBatches(
+        labeled, config.fit.batch_size, max_length=longest, seed=None, lengths=lengths
     )

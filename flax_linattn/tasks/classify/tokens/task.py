@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from flax_linattn import data, models, training
+from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import IMAGES, TEXTS, Entry
 from flax_linattn.data.file_tree import ARCHIVES
@@ -122,7 +122,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
     def load(self, config: SequenceConfig) -> TokenSource:
         """Files, or generated sequences."""
-        return open_source(config.data)
+        return open_source(config.data, config.fit.runs)
 
     def config_of_file(self, config: SequenceConfig, file: Path) -> SequenceConfig:
         """Options that name a folder or an archive of texts or images."""
@@ -262,37 +262,34 @@ def _embedding(config: SequenceConfig, problem: SequenceSpec, rngs: nnx.Rngs) ->
 
 
 def _line_batches(run: Run, file: Path) -> training.BatchSource:
-    """Batches of sequences of lines."""
+    """Batches of sequences of lines, whose tokens are bytes in every alphabet."""
     problem, options = run.problem, run.config.data
     with open_lines(file) as rows:
         tokens = rows.parse(problem.alphabet.parse, comments=problem.alphabet.comments)
         groups = itertools.groupby(tokens, key=lambda token: token is None)
-        sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
-    if not sequences:
+        texts = tuple(bytes(own) for between, own in groups if not between)
+    if not texts:
         raise OptionError(f"{file}: expected sequences of tokens, got none.", "test_file")
-    if problem.letters == "bytes":
-        texts = tuple(sequence.astype(np.uint8).tobytes() for sequence in sequences)
-        if options.as_python:
-            texts = tuple(map(taylorshift_bytes, texts))
-        return TextBatches(
-            LabelledTexts(str(file), problem.classes, np.zeros(len(texts), np.int32), texts),
-            run.config.fit.batch_size,
-            max_length=options.max_length,
-            seed=None,
-            padding="symbol" if options.padding == "symbol" else "masked",
-        )
-    lengths = [len(sequence) for sequence in sequences]
+    lengths = [len(text) for text in texts]
     if problem.letters == "grey" and set(lengths) != {problem.max_length}:
         raise OptionError(
             f"{file}: expected {problem.max_length:,} grey values of each image, got "
             f"{min(lengths):,} to {max(lengths):,}; a blank line ends an image.",
             "test_file",
         )
-    if run.config.model.position == "learned" and max(lengths) > problem.max_length:
+    is_cut = problem.letters == "bytes"
+    if not is_cut and run.config.model.position == "learned" and max(lengths) > problem.max_length:
         raise OptionError(
             f"{file}: a sequence has {max(lengths):,} tokens, and the run's model positions for "
             f"{problem.max_length:,}; give shorter ones, or train with sinusoidal positions.",
             "test_file",
         )
-    size = min(run.config.fit.batch_size, len(sequences))
-    return data.RaggedBatches({"tokens": sequences}, size, lengths=[max(lengths)], seed=None)
+    if options.as_python:
+        texts = tuple(map(taylorshift_bytes, texts))
+    return TextBatches(
+        LabelledTexts(str(file), problem.classes, np.zeros(len(texts), np.int32), texts),
+        min(run.config.fit.batch_size, len(texts)),
+        max_length=options.max_length if is_cut else max(lengths),
+        seed=None,
+        padding="symbol" if options.padding == "symbol" else "masked",
+    )

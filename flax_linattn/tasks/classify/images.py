@@ -1,4 +1,4 @@
-"""The images of a run: read or generated, scaled, batched."""
+"""Classes of images: options, data, and the task as the commands see it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, NoReturn
 
 import numpy as np
+from flax import nnx
 from numpy.typing import NDArray
 
-from flax_linattn import training
-from flax_linattn.checks import at_least, positive, same_number
+from flax_linattn import models, training
+from flax_linattn.checks import OptionError, at_least, positive, same_number
+from flax_linattn.data.catalog import IMAGES, Entry
 from flax_linattn.data.class_folders import about_others
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
 from flax_linattn.data.images.batches import Augmentation
 from flax_linattn.data.images.decode import decode_images, is_image
 from flax_linattn.data.sets.pathfinder import Pathfinder
-from flax_linattn.tasks.classify.images.options import ImageConfig, ImageData
+from flax_linattn.models import Layers
+from flax_linattn.tasks.classify.baselines import Vectors, read_vectors
+from flax_linattn.tasks.classify.label_options import (
+    OF_DRAWN,
+    OF_FILES,
+    RECIPE,
+    SMALL_LAYERS,
+    LabelData,
+    RecipeFit,
+)
+from flax_linattn.tasks.classify.label_task import SourceTask
 from flax_linattn.tasks.classify.sources import (
     PATHFINDER_CLASSES,
     PATHFINDER_SIZE,
@@ -34,7 +46,92 @@ from flax_linattn.tasks.classify.sources import (
     images_checksum,
     read_images,
 )
+from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 from flax_linattn.tasks.spec import Run
+from flax_linattn.training import OptimizerOptions
+from flax_linattn.typing import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData(LabelData):
+    """Which images, and what is made of them.
+
+    Attributes:
+        folder: of images, or an archive: a folder for each class under train and under val or test,
+            or an official form of CIFAR-10, MNIST or Tiny-ImageNet; default drawn ones, of
+            Pathfinder, 32 x 32.
+        augmentation: of training images: "none", or "light": random shifts and flips.
+    """
+
+    folder: Path | None = None
+    augmentation: Literal["none", "light"] = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.folder is None:
+            self.refuse(("augmentation", *OF_FILES), "drawn images", "folder")
+        else:
+            self.refuse(OF_DRAWN, "a folder", "folder")
+
+
+IMAGE_LAYERS = dataclasses.replace(SMALL_LAYERS, num_layers=4)
+"""Small layers of a vision transformer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageModel(ModelOptions):
+    """The classifier: a vision transformer.
+
+    Attributes:
+        layers: of the backbone.
+        patch_size: height and width of a patch, which is a token.
+        patches: what makes a token of a patch: a linear layer ("linear"), or convolutions over the
+            image ("conv").
+        position: how a token tells its place.
+        pooling: what reaches the head: a class token of its own, or the mean of all tokens.
+    """
+
+    layers: Layers = IMAGE_LAYERS
+    patch_size: int = 4
+    patches: Literal["linear", "conv"] = "linear"
+    position: Literal["learned", "sinusoidal", "none"] = "learned"
+    pooling: Literal["class", "mean"] = "class"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, 2**10, patch_size=self.patch_size)
+
+
+LAMB = dataclasses.replace(RECIPE, learning_rate=2e-3)
+"""The optimizer, unless another is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFit(RecipeFit):
+    """How the classifier is trained."""
+
+    epochs: int = 20
+    patience: int = 10**6
+    batch_size: int = 64
+    optimizer: OptimizerOptions = LAMB
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageConfig(Config):
+    """Everything that a run on images depends on."""
+
+    data: ImageData = ImageData()
+    model: ImageModel = ImageModel()
+    fit: ImageFit = ImageFit()
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        folder = self.data.folder
+        data = "pathfinder" if folder is None else folder.name.partition(".")[0]
+        return as_name("image", data, mechanism_name(self.layers), self.seeds)
+
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {"none": None, "light": shift_and_flip}
 MIN_STD = 1e-3
@@ -223,3 +320,91 @@ def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages
 
 def _by(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageStreamOptions:
+    """Images do not stream."""
+
+
+class ImageTask(SourceTask[ImageConfig, ImageSpec]):
+    """Classes of images."""
+
+    name = "image"
+    Config = ImageConfig
+    DataSpec = ImageSpec
+    is_causal = False
+    splits_time = False
+    StreamOptions = ImageStreamOptions
+    kinds = (IMAGES,)
+
+    def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
+        """The folder of the files."""
+        (folder,) = {file.parent for file in files}
+        return {"folder": folder}
+
+    def load(self, config: ImageConfig) -> DrawnImages | FileImages:
+        """Files, or generated images."""
+        options = config.data
+        return (
+            DrawnImages(options) if options.folder is None else FileImages(options, options.folder)
+        )
+
+    def config_of_file(self, config: ImageConfig, file: Path) -> ImageConfig:
+        """Options that name a folder or an archive."""
+        return config.replace(folder=file)
+
+    def baseline_config(self, config: ImageConfig) -> ImageConfig:
+        """Training images as they are."""
+        return config if config.data.folder is None else config.replace(augmentation="none")
+
+    def model(
+        self,
+        config: ImageConfig,
+        problem: ImageSpec,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> models.ImageClassifier:
+        """A ``models.ImageClassifier``."""
+        options = config.model
+        height, width, channels = problem.image_shape
+        return models.ImageClassifier(
+            (height, width),
+            options.patch_size,
+            len(problem.classes),
+            in_channels=channels,
+            embedding=options.patches,
+            position=options.position,
+            pooling=options.pooling,
+            layers=config.layers.map_mechanisms(placement.mechanism),
+            rngs=nnx.Rngs(config.seed),
+        )
+
+    @staticmethod
+    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+        """Logits of a batch of scaled images."""
+        logits: Array = model(batch["image"], dropout_key=dropout_key)
+        return logits
+
+    def vectors(self, batches: training.BatchSource) -> Vectors:
+        """Pixels."""
+        return read_vectors(batches, "image")
+
+    def predict_batches(
+        self, run: Run, file: Path | None
+    ) -> tuple[training.BatchSource, Sequence[str] | None]:
+        """Of a single image, or of all below a folder or in an archive, by name.
+
+        Without a file, or where a folder holds an official format, those that are tested on.
+        """
+        names = [] if file is None else image_names(file)
+        if file is None or not names:
+            return self.test_batches(run, file), None
+        return image_batches(read_unlabeled(run, file, names), run.config, run.problem), names
+
+    def stream(self, run: Run, options: ImageStreamOptions) -> NoReturn:
+        """Refused: an image comes as a whole."""
+        raise OptionError(
+            "a run on images does not stream, for an image comes as a whole; to stream pixels, "
+            "train on them as a sequence.",
+            "run",
+        )
