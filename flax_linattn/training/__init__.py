@@ -11,7 +11,7 @@ where arrays live.
 module                what it does
 ====================  ==========================================================================
 ``fit``               prepares the folder and the state, trains, and reads the best parameters
-``trainer``           the loop: steps, validations, checkpoints, signals, failures
+``trainer``           the session, and its loop: steps, validations, checkpoints, signals
 ``step``              the compiled steps: gradients, update, what happens to numbers that are
                       not finite, evaluation
 ``checkpointer``      checkpoints on disk: written, verified, restored
@@ -24,11 +24,15 @@ Beside these, ``state`` is what a step updates on the devices, ``history`` what 
 from flax_linattn.checkpoint.arrays import CorruptCheckpointError
 from flax_linattn.training.batches import BatchSource, Splits
 from flax_linattn.training.checkpointer import Checkpoint, list_checkpoints
-from flax_linattn.training.config import FitConfig
 from flax_linattn.training.fit import FitResult, fit
-from flax_linattn.training.losses import pinball_loss, smoothed_cross_entropy
-from flax_linattn.training.nonfinite import NonFiniteLossError
-from flax_linattn.training.objective import LossFn, Objective, Validate
+from flax_linattn.training.objective import (
+    FitConfig,
+    LossFn,
+    Objective,
+    Validate,
+    pinball_loss,
+    smoothed_cross_entropy,
+)
 from flax_linattn.training.optimizers import (
     OptimizerOptions,
     decays,
@@ -36,10 +40,9 @@ from flax_linattn.training.optimizers import (
     make_optimizer,
     make_schedule,
 )
-from flax_linattn.training.parallel import Parallel
-from flax_linattn.training.placement import ONE_DEVICE, Placement
+from flax_linattn.training.placement import ONE_DEVICE, Parallel, Placement
 from flax_linattn.training.processes import LostProcessError, is_main, start_process
-from flax_linattn.training.report import learning_curve
+from flax_linattn.training.progress import JsonLines, TensorBoard, Tracker, learning_curve
 from flax_linattn.training.results import (
     RunResult,
     best_run,
@@ -51,12 +54,11 @@ from flax_linattn.training.results import (
     read_runs,
 )
 from flax_linattn.training.schedules import linear_warmup, reciprocal_sqrt, warmup_cosine
-from flax_linattn.training.session import Session
 from flax_linattn.training.signals import Interrupted
 from flax_linattn.training.state import TrainState
 from flax_linattn.training.step import make_evaluation_step, make_train_step
-from flax_linattn.training.trackers import JsonLines, TensorBoard, Tracker
-from flax_linattn.training.validation import evaluate
+from flax_linattn.training.trainer import Session
+from flax_linattn.training.validation import NonFiniteLossError, evaluate
 
 __all__ = [
     "ONE_DEVICE",

@@ -47,12 +47,7 @@ class Splits(NamedTuple):
 
 
 def check_batches(splits: Splits) -> None:
-    """Refuses what is no source of batches, or has none.
-
-    Raises:
-        TypeError: A source has no ``len`` or no ``batch``.
-        ValueError: A source has no batches.
-    """
+    """Refuses a source that has no ``len`` or no ``batch``, or no batches."""
     sources = splits.train, splits.validation
     for source in sources:
         if not hasattr(source, "batch") or not hasattr(source, "__len__"):
@@ -68,14 +63,7 @@ def check_batches(splits: Splits) -> None:
 
 
 class StackedBatches:
-    """The batches of several runs as one: arrays ``[R, B, ...]``, whose rows are runs.
-
-    Args:
-        sources: One for each run, with equally many batches of equal shapes.
-
-    Raises:
-        ValueError: They have different numbers of batches.
-    """
+    """The batches of several runs as one: arrays ``[R, B, ...]``, whose rows are runs."""
 
     def __init__(self, sources: Sequence[BatchSource]) -> None:
         if len(set(map(len, sources))) > 1:
@@ -107,11 +95,8 @@ class StackedBatches:
 class Loader:
     """Loads batches, or this process's part of them, and places them.
 
-    Args:
-        source: The batches.
-        placement: The devices.
-        batch_size: Rows of a whole batch; of several runs their number.
-        whole: They are not taken in parts, as for validation.
+    A batch has ``batch_size`` rows, which of several runs is their number; ``whole`` batches are
+    not taken in parts, as for validation.
     """
 
     source: BatchSource

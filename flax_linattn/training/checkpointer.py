@@ -66,12 +66,7 @@ class Checkpoint(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What progress.json holds.
-
-    Attributes:
-        history: The host's history.
-        manifest: The arrays and files of the checkpoint.
-    """
+    """What progress.json holds: the host's history, and the arrays and files of a checkpoint."""
 
     history: History
     manifest: Manifest
@@ -97,9 +92,9 @@ def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
 
 
 def best_path(run_dir: str | Path, history: History) -> Path | None:
-    """The checkpoint of a single model's best validation.
+    """The checkpoint of a single model's best validation; None before the first one.
 
-    None before the first one, and of several runs: each checkpoint holds their best.
+    None of several runs, too: each of their checkpoints holds the best of each.
     """
     best_step = None if history.is_stacked else history.runs[0].best_step
     if best_step is None:
@@ -109,12 +104,7 @@ def best_path(run_dir: str | Path, history: History) -> Path | None:
 
 
 def check_folder(run_dir: str | Path, *, resume: bool) -> None:
-    """Checks that a run may be trained in a folder.
-
-    Raises:
-        OptionError: It holds checkpoints, and ``resume`` is False.
-        FileNotFoundError: It holds none, and ``resume`` is True.
-    """
+    """Refuses a folder that holds checkpoints without ``resume``, or holds none with it."""
     folder, checkpoints = checkpoints_folder(run_dir), list_checkpoints(run_dir)
     if resume and not checkpoints:
         raise FileNotFoundError(
@@ -141,11 +131,7 @@ def clear_unfinished(run_dir: str | Path) -> None:
 
 
 def read_progress(path: Path) -> Progress:
-    """Reads what a checkpoint holds besides its arrays, which it does not check.
-
-    Raises:
-        CorruptCheckpointError: It is missing, damaged, or has another format.
-    """
+    """Reads what a checkpoint holds besides its arrays, which it does not check."""
     values = read_json(path / PROGRESS_FILE)
     try:
         history = History.from_json(values.pop("record", None))
@@ -173,12 +159,7 @@ def is_whole(path: Path) -> bool:
 
 
 def read_newest(run_dir: str | Path) -> tuple[Path, Progress]:
-    """The newest checkpoint that is whole, and what it holds besides its arrays.
-
-    Raises:
-        FileNotFoundError: There is no checkpoint.
-        CorruptCheckpointError: None is whole.
-    """
+    """The newest checkpoint that is whole, and what it holds besides its arrays."""
     return _newest(run_dir, read_whole)
 
 
@@ -188,38 +169,35 @@ def read_newest_progress(run_dir: str | Path) -> tuple[Path, Progress]:
 
 
 def _newest(run_dir: str | Path, read: Callable[[Path], Progress]) -> tuple[Path, Progress]:
-    """The newest checkpoint that can be read; a warning names newer ones.
-
-    Raises:
-        FileNotFoundError: There is no checkpoint.
-        CorruptCheckpointError: None can be read.
-    """
+    """The newest checkpoint that can be read; a warning names newer ones."""
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
         raise FileNotFoundError(f"There is no checkpoint in {checkpoints_folder(run_dir)}.")
-    newest: CorruptCheckpointError | None = None
+    errors: list[CorruptCheckpointError] = []
     for checkpoint in reversed(checkpoints):
         try:
             return checkpoint.path, read(checkpoint.path)
         except CorruptCheckpointError as error:
-            newest = newest or error
+            errors.append(error)
             print(f"warning: {error} Using an older one.", file=sys.stderr)
-    raise CorruptCheckpointError(
-        f"None of the {len(checkpoints)} checkpoints in {checkpoints_folder(run_dir)} can be read. "
-        f"The newest: {newest} Restore the folder from a copy, or train again in another run_dir."
+    raise _none_readable(run_dir, errors)
+
+
+def _none_readable(
+    run_dir: str | Path, errors: list[CorruptCheckpointError]
+) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"None of the {len(errors)} checkpoints in {checkpoints_folder(run_dir)} can be read. "
+        f"The newest: {errors[0]} Restore the folder from a copy, or train again in another "
+        "run_dir."
     )
 
 
 def check_same_model(shapes: Any, run_dir: str | Path) -> None:
-    """Checks that a run's newest readable checkpoint holds all variables of a model.
+    """Refuses a model whose variables are not those of the newest readable checkpoint.
 
-    Args:
-        shapes: Its state, or a part of it, of ``jax.eval_shape``: a model that is too large for the
-            memory need not be made to be refused.
-        run_dir: The run folder.
-
-    Raises:
-        ValueError: It does not; names the variables that differ.
+    ``shapes`` is the model's state from ``jax.eval_shape``: a model that is too large for the
+    memory need not be made to be refused.
     """
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
@@ -236,14 +214,8 @@ def check_same_model(shapes: Any, run_dir: str | Path) -> None:
 def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[TrainState, History]:
     """Reads the state and the history of the newest checkpoint that is intact.
 
-    Args:
-        run_dir: The run folder.
-        state: One of the same structure: its shapes, dtypes and devices are used.
-        new: The history of a new run: the restored one has to belong to the same run.
-
-    Raises:
-        ValueError: It is another run, no checkpoint can be read, or the model or optimizer is not
-            the saved one.
+    ``state`` gives the structure, shapes, dtypes and devices; ``new``, the history of a new run,
+    has to be of the same run.
     """
     on_main(partial(_set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
@@ -257,9 +229,8 @@ def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[Train
 def _set_aside_damaged(run_dir: str | Path) -> None:
     """Renames what is newer than the newest intact checkpoint to ``corrupt_...``, and warns.
 
-    Where none is intact all stay where they are. Where the best checkpoint that the newest intact
-    one names is damaged, the best remaining one takes its place, so that the run does not train to
-    its end for parameters that nobody can read.
+    Where the best checkpoint that it names is damaged, the best remaining one takes its place, so
+    that the run does not train to its end for parameters that nobody can read.
     """
     damaged: list[tuple[Path, CorruptCheckpointError]] = []
     for checkpoint in reversed(list_checkpoints(run_dir)):
@@ -299,9 +270,8 @@ def _check_best(run_dir: str | Path, checkpoint: Checkpoint, progress: Progress)
 
 def _restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, History]:
     """Reads the newest checkpoint that can be read; newer ones are set aside, and named."""
-    checkpoints = list_checkpoints(run_dir)
     unread: list[tuple[Path, CorruptCheckpointError]] = []
-    for checkpoint in reversed(checkpoints):
+    for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
             restored = _read_state(checkpoint.path, state)
         except CorruptCheckpointError as error:
@@ -310,11 +280,7 @@ def _restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState,
         for path, reason in unread if is_main() else ():
             _set_aside(path, f"{reason} Falling back to {checkpoint.path.name}.")
         return restored
-    raise ValueError(
-        f"None of the {len(checkpoints)} checkpoints in {checkpoints_folder(run_dir)} can be read. "
-        f"The newest: {unread[0][1]} Restore the folder from a copy, or start a new run in "
-        "another run_dir."
-    )
+    raise _none_readable(run_dir, [error for _, error in unread])
 
 
 def _read_state(path: Path, like: TrainState) -> tuple[TrainState, History]:
@@ -339,13 +305,7 @@ def _set_aside(path: Path, warning: str) -> None:
 
 
 class Snapshot(NamedTuple):
-    """All that a checkpoint holds, on the host.
-
-    Attributes:
-        step: Training steps done.
-        arrays: Item -> name -> array; a copy, which later steps do not overwrite.
-        history: The host's history as JSON values.
-    """
+    """All that a checkpoint holds, copied to the host: item -> name -> array, and the history."""
 
     step: int
     arrays: dict[str, dict[str, np.ndarray]]
@@ -359,14 +319,11 @@ class Snapshot(NamedTuple):
 
 
 def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) -> Path:
-    """Writes a checkpoint, then removes those that are no longer needed.
+    """Writes a checkpoint, then removes those that are no longer needed, and returns its path.
 
     It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones
     as they were. The newest ``keep_latest`` stay, and the best of each of these: if the newest
     turns out damaged, the one before it still has its best.
-
-    Returns:
-        Its path.
     """
     path = checkpoint_path(run_dir, snapshot.step, len(snapshot.history["history"]))
     if path.exists():
@@ -410,18 +367,14 @@ def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
 class Checkpointer:
     """Writes a run's checkpoints one after another in a thread of its own.
 
-    A save copies the arrays to the host, which takes as long as that; what Orbax writes, checksums
-    and the removal of old checkpoints come after it. One that has not finished holds up the next.
+    A save copies the arrays to the host; what Orbax writes, checksums and the removal of old
+    checkpoints come after it. One that has not finished holds up the next. Parameters split over
+    the devices of several processes are gathered one after another: each has to fit on a device,
+    and all on every host.
 
     The thread is ours, and Orbax's own asynchronous writer is not used, because a checkpoint is
     more than what Orbax writes: checksums of its files, the host's history, and the name that marks
     a complete one, which all come after, in order, with errors that reach the training loop.
-    Parameters split over the devices of several processes are gathered for it, one after another:
-    each has to fit whole on a device, and all on every host.
-
-    Args:
-        run_dir: The run folder.
-        keep_latest: As in ``FitConfig``.
 
     Raises:
         OSError: From any method, if a checkpoint could not be written: what failed, which

@@ -19,10 +19,9 @@ from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError
 from flax_linattn.training.batches import Loader, Splits, StackedBatches, check_batches
 from flax_linattn.training.checkpointer import check_folder, list_checkpoints, restore
-from flax_linattn.training.config import FitConfig
 from flax_linattn.training.history import History
-from flax_linattn.training.objective import Objective
-from flax_linattn.training.parallel import Parallel
+from flax_linattn.training.objective import FitConfig, Objective
+from flax_linattn.training.placement import Parallel
 from flax_linattn.training.processes import (
     announce,
     check_same,
@@ -37,11 +36,10 @@ from flax_linattn.training.results import (
     read_best,
     run_results,
 )
-from flax_linattn.training.session import Session
 from flax_linattn.training.signals import StopRequest
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import make_evaluation_step, make_train_step
-from flax_linattn.training.trainer import Trainer
+from flax_linattn.training.trainer import Session, Trainer
 from flax_linattn.training.validation import Validation, check_monitor, metric_names
 
 Hyperparameters = Sequence[Mapping[str, float]]
@@ -255,21 +253,8 @@ def start(
 ) -> Trainer:
     """Makes the run folder ready, or reads it, and compiles nothing yet.
 
-    Args:
-        models: That of each run.
-        objective: As in ``fit``.
-        splits: The batches of each run.
-        config: As in ``fit``.
-        session: As in ``fit``.
-        hyperparameters: Those of each of several runs; None for a single model, whose arrays have
-            no axis of runs.
-        stop: Whether a signal came.
-        ends: Until its end the run folder is held.
-        opt_state: As in ``fit``.
-
-    Raises:
-        ValueError: As ``fit``.
-        FileNotFoundError: If there is nothing to resume.
+    ``hyperparameters`` are None for a single model, whose arrays have no axis of runs. Until
+    ``ends`` closes, the run folder is held. Errors are those of ``fit``.
     """
     is_stacked = hyperparameters is not None
     run_dir, num_runs = Path(session.run_dir), len(models)
@@ -342,12 +327,7 @@ def start(
 
 
 def _take_folder(session: Session, ends: ExitStack) -> None:
-    """Holds the run folder until the end, if a session may train in it.
-
-    Raises:
-        ValueError: It may not.
-        FileNotFoundError: There is nothing to resume.
-    """
+    """Holds the run folder until ``ends`` closes, if the session may train in it."""
     check = partial(check_folder, session.run_dir, resume=session.resume)
     on_main(check)
     ends.enter_context(session.holding())

@@ -16,9 +16,8 @@ import numpy as np
 from flax_linattn.annotations import fits, of_types
 from flax_linattn.checks import OptionError
 from flax_linattn.storage import append_text, write_text
-from flax_linattn.training.config import FitConfig
 from flax_linattn.training.metrics import Means, column_means, metric_columns
-from flax_linattn.training.objective import Objective
+from flax_linattn.training.objective import FitConfig, Objective
 from flax_linattn.training.processes import average
 
 METRICS_FILE = "metrics.jsonl"
@@ -26,16 +25,9 @@ METRICS_FILE = "metrics.jsonl"
 
 @dataclasses.dataclass
 class RunProgress:
-    """The progress of one run.
+    """The progress of one run: its best monitored value, and whether it failed or was stopped.
 
-    Args:
-        hyperparameters: Those of the optimizer that were given to it.
-        best_value: The best monitored value so far; None before the first.
-        best_epoch: Its epoch, counted from 1.
-        best_step: The training steps done then.
-        bad_epochs: Validations since the best.
-        failed_step: The step in which it became NaN or infinite, counted from 1; None if none.
-        stopped: Whether it ran out of patience.
+    Epochs and steps count from 1; ``bad_epochs`` are the validations since the best.
     """
 
     hyperparameters: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -51,11 +43,7 @@ class RunProgress:
         return self.stopped or (patience is not None and self.bad_epochs >= patience)
 
     def validate(self, value: float, step: int, epoch: int, mode: str) -> bool:
-        """Records a monitored value.
-
-        Returns:
-            Whether it is the best so far. A tie with the best counts as better.
-        """
+        """Records a monitored value; returns whether it is the best so far, as a tie is, too."""
         sign = 1 if mode == "max" else -1
         improved = self.best_value is None or sign * value >= sign * self.best_value
         if improved:
@@ -65,13 +53,9 @@ class RunProgress:
 
 
 class Selection(NamedTuple):
-    """The outcome of a validation for each run: bool [R] each.
+    """The outcome of a validation, bool [R] each: which runs improved, train on, and count.
 
-    Attributes:
-        improved: ``True`` marks the runs whose monitored metric is the best so far.
-        active: ``True`` marks the runs that train on.
-        counted: ``True`` marks the runs that had been training and have not failed, whose metrics
-            count.
+    The metrics of runs count that had been training and have not failed.
     """
 
     improved: np.ndarray
@@ -86,6 +70,8 @@ class History:
     The training from one validation to the next is a period: an epoch, which is one pass over the
     training batches, or ``FitConfig.validate_every`` steps.
 
+    Times and counts are those of the unfinished period.
+
     Args:
         seed: As in FitConfig.
         monitor: As in Objective.
@@ -94,12 +80,12 @@ class History:
         batch_size: Rows of a training batch.
         runs: The progress of each run; of a single model one.
         is_stacked: Whether the runs are an axis of all arrays; False for a single model.
-        seconds: Training time spent in the unfinished period.
-        examples: Training examples seen in the unfinished period, by all runs.
+        seconds: Training time.
+        examples: Training examples of all runs.
         tokens: Real tokens among them, where batches have a "mask".
         positions: Tokens that were computed for them, padding too.
         data_seconds: Part of the training time that went into making and placing batches.
-        saving_seconds: Time that training stood still for checkpoints, besides ``seconds``; that
+        saving_seconds: Time, besides ``seconds``, that training stood still for checkpoints; that
             of a period's own checkpoint counts to the next period.
         lines: One dict for each validation, a line of metrics.jsonl.
         validate_every: Steps of a period; 0 stands for those of an epoch.
@@ -133,15 +119,7 @@ class History:
         batch_size: int,
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
     ) -> Self:
-        """Returns the history before the first step.
-
-        Args:
-            config: As in ``fit``.
-            objective: As in ``fit``.
-            steps_per_epoch: Training batches in an epoch.
-            batch_size: Rows of a training batch.
-            hyperparameters: Those of each of several runs; None for a single model.
-        """
+        """The history before the first step; ``hyperparameters`` are None for a single model."""
         runs = [
             RunProgress({name: float(value) for name, value in given.items()})
             for given in ([{}] if hyperparameters is None else hyperparameters)
@@ -177,10 +155,7 @@ class History:
         return (step - 1) // self.steps_per_epoch + 1
 
     def period_end(self, config: FitConfig) -> int:
-        """Training steps done at the next validation.
-
-        Periods end at the same steps however long the training is, but for its last one.
-        """
+        """Training steps done at the next validation, the same however long the training."""
         whole = (self.validated_steps // self.validate_every + 1) * self.validate_every
         return min(whole, config.total_steps(self.steps_per_epoch))
 
@@ -204,11 +179,7 @@ class History:
     ) -> Selection:
         """Selects, after a validation, the runs with a new best value and the runs that continue.
 
-        Args:
-            step: Training steps done.
-            validation: Each run's validation metrics, the monitored one among them.
-            bad_steps: The step, from 0, that made a run's numbers NaN or infinite; -1 if none did.
-            patience: As in ``FitConfig``.
+        ``bad_steps`` are the steps, from 0, that made a run's numbers NaN or infinite; -1 if none.
         """
         was_active = self.active
         improved = np.zeros(len(self.runs), bool)
@@ -230,15 +201,7 @@ class History:
         counted: np.ndarray,
         skipped: int = 0,
     ) -> None:
-        """Adds a line for a finished period.
-
-        Args:
-            step: Training steps done.
-            train: Each run's mean training metrics of the period.
-            validation: Each run's validation metrics.
-            counted: bool [R], as in ``Selection``.
-            skipped: Updates skipped so far because they were not finite.
-        """
+        """Adds a line for a finished period; ``skipped`` are all updates skipped so far."""
         columns = metric_columns("train", train, counted)
         columns |= metric_columns("validation", validation, counted)
         line: dict[str, Any] = {
@@ -266,10 +229,7 @@ class History:
         self.examples = self.tokens = self.positions = 0
 
     def select_best_of(self, steps: Collection[int]) -> None:
-        """Selects a single model's best again, among validations after these steps.
-
-        Where none of them is, there is no best.
-        """
+        """Selects a single model's best again, among validations after these steps."""
         (run,) = self.runs
         sign = 1 if self.monitor_mode == "max" else -1
         name = f"validation_{self.monitor}"
@@ -284,12 +244,10 @@ class History:
             run.bad_epochs = sum(line["step"] > best["step"] for line in self.lines)
 
     def count(self, batch: Mapping[str, np.ndarray], share: float = 1.0) -> None:
-        """Counts a training batch.
+        """Counts a training batch, ``[R, B, ...]`` of several runs.
 
-        Args:
-            batch: Arrays of the rows that this process loaded; of several runs ``[R, B, ...]``.
-            share: Those rows by all rows of the batch: they stand for the others, until processes
-                ``share_counts``.
+        The rows that this process loaded are ``share`` of all; they stand for the others, until
+        processes ``share_counts``.
         """
         if self.is_stacked:
             batch = {name: x.reshape(-1, *x.shape[2:]) for name, x in batch.items()}
@@ -321,11 +279,9 @@ class History:
         }
 
     def check_same_training(self, new: History) -> None:
-        """Checks that a restored history belongs to the same training as a new one.
+        """Refuses a training with another seed, monitor, number or size of batches, or period.
 
-        Raises:
-            OptionError: If the seed, the monitor, the number or size of batches, or the length of
-                a period differs: the data position or the best would mean something else.
+        The data position or the best would mean something else.
         """
         fixed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size")
         for name in (*fixed, "validate_every"):
@@ -341,11 +297,7 @@ class History:
                 )
 
     def check_same_runs(self, new: History) -> None:
-        """Checks that a restored history has the same runs as a new one.
-
-        Raises:
-            OptionError: If there are more or fewer, or their hyperparameters differ.
-        """
+        """Refuses more or fewer runs, or runs of other hyperparameters."""
         before, given = (len(x.runs) if x.is_stacked else "one" for x in (self, new))
         if before != given:
             raise OptionError(
@@ -365,10 +317,7 @@ class History:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the history as the JSON values of a checkpoint.
-
-        A single model's best stands beside ``runs``, which is empty.
-        """
+        """The JSON values of a checkpoint; a single model's best is outside ``runs``."""
         best = RunProgress() if self.is_stacked else self.runs[0]
         return {
             "seed": self.seed,
@@ -393,11 +342,7 @@ class History:
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """Restores a history from the values of ``to_json``.
-
-        Raises:
-            ValueError: The values are none of a history whose best is in its lines.
-        """
+        """Restores a history from the values of ``to_json``."""
         try:
             return cls._from_json(**values)
         except (AttributeError, KeyError, TypeError) as error:

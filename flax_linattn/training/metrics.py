@@ -28,25 +28,12 @@ def add_metrics(total: Metrics, batch: Metrics) -> Metrics:
 
 
 def mean_metrics(total: Metrics) -> dict[str, float]:
-    """Returns each metric's weighted mean as a Python float; NaN where the weight is 0.
-
-    Example:
-        >>> mean_metrics({"accuracy": (jnp.float32(3.0), jnp.float32(4.0))})
-        {'accuracy': 0.75}
-    """
+    """Returns each metric's weighted mean as a Python float; NaN where the weight is 0."""
     return run_means(total)[0]
 
 
 def run_means(total: Metrics) -> list[dict[str, float]]:
-    """Returns the weighted means of each run, of which there may be one.
-
-    Args:
-        total: Sums, scalars of one run or ``[R]``.
-
-    Example:
-        >>> run_means({"accuracy": (jnp.array([3.0, 1.0]), jnp.array([4.0, 0.0]))})
-        [{'accuracy': 0.75}, {'accuracy': nan}]
-    """
+    """Returns the weighted means of each run, from sums that are scalars of one run or ``[R]``."""
     host = {
         name: (np.atleast_1d(sums), np.atleast_1d(weights))
         for name, (sums, weights) in sorted(jax.device_get(total).items())
@@ -64,12 +51,9 @@ def run_means(total: Metrics) -> list[dict[str, float]]:
 def metric_columns(
     part: str, means: Sequence[Means], counted: np.ndarray
 ) -> dict[str, list[float | None]]:
-    """Returns each metric of all runs under its name in metrics.jsonl.
+    """Returns each metric of all runs under its name in metrics.jsonl, such as "train_loss".
 
-    Args:
-        part: "train" or "validation".
-        means: Each run's metrics.
-        counted: bool [R]; metrics of the other runs are None, and so is what is not finite.
+    Of runs that are not ``counted``, bool [R], it is None, and so is what is not finite.
     """
     return {
         f"{part}_{name}": [
@@ -87,16 +71,7 @@ def column_means(columns: Mapping[str, Sequence[float | None]]) -> dict[str, flo
 
 
 def mean_columns(part: str, means: Sequence[Means], counted: np.ndarray) -> dict[str, float]:
-    """The mean of each metric over the runs that count, by its name in metrics.jsonl.
-
-    Args:
-        part: "train" or "validation".
-        means: Each run's metrics.
-        counted: bool [R].
-
-    Returns:
-        Name -> mean; NaN where no run has the metric.
-    """
+    """The mean of each metric of ``metric_columns``; NaN where no run has it."""
     columns = column_means(metric_columns(part, means, counted))
     return {name: math.nan if mean is None else mean for name, mean in columns.items()}
 
@@ -106,9 +81,6 @@ def batch_metrics(loss: jax.Array, metrics: Metrics, batch: Mapping[str, Any]) -
 
     A loss function that does not report "loss" itself has its scalar loss counted by the number of
     real examples, the sum of ``batch["weight"]``, or as 1 where a batch has no weights.
-
-    Raises:
-        TypeError: If the loss is no scalar or a metric is no (weighted sum, weight) pair.
     """
     if jnp.shape(loss) != ():
         raise TypeError(

@@ -125,11 +125,7 @@ def of_main(values: Sequence[float]) -> list[float]:
 
 
 def check_shared(folder: Path) -> None:
-    """Checks that every process sees the folder that process 0 sees.
-
-    Raises:
-        ValueError: One does not; in every process.
-    """
+    """Refuses, in every process, a folder of which one does not see that of process 0."""
     if jax.process_count() == 1:
         return
     sign = folder / "shared_by"
@@ -151,14 +147,7 @@ def check_shared(folder: Path) -> None:
 
 
 def check_same(describe: Callable[[], Mapping[str, Any]]) -> None:
-    """Checks that all processes were given the same.
-
-    Args:
-        describe: Tells what has to be the same, by the name to show; called if there are several.
-
-    Raises:
-        ValueError: Something differs; in every process.
-    """
+    """Refuses, in every process, values that differ in one, by the names to show."""
     if jax.process_count() == 1:
         return
     facts = describe()
@@ -176,11 +165,7 @@ def check_same(describe: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def on_main(function: Callable[[], None]) -> None:
-    """Calls a function in the main process; the others wait until it has returned.
-
-    Raises:
-        Exception: What the function raised; in the other processes a ``LostProcessError``.
-    """
+    """Calls a function in the main process, while the others wait; errors are raised in all."""
     failure: Exception | None = None
     if is_main():
         try:
@@ -200,14 +185,7 @@ class LostProcessError(RuntimeError):
 
 @contextmanager
 def together(advice: Callable[[], str]) -> Iterator[None]:
-    """Says so, and what to do, where another process of the run is lost.
-
-    Args:
-        advice: What to tell the user to do, called when it is needed.
-
-    Raises:
-        LostProcessError: A computation of several processes failed.
-    """
+    """Raises LostProcessError, with advice, where another process of the run is lost."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

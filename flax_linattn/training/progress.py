@@ -1,10 +1,18 @@
-"""Progress on stderr: a line for each validation, and on a terminal a bar."""
+"""Progress of a run: on stderr, in trackers, as a profiler trace and as a learning curve."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, TypedDict
 
+import jax
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -14,16 +22,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from flax_linattn.annotations import fits
+from flax_linattn.checks import shown
+from flax_linattn.storage import write_text, write_whole
+from flax_linattn.training.history import METRICS_FILE
+
 
 class ProgressDisplay:
-    """Shows a run's steps, running training metrics and speed.
-
-    Args:
-        shown: "lines" shows no bar, False nothing.
-        epochs: Epochs of the run; None if it is counted in steps.
-        total_steps: Training steps of the run.
-        step: Steps done already.
-    """
+    """Shows a run's steps, running metrics and speed; "lines" shows no bar, False nothing."""
 
     def __init__(
         self,
@@ -104,3 +110,214 @@ class ProgressDisplay:
             last = "validation" if self._epochs is None else "epoch"
             more = "steps" if self._epochs is None else "of them"
             self._console.print(f"the last {last} was the best: more {more} may do better")
+
+
+WARM_UP_STEPS = 10
+"""Steps before a trace: the first ones compile."""
+
+
+class Tracker(Protocol):
+    """Takes in a run's numbers; write one for any other service."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes in numbers, by name, as they are after ``step`` training steps."""
+
+    def close(self) -> None:
+        """Writes what is left; called at the end of a session, however it ends."""
+
+
+class JsonLines:
+    """A JSON object a line, with "step" and the values; NaN and infinities are null.
+
+    Args:
+        path: The file. What it holds of the first step logged and later ones, as when a run goes on
+            from an earlier checkpoint, is dropped.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "steps.jsonl")
+        >>> JsonLines(path).log(20, {"loss": 0.5})
+        >>> path.read_text().splitlines()
+        ['{"step": 20, "loss": 0.5}']
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._begun = False
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes a line."""
+        if not self._begun:
+            write_text(self._path, "".join(f"{line}\n" for line in self._before(step)))
+            self._begun = True
+        finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
+        with open(self._path, "a") as file:
+            file.write(json.dumps({"step": step, **finite}) + "\n")
+
+    def close(self) -> None:
+        """Does nothing: every line is written at once."""
+
+    def _before(self, step: int) -> Iterator[str]:
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a kill cut it off
+                if json.loads(line)["step"] < step:
+                    yield line
+
+
+class TensorBoard:
+    """Event files for TensorBoard, written by tensorboardX.
+
+    Args:
+        folder: The log folder to start TensorBoard with.
+
+    Raises:
+        ValueError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise ValueError(
+                "TensorBoard files need tensorboardX: pip install 'flax-linattn[tensorboard]'."
+            ) from None
+        self._make_writer = partial(SummaryWriter, str(folder))
+        self._writer: Any = None  # which writes a file as soon as it is made
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds a point to the curve of each value."""
+        if self._writer is None:
+            self._writer = self._make_writer()
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Writes what is left and closes the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Profile:
+    """Traces ``count`` steps by ``jax.profiler`` into a folder, for TensorBoard or Perfetto."""
+
+    def __init__(self, folder: Path, step: int, count: int) -> None:
+        self._folder = folder
+        self._first = step + WARM_UP_STEPS
+        self._end = self._first + count
+        self._tracing = False
+
+    def before(self, step: int) -> None:
+        """Begins the trace where it is to begin."""
+        if step == self._first < self._end:
+            jax.profiler.start_trace(str(self._folder))
+            self._tracing = True
+
+    def after(self, step: int, state: Any) -> None:
+        """Ends the trace where it is to end, once the state is computed."""
+        if self._tracing and step == self._end:
+            jax.block_until_ready(state)
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the trace if it has begun."""
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False
+
+
+class _Line(TypedDict):
+    """What is read of every line of metrics.jsonl, beside the metrics and the best."""
+
+    epoch: int
+    step: int
+    monitor: str
+
+
+def learning_curve(run_dir: str | Path) -> Path | None:
+    """Draws a run's loss and monitored metric over its epochs, or steps, with the best marked.
+
+    Of several runs in one folder it draws each, and their mean.
+
+    Steps are drawn where validations lie within epochs.
+
+    Args:
+        run_dir: The run folder that ``fit`` wrote.
+
+    Returns:
+        The path of ``learning_curve.png`` in that folder, or None, with a line on stderr, if
+        matplotlib is not installed.
+
+    Raises:
+        FileNotFoundError: If the folder has no metrics.jsonl.
+        ValueError: If there was no validation yet, or a line is damaged; names it.
+    """
+    source = Path(run_dir) / METRICS_FILE
+    if not source.is_file():
+        raise FileNotFoundError(f"There is no {source}: train a run in this folder first.")
+    lines = _read_lines(source)
+    if not lines:
+        raise ValueError(f"{source} is empty: no epoch of the run has finished.")
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        print(
+            "No learning curve drawn: it needs matplotlib (pip install 'flax-linattn[plots]').",
+            file=sys.stderr,
+        )
+        return None
+
+    unit = "step" if "best_step" in lines[-1] else "epoch"
+    x = [line[unit] for line in lines]
+    best = lines[-1].get(f"best_{unit}")
+    monitor = lines[-1]["monitor"]
+    names = list(dict.fromkeys(["loss", monitor]))
+    figure = Figure(figsize=(4.5 * len(names), 3.4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for part, colour in (("train", "tab:blue"), ("validation", "tab:orange")):
+            # A metric that no example counted for is null; a gap is drawn.
+            means = [line.get(f"{part}_{name}") for line in lines]
+            values = [float("nan") if mean is None else mean for mean in means]
+            marker = "o" if len(x) == 1 else None
+            axes.plot(x, values, color=colour, label=part, marker=marker)
+            for run in _of_runs(lines, f"{part}_{name}"):
+                axes.plot(x, run, color=colour, linewidth=0.5, alpha=0.5)
+            if best is not None and part == "validation" and name == monitor:
+                axes.plot(best, values[x.index(best)], "*", color=colour, ms=12, label="best")
+        if best is None:
+            axes.set(xlabel=unit, ylabel=name, title=f"{name}, mean and each run")
+        else:
+            axes.axvline(best, color="grey", linewidth=0.8, linestyle="--", zorder=0)
+            axes.set(xlabel=unit, ylabel=name, title=f"{name} (best {unit}: {best})")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(frameon=False)
+    path = Path(run_dir) / "learning_curve.png"
+    with write_whole(path) as file:
+        figure.savefig(file, dpi=150)
+    return path
+
+
+def _of_runs(lines: list[dict[str, Any]], name: str) -> list[list[float]]:
+    """A metric of each of several runs over the validations; empty for a single model."""
+    columns = [line.get("runs", {}).get(name, ()) for line in lines]
+    return [
+        [float("nan") if value is None else value for value in run]
+        for run in zip(*columns, strict=True)
+    ]
+
+
+def _read_lines(source: Path) -> list[dict[str, Any]]:
+    lines = []
+    for number, text in enumerate(source.read_bytes().splitlines(), start=1):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if not fits(line, _Line):
+            raise ValueError(
+                f"{source}:{number}: expected the JSON of a validation, got "
+                f"{shown(text.decode(errors='backslashreplace'), 80)}; resume the run, which "
+                "rewrites the file."
+            )
+        lines.append(line)
+    return lines

@@ -56,9 +56,7 @@ class RunResult:
 def run_results(history: History, patience: int | None = None) -> tuple[RunResult, ...]:
     """The results of all runs.
 
-    Args:
-        history: Of the runs.
-        patience: That of a single model, whose checkpoints do not hold whether it ran out of it.
+    Checkpoints do not hold whether a single model ran out of ``patience``.
     """
     return tuple(
         RunResult(
@@ -279,15 +277,7 @@ def load_runs(model: nnx.Module, run_dir: str | Path) -> dict[int, nnx.Module]:
 
 
 def read_best(model: nnx.Module, run_dir: str | Path) -> tuple[Path, History, list[Any]]:
-    """Reads the newest checkpoint of several runs.
-
-    Args:
-        model: One of the same structure.
-        run_dir: The run folder.
-
-    Returns:
-        Its folder, its history, and the best variables of each run.
-    """
+    """Reads path, history, and best variables of each run, of the newest checkpoint of several."""
     path, (history, manifest) = _newest_of_runs(run_dir)
     _, *variables = split_model(model)
     num_runs = len(history.runs)

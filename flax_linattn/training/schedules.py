@@ -129,13 +129,7 @@ def linear_warmup(learning_rate: float, warmup_steps: int) -> optax.Schedule:
 
 
 def step_decay(learning_rate: float, decay_step: int) -> optax.Schedule:
-    """The learning rate, and a tenth of it from ``decay_step`` on.
-
-    Example:
-        >>> rate = step_decay(0.1, 50)
-        >>> [f"{rate(jnp.int32(step)):.3f}" for step in (0, 49, 50)]
-        ['0.100', '0.100', '0.010']
-    """
+    """The learning rate, and a tenth of it from ``decay_step`` on."""
 
     def rate(step: Array) -> Array:
         return jnp.where(step < decay_step, learning_rate, 0.1 * learning_rate)
@@ -146,18 +140,7 @@ def step_decay(learning_rate: float, decay_step: int) -> optax.Schedule:
 def halving(learning_rate: float, steps_per_epoch: int, epochs: int) -> optax.Schedule:
     """Time-Series-Library's ``type1``: constant for two epochs, then halved after each epoch.
 
-    Args:
-        learning_rate: Of the first two epochs.
-        steps_per_epoch: Steps of an epoch.
-        epochs: Of training; the rate of the last epoch holds after it.
-
-    Returns:
-        int [] -> float32 [].
-
-    Example:
-        >>> rate = halving(0.8, 10, epochs=4)
-        >>> [f"{rate(jnp.int32(10 * epoch)):.1f}" for epoch in range(6)]
-        ['0.8', '0.8', '0.4', '0.2', '0.2', '0.2']
+    The rate of the last epoch holds after it.
     """
     most = max(epochs - 2, 0)
 
@@ -172,19 +155,6 @@ def five_epoch_decay(learning_rate: float, steps_per_epoch: int, epochs: int) ->
     """After each fifth epoch e the rate becomes ``learning_rate * 0.5**(e - 1)``.
 
     That is how Time-Series-Library's classification trained until the end of 2024.
-
-    Args:
-        learning_rate: Of the first five epochs.
-        steps_per_epoch: Steps of an epoch.
-        epochs: Of training.
-
-    Returns:
-        int [] -> float32 [].
-
-    Example:
-        >>> rate = five_epoch_decay(1.0, 10, epochs=12)
-        >>> [f"{rate(jnp.int32(10 * epoch)):.5f}" for epoch in (0, 4, 5, 10)]
-        ['1.00000', '1.00000', '0.06250', '0.00195']
     """
     changes = range(5, epochs + 1, 5)
     return optax.join_schedules(

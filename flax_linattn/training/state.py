@@ -21,11 +21,7 @@ NO_BAD_STEP = -1
 
 
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.State]:
-    """Returns a model's structure, its parameters (``nnx.Param``) and its other variables.
-
-    Raises:
-        ValueError: If the model has no parameters.
-    """
+    """Returns a model's structure, its parameters (``nnx.Param``) and its other variables."""
     graphdef, params, *others = nnx.split(model, nnx.Param, ...)
     if not jax.tree.leaves(params):
         raise ValueError(
@@ -38,9 +34,7 @@ def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.St
 class LossScale(NamedTuple):
     """A factor of the loss that lifts small float16 gradients into their range.
 
-    Attributes:
-        value: float32 scalar, the factor.
-        steps: int32 scalar, steps since it last changed.
+    ``value`` is a float32 scalar; ``steps``, int32, are those since it last changed.
     """
 
     value: jax.Array
@@ -194,13 +188,7 @@ class TrainState:
 
 
 def select_runs(chosen: jax.Array, then: Any, otherwise: Any) -> Any:
-    """Selects, for each run, the arrays of one of two trees.
-
-    Args:
-        chosen: bool [R].
-        then: The tree of the runs that are chosen.
-        otherwise: The tree of the other runs.
-    """
+    """Selects, for each run, the arrays of ``then`` where ``chosen``, bool [R], else the others."""
 
     def select(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b)

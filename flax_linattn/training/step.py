@@ -3,7 +3,7 @@
 :func:`make_train_step` compiles :func:`update_of`: the gradient of a batch
 (:func:`batch_gradients`), the optimizer's update, and what becomes of it where a number is not
 finite (:func:`step_outcome`). Several runs are the same computation over an axis of runs
-(:func:`~flax_linattn.training.run_groups.over_runs`).
+(:func:`over_runs`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.extend.core import Jaxpr, jaxprs_in_params
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from flax_linattn.checks import OptionError
@@ -26,8 +28,7 @@ from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.training.batches import Batch
 from flax_linattn.training.metrics import Metrics, add_metrics, batch_metrics
 from flax_linattn.training.objective import LossFn
-from flax_linattn.training.placement import ONE_DEVICE, Placement
-from flax_linattn.training.run_groups import over_runs
+from flax_linattn.training.placement import DATA, ONE_DEVICE, Placement
 from flax_linattn.training.state import (
     NO_BAD_STEP,
     LossScale,
@@ -104,11 +105,7 @@ def make_train_step(
 
 
 def run_seeds(seed: int, num_runs: int) -> np.ndarray:
-    """The seed of each run, uint32 [R]: one after another.
-
-    Raises:
-        OptionError: If one has more than 32 bits.
-    """
+    """The seed of each run, uint32 [R]: one after another."""
     if seed + num_runs > 2**32:
         raise OptionError(f"seed {seed} is too large for {num_runs} runs.", "seed")
     return np.arange(seed, seed + num_runs, dtype=np.int64).astype(np.uint32)
@@ -121,15 +118,7 @@ def update_of(
     placement: Placement,
     max_skipped: int,
 ) -> Callable[[TrainState, Batch, ArrayLike], TrainState]:
-    """Returns the update of one model, ``(state, batch, seed) -> state``, not compiled.
-
-    Args:
-        graphdef: As in ``make_train_step``.
-        loss_fn: As in ``make_train_step``.
-        optimizer: As in ``make_train_step``.
-        placement: As in ``make_train_step``, of one model.
-        max_skipped: As in ``make_train_step``.
-    """
+    """Returns the update of one model, ``(state, batch, seed) -> state``, not compiled."""
 
     def update(state: TrainState, batch: Batch, seed: ArrayLike) -> TrainState:
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -184,13 +173,9 @@ def _all_finite(tree: Any) -> jax.Array:
 
 
 class StepOutcome(NamedTuple):
-    """What a step does to the state; scalars.
+    """What a step does to the state, in scalars.
 
-    Attributes:
-        good: bool, its update is made.
-        counts: bool, the run continues with the next step.
-        skipped: int32, updates skipped so far.
-        first_bad_step: int32, the step that ends the run; -1 if none.
+    An update is made if ``good``; the run continues with the next step if the step ``counts``.
     """
 
     good: jax.Array
@@ -210,15 +195,8 @@ def step_outcome(
 ) -> StepOutcome:
     """Decides whether a step updates the state, is skipped, or ends the run.
 
-    Args:
-        max_skipped: Updates that may be skipped before the run ends.
-        finite: bool, whether loss, gradients and new parameters are finite.
-        loss: The loss, not scaled.
-        step: The step's number.
-        skipped: Updates skipped before.
-        first_bad_step: The step that ended the run before, -1 if none.
-        loss_scale: A scale above 1 may be what a finite loss's gradient overflows by: that update
-            is skipped, too, and a smaller scale is tried.
+    ``finite`` is about loss, gradients and new parameters. A loss scale above 1 may be what the
+    gradient of a finite loss overflows by: that update is skipped, too, and a smaller scale tried.
     """
     open_ = first_bad_step == NO_BAD_STEP
     overflow = jnp.zeros((), bool)
@@ -301,8 +279,7 @@ def batch_gradients(
 def with_examples(batch: Mapping[str, Any]) -> tuple[Batch, jax.Array]:
     """Gives weights to a part that has only filler rows, whose mean would be 0 / 0.
 
-    Returns:
-        The batch, and whether it has real examples.
+    Returns the batch, and whether it has real examples.
     """
     if "weight" not in batch:
         return batch, jnp.ones((), bool)
@@ -375,13 +352,9 @@ def make_evaluation_step(
 def begin_period(
     state: TrainState, improved: np.ndarray, active: np.ndarray, placement: Placement
 ) -> TrainState:
-    """The state after a validation: metrics are 0, and several runs note their best.
+    """The state after a validation: metrics are 0, and several runs store their best.
 
-    Args:
-        state: At the validation.
-        improved: bool [R], ``True`` marks runs whose monitored metric is the best so far.
-        active: bool [R], ``True`` marks runs that train on.
-        placement: Where the state is.
+    ``improved`` and ``active``, bool [R], are as in ``Selection``.
     """
     if state.is_stacked:
         return _begin_period_of_runs(state, jnp.asarray(improved), jnp.asarray(active), placement)
@@ -395,3 +368,70 @@ def _begin_period_of_runs(
     best = select_runs(improved, (state.params, state.model_state), state.best)
     metrics = jax.tree.map(jnp.zeros_like, state.metrics)
     return placement.keep(dataclasses.replace(state, best=best, metrics=metrics, active=active))
+
+
+CACHE = 2**20
+"""Bytes of the second-level cache of a CPU's core, about."""
+
+OfRuns = Callable[..., Any]
+"""A function of arrays with R in front, all of them, that returns such."""
+
+
+def over_runs(of_one: Callable[..., Any], placement: Placement) -> OfRuns:
+    """Returns a function over R runs, to be compiled, from a function of arrays of one run.
+
+    Each device takes its own runs in groups of ``placement.runs_at_once``; the last group may be
+    smaller, which costs the compilation of a second program. By default all runs go at once, except
+    on CPUs: there the arrays of several runs push each other out of the cache, so that a group is
+    as large as keeps its largest arrays in the cache (``fitting_at_once``).
+    """
+
+    def of_runs(*arrays: Any) -> Any:
+        runs = jax.tree.leaves(arrays)[0].shape[0] // placement.num_shards
+        size = placement.runs_at_once
+        if size is None:
+            size = fitting_at_once(of_one, arrays, runs) if placement.platform == "cpu" else runs
+        if size >= runs:
+            return jax.vmap(of_one)(*arrays)
+        groups = _in_groups(of_one, size)
+        if placement.num_shards == 1:
+            return groups(*arrays)
+        # A loop over an axis that is split would fetch each run from its device; so each loops
+        # over its own. What mechanisms carry through their scans is not marked as split: no check.
+        own = PartitionSpec(DATA)
+        split = jax.shard_map(
+            groups, mesh=placement.mesh, in_specs=own, out_specs=own, check_vma=False
+        )
+        return split(*arrays)
+
+    return of_runs
+
+
+def _in_groups(of_one: Callable[..., Any], size: int) -> OfRuns:
+    def one_after_another(*arrays: Any) -> Any:
+        # A group of one is no vmap of one: its operations are those of a single run.
+        batch_size = None if size == 1 else size
+        return jax.lax.map(lambda own: of_one(*own), arrays, batch_size=batch_size)
+
+    return one_after_another
+
+
+def fitting_at_once(of_one: Callable[..., Any], arrays: Any, runs: int) -> int:
+    """How many runs at once keep their largest arrays in ``CACHE``.
+
+    It divides the number of runs, so that all groups are of one size; ``arrays`` have R in front.
+    """
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), arrays)
+    largest = _largest(jax.make_jaxpr(of_one)(*one).jaxpr)
+    most = CACHE // max(largest, 1)
+    return max(size for size in range(1, runs + 1) if runs % size == 0 and size <= max(most, 1))
+
+
+def _largest(jaxpr: Jaxpr) -> int:
+    """Bytes of the largest array that a program computes."""
+    sizes = [0]
+    for equation in jaxpr.eqns:
+        sizes += [_largest(inner) for inner in jaxprs_in_params(equation.params)]
+        arrays: list[Any] = [variable.aval for variable in equation.outvars]
+        sizes += [array.size * array.dtype.itemsize for array in arrays]
+    return max(sizes)

@@ -6,34 +6,119 @@ import dataclasses
 import math
 import signal
 import sys
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jax
 from flax import nnx
 
+from flax_linattn.checks import at_least
+from flax_linattn.storage import held
 from flax_linattn.training.batches import Loader
-from flax_linattn.training.checkpointer import Checkpointer, list_checkpoints
-from flax_linattn.training.config import FitConfig
+from flax_linattn.training.checkpointer import Checkpointer, clear_unfinished, list_checkpoints
 from flax_linattn.training.history import History, Timer
 from flax_linattn.training.metrics import mean_columns, run_means
-from flax_linattn.training.nonfinite import (
+from flax_linattn.training.objective import FitConfig, Objective
+from flax_linattn.training.placement import Parallel
+from flax_linattn.training.processes import is_main, largest, on_main
+from flax_linattn.training.progress import Profile, ProgressDisplay, Tracker
+from flax_linattn.training.signals import Interrupted, StopRequest
+from flax_linattn.training.state import NO_BAD_STEP, TrainState
+from flax_linattn.training.step import TrainStep, begin_period
+from flax_linattn.training.validation import (
     NonFiniteLossError,
+    Validation,
     likely_cause,
     non_finite_arrays,
     what_is_not_finite,
 )
-from flax_linattn.training.objective import Objective
-from flax_linattn.training.processes import is_main, largest, on_main
-from flax_linattn.training.progress import ProgressDisplay
-from flax_linattn.training.session import Session
-from flax_linattn.training.signals import Interrupted, StopRequest
-from flax_linattn.training.state import NO_BAD_STEP, TrainState
-from flax_linattn.training.step import TrainStep, begin_period
-from flax_linattn.training.trackers import Profile
-from flax_linattn.training.validation import Validation
+
+LOCK_FILE = "training.lock"
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """Where and how a run is trained: nothing that changes what it computes.
+
+    Devices change it by rounding, and by what ``Parallel`` says of dropout.
+
+    Args:
+        run_dir: The run folder, made if needed.
+        resume: Go on with the run in ``run_dir``.
+        progress: What is shown on stderr: a line for each validation, and on a terminal a bar;
+            "lines" leaves out the bar, False both.
+        parallel: The devices, and what is split over them; default ``Parallel()``, which splits
+            batches over all devices that divide them evenly. A run may be resumed on others.
+        trackers: Take in running metrics and speeds every 20 steps, and those of each validation.
+        profile_steps: Trace so many steps with ``jax.profiler``, from the eleventh of this session
+            on, into ``profile`` in the run folder; a shorter one has no trace.
+
+    Raises:
+        OptionError: If ``profile_steps`` is negative.
+
+    Example:
+        >>> Session("runs/first", resume=True).resume
+        True
+    """
+
+    run_dir: str | Path
+    resume: bool = False
+    progress: bool | Literal["lines"] = True
+    parallel: Parallel | None = None
+    trackers: Sequence[Tracker] = ()
+    profile_steps: int = 0
+    _holders: set[int] = dataclasses.field(
+        default_factory=set, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        at_least(0, profile_steps=self.profile_steps)
+
+    @property
+    def lock_file(self) -> Path:
+        """What ``holding`` locks in the run folder."""
+        return Path(self.run_dir) / LOCK_FILE
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keeps other sessions out of the run folder, and clears what a kill left half written.
+
+        A thread that holds it may ask again. ``fit`` does so; whoever writes into the folder before
+        or after it does it around both. Of several processes of a run the main one holds it.
+
+        Raises:
+            storage.HeldError: Another session works in the folder; says in which process.
+            OSError: The lock file cannot be made.
+            LostProcessError: The same, in the processes that are not the main one.
+
+        Example:
+            >>> import tempfile
+            >>> session, other = (Session(folder) for folder in [tempfile.mkdtemp()] * 2)
+            >>> with session.holding(), session.holding(), other.holding():
+            ...     pass
+            Traceback (most recent call last):
+            ...
+            flax_linattn.storage.HeldError: another process works with the run in ...
+        """
+        me = threading.get_ident()
+        if me in self._holders:
+            yield
+            return
+        with ExitStack() as ends:
+
+            def begin() -> None:
+                ends.enter_context(held(self.lock_file, f"the run in {self.run_dir}"))
+                clear_unfinished(self.run_dir)
+
+            on_main(begin)
+            self._holders.add(me)
+            ends.callback(self._holders.discard, me)
+            yield
+
 
 # How often the host waits for the device: to show the running loss and to look for a bad step.
 LOG_EVERY_STEPS = 20
@@ -44,20 +129,8 @@ class Trainer:
     """A training of one run, or of several at once, in progress.
 
     A single model whose numbers become NaN or infinite ends the training with an error that names
-    the cause. Of several runs one that does ends alone, at the next validation.
-
-    Args:
-        objective: What the model is trained for.
-        config: How long, and what to save.
-        session: Where and how.
-        graphdef: The model's structure.
-        loader: The training batches.
-        train_step: The compiled training step.
-        validation: Computes the validation metrics.
-        state: What the step changes, on the devices.
-        history: The training so far, on the host.
-        step: Training steps done: the host's copy of ``state.steps_done``.
-        stop: Whether a signal came.
+    the cause. Of several runs one that does ends alone, at the next validation. ``step`` is the
+    host's copy of ``state.steps_done``.
     """
 
     objective: Objective

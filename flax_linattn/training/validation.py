@@ -1,17 +1,22 @@
-"""Metrics of a model without dropout: of any batches, and of each run at a validation."""
+"""Metrics of a model without dropout, and why a number is not finite."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from flax_linattn.checkpoint.arrays import named_leaves
 from flax_linattn.checks import OptionError
 from flax_linattn.training.batches import Batch, BatchSource, Loader
+from flax_linattn.training.checkpointer import list_checkpoints
 from flax_linattn.training.metrics import (
     Metrics,
     batch_metrics,
@@ -19,12 +24,103 @@ from flax_linattn.training.metrics import (
     run_means,
     zero_metrics,
 )
-from flax_linattn.training.nonfinite import NonFiniteLossError, non_finite_arrays
 from flax_linattn.training.objective import LossFn, Objective
+from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.processes import check_same, of_main
 from flax_linattn.training.signals import StopRequest
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.step import EvaluationStep, make_evaluation_step
+from flax_linattn.training.step import EvaluationStep, batch_gradients, make_evaluation_step
+
+MAX_NAMES = 4
+"""Number of parameters and arrays that a message names."""
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss, a gradient or a parameter became NaN or infinite.
+
+    Attributes:
+        steps: Of several runs, the step in which each did.
+    """
+
+    def __init__(self, message: str, steps: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.steps = tuple(steps)
+
+
+def what_is_not_finite(
+    graphdef: nnx.GraphDef[Any],
+    loss_fn: LossFn,
+    seed: int,
+    placement: Placement,
+    state: TrainState,
+    batch: Batch,
+) -> str:
+    """Repeats a step on one device, up to the gradient, and names what is not finite in it.
+
+    ``state`` is the one before the step; the other arguments are those of ``make_train_step``. The
+    sentences end in a blank; there are none where a step does not fit one device, or in one of
+    several processes.
+    """
+    alone = dataclasses.replace(ONE_DEVICE, accumulate=placement.accumulate)
+
+    @jax.jit
+    def gradients(params: nnx.State, model_state: nnx.State, batch: Batch, step: jax.Array) -> Any:
+        key = jax.random.fold_in(jax.random.key(seed), step)
+        return batch_gradients(
+            graphdef, loss_fn, params, model_state, batch, key, alone, state.loss_scale
+        )[:2]
+
+    if jax.process_count() > 1:
+        return ""
+    params, model_state = jax.device_get((state.params, state.model_state))
+    try:
+        loss, grads = jax.device_get(gradients(params, model_state, batch, np.asarray(state.step)))
+    except jax.errors.JaxRuntimeError:
+        return ""
+    if not np.isfinite(loss):
+        return f"The loss was {loss}. "
+    bad = [name for name, grad in named_leaves(grads).items() if not np.isfinite(grad).all()]
+    if bad:
+        return f"The loss was {loss:.4g}, but the gradient was not finite in {_list(bad)}. "
+    if placement.axis_name is not None:  # each device drew its own dropout
+        return f"Done again on one device, the loss was {loss:.4g} and the gradient finite. "
+    return f"The loss was {loss:.4g} and the gradient finite, but the updated parameters were not. "
+
+
+def likely_cause(arrays: Sequence[str], run_dir: str | Path) -> str:
+    """Sentences on the cause, what to do, and the last checkpoint; ``arrays`` hold NaN or inf."""
+    checkpoints = list_checkpoints(run_dir)
+    last = checkpoints[-1].path if checkpoints else "none was saved yet"
+    if arrays:
+        cause = (
+            f"The data holds NaN or inf: {'; '.join(arrays[:MAX_NAMES])}. If these are not masked "
+            "out, clean them (for gaps in series: data.interpolate_missing)."
+        )
+    else:
+        cause = (
+            "The batch itself is finite. Likely causes: a learning rate that is too high (try a "
+            "third of it, warm-up, or optax.clip_by_global_norm(1.0)), or half precision (try "
+            "float32)."
+        )
+    return f"{cause} The last finite checkpoint: {last}."
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def non_finite_arrays(batch: Mapping[str, np.ndarray]) -> list[str]:
+    """Phrases such as "'x' at index (0, 1)" for each array of a batch that holds NaN or inf."""
+    phrases = []
+    for name, array in batch.items():
+        array = np.asarray(array)
+        if not jnp.issubdtype(array.dtype, jnp.inexact):
+            continue
+        bad = np.argwhere(~np.isfinite(array))
+        if len(bad):
+            phrases.append(f"{name!r} at index {tuple(bad[0].tolist())}")
+    return phrases
 
 
 def metric_names(model: nnx.Module, loss_fn: LossFn, batch: Batch) -> list[str]:
@@ -77,14 +173,7 @@ def evaluate(model: nnx.Module, loss_fn: LossFn, batches: BatchSource) -> dict[s
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """Validates a state.
-
-    Args:
-        objective: What to validate by.
-        graphdef: The model's structure.
-        loader: The validation batches.
-        evaluation_step: The compiled step over one of them.
-    """
+    """Validates a state over batches, and by ``Objective.validate``."""
 
     objective: Objective
     graphdef: nnx.GraphDef[Any]
@@ -94,15 +183,9 @@ class Validation:
     def metrics(self, state: TrainState, stop: StopRequest) -> list[dict[str, float]] | None:
         """Returns each run's validation metrics; None if asked to stop.
 
-        ``Objective.validate`` is called for one run after another, but for those that have ended:
-        they have NaN in place of its numbers.
-
-        Raises:
-            ValueError: ``validate`` uses a name of the loss function, or nobody that of the
-                monitor.
-            TypeError: ``validate`` returns other things than names and numbers.
-            NonFiniteLossError: For a single model it returns an infinite number. Of several runs
-                the metrics of that run are NaN.
+        ``Objective.validate`` is called for one run after another, except for runs that have ended:
+        they have NaN in place of its numbers. Several runs have NaN, too, where it returns an
+        infinite number, which of a single model is a NonFiniteLossError.
         """
         shape = np.shape(state.first_bad_step)  # (), or (R,)
         total = self.loader.placement.state(zero_metrics(state.metrics, shape))
@@ -178,11 +261,7 @@ class Validation:
 
 
 def check_monitor(objective: Objective, names: Any) -> None:
-    """Checks that the monitored metric is among these.
-
-    Raises:
-        OptionError: It is not.
-    """
+    """Refuses an objective whose monitored metric is not among these."""
     if objective.monitor not in names:
         who = "the loss function reports"
         if objective.validate is not None:

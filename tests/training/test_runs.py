@@ -24,7 +24,7 @@ from flax_linattn.training import (
     load_runs,
     read_runs,
 )
-from flax_linattn.training.run_groups import CACHE, over_runs
+from flax_linattn.training.step import CACHE, over_runs
 from tests.training import problem
 from tests.training.problem import (
     Net,

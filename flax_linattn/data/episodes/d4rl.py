@@ -230,8 +230,8 @@ def write_episodes(
     check_episode_file(path)
     entries: dict[Any, Any] = dict(about)
     for key, value in entries.items():
-        texts = isinstance(key, str) and isinstance(value, str)
-        if not texts or key in ("", "env_id") or "\0" in key + value:
+        are_texts = isinstance(key, str) and isinstance(value, str)
+        if not are_texts or key in ("", "env_id") or "\0" in key + value:
             raise OptionError(
                 "about must hold texts without NUL by names other than env_id, got "
                 f"{key!r}: {value!r}.",
@@ -241,7 +241,7 @@ def write_episodes(
     terminals, timeouts = (np.zeros(episodes.num_steps, bool) for _ in range(2))
     terminals[ends] = episodes.terminated
     timeouts[ends] = ~episodes.terminated
-    arrays = {
+    arrays: dict[str, Any] = {
         "observations": episodes.observations,
         "actions": episodes.actions,
         "rewards": episodes.rewards,
@@ -253,7 +253,7 @@ def write_episodes(
     if path.suffix == ".npz":
         if about:
             texts["about"] = json.dumps(dict(about))
-        np.savez_compressed(content, **arrays, **{name: np.array(x) for name, x in texts.items()})
+        np.savez_compressed(content, **arrays | {name: np.array(x) for name, x in texts.items()})
     else:
         with import_h5py().File(content, "w") as file:
             for key, array in arrays.items():
