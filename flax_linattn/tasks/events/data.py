@@ -165,9 +165,10 @@ def load_other(source: EventsData, file: Path) -> EventSequences:
     """The events of another file, read as the run's own was; its errors name no option of that."""
     # Marks in a file of their own are those of the run's file alone.
     form = source.file_format if source.marks_file is None else "auto"
-    options = {"file": file, "marks_file": None, "file_format": form, "num_sequences": 0}
+    source = dataclasses.replace(source, file=file, marks_file=None, file_format=form,
+                                 num_sequences=0, process=EventsData.process)  # fmt: skip
     try:
-        events = load_data(dataclasses.replace(source, **options, process=EventsData.process))
+        events = load_data(source)
     except EventFileError as error:
         advice = next((_ADVICE[name] for name in error.options if name in _ADVICE), None)
         if advice is None:
