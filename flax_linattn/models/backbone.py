@@ -329,17 +329,7 @@ def as_embedding(
 ) -> Embedding:
     """What leads into layers: the embedding given, or one of observations of so many channels.
 
-    Args:
-        embedding: the one, or the number.
-        layers: those that it leads into.
-        max_length: most tokens of a sequence.
-        of_embedding: options of an embedding of observations, see ``parted``.
-        parameters: how its parameters are made.
-        rngs: holds the stream "params".
-
-    Raises:
-        OptionError: options of an embedding that is given, or another width than the layers have.
-        TypeError: it is neither.
+    ``of_embedding`` and ``parameters`` are those of ``parted``.
     """
     if isinstance(embedding, (int, np.integer)):
         made: Embedding = ObservationEmbedding(
@@ -374,11 +364,7 @@ def as_embedding(
 
 
 def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
-    """Options of an embedding on observations, and those of parameters.
-
-    Raises:
-        ValueError: one is neither.
-    """
+    """Options of an embedding on observations, and those of parameters."""
     of_parameters = nn.ParameterOptions.__annotations__
     names = [*(field.name for field in dataclasses.fields(Layers)), *EMBEDDING_OPTIONS]
     for name in options:

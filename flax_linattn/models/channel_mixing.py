@@ -17,15 +17,7 @@ from flax_linattn.typing import Array
 
 
 def check_channel_mechanism(name: str) -> ops.Mechanism:
-    """The mechanism of this name, which channels can use.
-
-    Raises:
-        ValueError: there is none, or it is causal only.
-
-    Example:
-        >>> check_channel_mechanism("softmax").name
-        'softmax'
-    """
+    """The mechanism of this name, which channels can use."""
     try:
         mechanism = nn.resolve_mechanism(name)
     except (TypeError, ValueError) as error:

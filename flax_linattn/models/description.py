@@ -72,9 +72,6 @@ class NotDescribedError(ValueError):
 def describe(model: Any) -> dict[str, Any]:
     """What ``make`` takes to make a model like this one, as JSON values.
 
-    Raises:
-        NotDescribedError: the model or a part of it is of another package; names it.
-
     Example:
         >>> from flax import nnx
         >>> describe(TokenEmbedding(11, 8, rngs=nnx.Rngs(0)))["TokenEmbedding"]["num_tokens"]
@@ -91,15 +88,7 @@ def describe(model: Any) -> dict[str, Any]:
 
 
 def make(description: Mapping[str, Any], rngs: Callable[..., nnx.Rngs] = nnx.Rngs) -> Any:
-    """A model of the described structure, with parameters of its own.
-
-    Args:
-        description: of ``describe``.
-        rngs: makes the random keys, of seeds by their streams.
-
-    Raises:
-        ValueError: the description names what there is not.
-        TypeError: the same, of arguments.
+    """A model of the described structure; ``rngs`` makes the keys, of seeds by their streams.
 
     Example:
         >>> from flax import nnx
@@ -117,10 +106,6 @@ def make(description: Mapping[str, Any], rngs: Callable[..., nnx.Rngs] = nnx.Rng
 
 def make_abstract(description: Mapping[str, Any]) -> Any:
     """The same, with a ``jax.ShapeDtypeStruct`` for each parameter: it takes no memory.
-
-    Raises:
-        ValueError: as ``make``.
-        TypeError: as ``make``.
 
     Example:
         >>> from flax import nnx
@@ -178,14 +163,13 @@ def _layers_to_json(layers: Layers) -> dict[str, Any]:
     given = layers.mechanism if isinstance(layers.mechanism, tuple) else (layers.mechanism,)
     # A name stands for hyperparameters whose defaults may change: they are written beside it.
     options["mechanism"] = [
-        {"mechanism": _mechanism_to_json(nn.resolve_mechanism(m)) | {"name": _name(m)}}
+        {
+            "mechanism": _mechanism_to_json(nn.resolve_mechanism(m))
+            | {"name": m if isinstance(m, str) else None}
+        }
         for m in given
     ]
     return options
-
-
-def _name(mechanism: str | ops.Mechanism) -> str | None:
-    return mechanism if isinstance(mechanism, str) else None
 
 
 def _mechanism_to_json(mechanism: ops.Mechanism) -> dict[str, Any]:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    runtime_checkable,
+)
 
 import jax
 import jax.numpy as jnp
@@ -93,12 +102,38 @@ class Embedding(Protocol):
         ...
 
 
-class PointwiseEmbedding(nnx.Module, abc.ABC):
-    """Base class of embeddings that map each observation on its own and have no state."""
+class BaseEmbedding(nnx.Module, abc.ABC):
+    """What all embeddings of this package share: calls, steps, positions and options.
+
+    A subclass maps observations by ``_map`` and ``_map_step``, which leave the positions out.
+
+    Attributes:
+        option_names: constructor arguments that are attributes of the same name, see ``options``.
+    """
+
+    option_names: ClassVar[tuple[str, ...]]
+    features: int
+    observation_shape: tuple[int, ...]
+    max_length: int | None = None
+    position: PositionName = "none"
+    positions: nn.SinusoidalPosition | nn.LearnedPosition | None = None
+
+    def _set_positions(
+        self, position: PositionName, max_length: int | None, rngs: nnx.Rngs
+    ) -> None:
+        """Sets what is added for positions, after all other parameters are made."""
+        self.max_length = max_length if position == "learned" else None
+        self.position = position
+        self.positions = make_position(position, self.features, max_length, rngs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {name: getattr(self, name) for name in self.option_names}
 
     @property
     def streams(self) -> bool:
-        """Always."""
+        """Whether ``init_state`` and ``step`` are offered."""
         return True
 
     @automatic(2)
@@ -112,25 +147,53 @@ class PointwiseEmbedding(nnx.Module, abc.ABC):
         state: State | None = None,
     ) -> tuple[Features, State]:
         """Embeds whole sequences; see ``Embedding``."""
-        return self._embedded(x, positions), ()
-
-    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """Returns no state: no observation changes the features of another one."""
-        return ()
+        h, state = self._map(x, mask, runs, state)
+        return add_positions(h, self.positions, positions), state
 
     @automatic(1)
     def step(
         self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
         """Takes in an observation a row; see ``Embedding``."""
-        return self._embedded(x, positions), state
+        h, state = self._map_step(x, state, mask)
+        return add_positions(h, self.positions, positions), state
 
     @abc.abstractmethod
-    def _embedded(self, x: Array, positions: Array) -> Array:
-        """Features [..., C] of observations at positions int [...]."""
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """The state before the first observation, for inputs of this dtype."""
+
+    @abc.abstractmethod
+    def _map(
+        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+    ) -> tuple[Array, State]:
+        """Features [B, T, C] of whole sequences, and the state after them."""
+
+    @abc.abstractmethod
+    def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
+        """Features [B, C] of an observation a row, and the new state."""
 
 
-class ConvolvedEmbedding(nnx.Module, abc.ABC):
+class PointwiseEmbedding(BaseEmbedding):
+    """Base class of embeddings that map each observation on its own and have no state."""
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """Returns no state: no observation changes the features of another one."""
+        return ()
+
+    def _map(
+        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+    ) -> tuple[Array, State]:
+        return self._embedded(x), ()
+
+    def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
+        return self._embedded(x), state
+
+    @abc.abstractmethod
+    def _embedded(self, x: Array) -> Array:
+        """Features [..., C] of observations."""
+
+
+class ConvolvedEmbedding(BaseEmbedding):
     """Base class of embeddings with a convolution over time, whose window is the state."""
 
     @property
@@ -142,42 +205,40 @@ class ConvolvedEmbedding(nnx.Module, abc.ABC):
         """Whether the convolution looks only at the past."""
         return self._convolution.streams
 
-    @automatic(2)
-    def __call__(
-        self,
-        x: Array,
-        *,
-        positions: Int[Array, "B T"],
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-    ) -> tuple[Features, State]:
-        """Embeds whole sequences; see ``Embedding``."""
-        inputs, own = self._inputs(x)
-        inputs = zero_padding(inputs, mask)  # which is made of zeros, or of what a head has scaled
-        h, state = self._convolution._map(inputs, mask=mask, runs=runs, state=state)
-        return self._outputs(h, own, positions), state
+    @property
+    def kernel_size(self) -> int:
+        """Taps of the convolution."""
+        return self._convolution.kernel_size
+
+    @property
+    def padding(self) -> str:
+        """Padding of the convolution."""
+        return self._convolution.padding
 
     def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
         """The window of the convolution, empty."""
         return self._convolution.init_state(batch_size, dtype)
 
-    @automatic(1)
-    def step(
-        self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
-    ) -> tuple[FeaturesStep, State]:
-        """Takes in an observation a row; see ``Embedding``."""
+    def _map(
+        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+    ) -> tuple[Array, State]:
+        inputs, own = self._inputs(x)
+        inputs = zero_padding(inputs, mask)  # which is made of zeros, or of what a head has scaled
+        h, state = self._convolution._map(inputs, mask=mask, runs=runs, state=state)
+        return self._outputs(h, own), state
+
+    def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
         inputs, own = self._inputs(x)
         h, state = self._convolution.step(inputs, state, mask=mask)
-        return self._outputs(h, own, positions), state
+        return self._outputs(h, own), state
 
-    @abc.abstractmethod
     def _inputs(self, x: Array) -> tuple[Array, Any]:
         """The inputs of the convolution, and further inputs of ``_outputs``, for observations x."""
+        return x, None
 
-    @abc.abstractmethod
-    def _outputs(self, h: Array, own: Any, positions: Array) -> Array:
+    def _outputs(self, h: Array, own: Any) -> Array:
         """Maps outputs of the convolution, h [..., C], to features [..., C]."""
+        return h
 
 
 class ObservationEmbedding(ConvolvedEmbedding):
@@ -212,6 +273,11 @@ class ObservationEmbedding(ConvolvedEmbedding):
         ((2, 5, 8), (3,))
     """
 
+    option_names = (
+        *("num_channels", "features", "num_marks", "kernel_size", "padding", "position"),
+        *("max_length", "dtype", "param_dtype"),
+    )
+
     def __init__(
         self,
         num_channels: int,
@@ -229,11 +295,9 @@ class ObservationEmbedding(ConvolvedEmbedding):
     ) -> None:
         at_least(1, num_channels=num_channels, features=features)
         at_least(0, num_marks=num_marks)
-        self.features = features
-        self.num_channels = num_channels
-        self.observation_shape: tuple[int, ...] = (num_channels + num_marks,)
-        self.max_length = max_length if position == "learned" else None
-        self.position: PositionName = position
+        self.features, self.num_channels, self.num_marks = features, num_channels, num_marks
+        self.observation_shape = (num_channels + num_marks,)
+        self.dtype, self.param_dtype = dtype, param_dtype
         self.values = nn.ValueEmbedding(
             num_channels,
             features,
@@ -256,22 +320,7 @@ class ObservationEmbedding(ConvolvedEmbedding):
             if num_marks
             else None
         )
-        self.positions = make_position(position, features, max_length, rngs)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "num_channels": self.num_channels,
-            "features": self.features,
-            "num_marks": self.observation_shape[0] - self.num_channels,
-            "kernel_size": self.values.kernel_size,
-            "padding": self.values.padding,
-            "position": self.position,
-            "max_length": self.max_length,
-            "dtype": self.values.projection.dtype,
-            "param_dtype": self.values.projection.param_dtype,
-        }
+        self._set_positions(position, max_length, rngs)
 
     @property
     def _convolution(self) -> nn.ValueEmbedding:
@@ -280,28 +329,14 @@ class ObservationEmbedding(ConvolvedEmbedding):
     def _inputs(self, x: Array) -> tuple[Array, Array]:
         return x[..., : self.num_channels], x[..., self.num_channels :]
 
-    def _outputs(self, h: Array, own: Array, positions: Array) -> Array:
-        if self.marks is not None:
-            h = h + self.marks(own)
-        return add_positions(h, self.positions, positions)
+    def _outputs(self, h: Array, own: Array) -> Array:
+        return h if self.marks is None else h + self.marks(own)
 
 
 class TokenTable(PointwiseEmbedding):
-    """What embeddings of tokens share that have a row of a table for each, plus positions.
+    """Base class of embeddings that have a row of a table for each token, plus positions."""
 
-    Args:
-        num_tokens: N; tokens are 0 ... N - 1.
-        features: C.
-        position: "sinusoidal", "learned" for positions below ``max_length``, or "none".
-        max_length: most tokens of a sequence; needed for learned positions.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the table.
-        embedding_init: initialiser of the table.
-        rngs: holds the stream "params".
-
-    Raises:
-        ValueError: an option out of range.
-    """
+    option_names = ("num_tokens", "features", "position", "max_length", "dtype", "param_dtype")
 
     def __init__(
         self,
@@ -316,36 +351,24 @@ class TokenTable(PointwiseEmbedding):
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, num_tokens=num_tokens, features=features)
-        self.features = features
-        self.num_tokens = num_tokens
-        self.observation_shape: tuple[int, ...] = ()
-        self.max_length = max_length if position == "learned" else None
-        self.position: PositionName = position
-        self.dtype = dtype
+        self.features, self.num_tokens, self.dtype = features, num_tokens, dtype
+        self.observation_shape = ()
         self.table = nnx.Param(embedding_init(rngs.params(), (num_tokens, features), param_dtype))
-        self.positions = make_position(position, features, max_length, rngs)
+        self._set_positions(position, max_length, rngs)
 
     @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "num_tokens": self.num_tokens,
-            "features": self.features,
-            "position": self.position,
-            "max_length": self.max_length,
-            "dtype": self.dtype,
-            "param_dtype": self.table.dtype,
-        }
+    def param_dtype(self) -> Any:
+        """Dtype of the table."""
+        return self.table.dtype
 
-    def _embedded(self, x: Array, positions: Array) -> Array:
+    def _embedded(self, x: Array) -> Array:
         check_tokens(x)
         x = x.astype(jnp.int32)  # a narrow dtype, such as that of bytes, may not hold N
         # Negative ones would count from the table's end.
         known = jnp.where(x < 0, self.num_tokens, x)
         h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
         h = self._of_rows(h)
-        h = h if self.dtype is None else h.astype(self.dtype)
-        return add_positions(h, self.positions, positions)
+        return h if self.dtype is None else h.astype(self.dtype)
 
     def _of_rows(self, rows: Array) -> Array:
         """What is made of the rows [..., C] of the tokens, before their positions are added."""
@@ -423,18 +446,14 @@ class OneHotEmbedding(PointwiseEmbedding):
         ([[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]], 3)
     """
 
+    option_names = ("num_tokens",)
+
     def __init__(self, num_tokens: int, *, rngs: nnx.Rngs | None = None) -> None:
         at_least(1, num_tokens=num_tokens)
         self.num_tokens = self.features = int(num_tokens)
-        self.observation_shape: tuple[int, ...] = ()
-        self.max_length: int | None = None
+        self.observation_shape = ()
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {"num_tokens": self.num_tokens}
-
-    def _embedded(self, x: Array, positions: Array) -> Array:
+    def _embedded(self, x: Array) -> Array:
         check_tokens(x)
         x = x.astype(jnp.int32)  # a narrow dtype may not hold N
         known = (x >= 0) & (x < self.num_tokens)
@@ -458,29 +477,21 @@ class FeatureEmbedding(PointwiseEmbedding):
         (2, 5, 8)
     """
 
+    option_names = ("features",)
+
     def __init__(self, features: int, *, rngs: nnx.Rngs | None = None) -> None:
         at_least(1, features=features)
         self.features = features
-        self.observation_shape: tuple[int, ...] = (features,)
-        self.max_length: int | None = None
+        self.observation_shape = (features,)
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {"features": self.features}
-
-    def _embedded(self, x: Array, positions: Array) -> Array:
+    def _embedded(self, x: Array) -> Array:
         return x
 
 
 def make_position(
     position: PositionName, features: int, max_length: int | None, rngs: nnx.Rngs
 ) -> nn.SinusoidalPosition | nn.LearnedPosition | None:
-    """What is added to an embedding for its position; None for "none".
-
-    Raises:
-        ValueError: an unknown name, or learned positions without their number.
-    """
+    """What is added to an embedding for its position; None for "none"."""
     choice(POSITIONS, position=position)
     if position == "none":
         return None

@@ -105,12 +105,7 @@ class EncoderDecoder(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        at_least(
-            1,
-            num_channels=num_channels,
-            horizon=horizon,
-            label_length=label_length,
-        )
+        at_least(1, num_channels=num_channels, horizon=horizon, label_length=label_length)
         at_least(1, MOST_LAYERS, num_decoder_layers=num_decoder_layers)
         at_least(0, num_marks=num_marks)
         layers, unknown = layers.take(options)
@@ -155,18 +150,11 @@ class EncoderDecoder(nnx.Module):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "num_channels": self.num_channels,
-            "horizon": self.horizon,
-            "num_marks": self.num_marks,
-            "label_length": self.label_length,
-            "targets": self.targets,
-            "normalize": self.normalize,
-            "is_causal": self.is_causal,
+        names = ("num_channels", "horizon", "num_marks", "label_length", "targets", "normalize")
+        own = {name: getattr(self, name) for name in (*names, "is_causal", "max_length", "layers")}
+        return own | {
             "num_decoder_layers": len(self.decoder),
-            "embedding_padding": self.encoder_embedding.values.padding,
-            "max_length": self.max_length,
-            "layers": self.layers,
+            "embedding_padding": self.encoder_embedding.padding,
         }
 
     @property
@@ -228,17 +216,7 @@ class EncoderDecoder(nnx.Module):
         positions: Int[Array, "1"],
         dropout_key: Array | None = None,
     ) -> Float[Array, "B 1 H targets"]:
-        """Forecasts from windows, as every forecaster does: here from the last observation only.
-
-        Args:
-            values: float32 [B, L, num_channels].
-            marks: float32 [B, L + H, num_marks], of the window and of the horizon.
-            positions: of the last observation.
-            dropout_key: a key turns dropout on (training).
-
-        Raises:
-            ValueError: several positions.
-        """
+        """As ``SeriesHead.forecast``, from the last observation only, with marks [B, L + H]."""
         if positions.shape != (1,):
             raise ValueError(
                 f"this model forecasts from a window's last observation, got {positions.shape[0]} "

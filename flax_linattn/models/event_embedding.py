@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -16,8 +16,6 @@ from flax_linattn.models.embedding import (
     EMBEDDING_INIT,
     ConvolvedEmbedding,
     PositionName,
-    add_positions,
-    make_position,
 )
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.typing import Array
@@ -95,6 +93,11 @@ class EventEmbedding(ConvolvedEmbedding):
         ((2, 5, 8), (7,))
     """
 
+    option_names = (
+        *("num_marks", "features", "kernel_size", "periods", "spread", "position"),
+        *("max_length", "dtype", "param_dtype"),
+    )
+
     def __init__(
         self,
         num_marks: int,
@@ -120,9 +123,7 @@ class EventEmbedding(ConvolvedEmbedding):
         self.features = features
         self.periods = tuple(float(period) for period in periods)
         self.spread = float(spread)
-        self.observation_shape: tuple[int, ...] = (3 + 2 * len(self.periods),)
-        self.max_length = max_length if position == "learned" else None
-        self.position: PositionName = position
+        self.observation_shape = (3 + 2 * len(self.periods),)
         self.dtype = dtype
         self.table = nnx.Param(
             embedding_init(rngs.params(), (num_marks + 1, features), param_dtype)
@@ -137,22 +138,12 @@ class EventEmbedding(ConvolvedEmbedding):
             kernel_init=kernel_init or UniformFanIn(kernel_size * (told + features)),
             rngs=rngs,
         )
-        self.positions = make_position(position, features, max_length, rngs)
+        self._set_positions(position, max_length, rngs)
 
     @property
-    def options(self) -> dict[str, object]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "num_marks": self.num_marks,
-            "features": self.features,
-            "kernel_size": self.window.kernel_size,
-            "periods": self.periods,
-            "spread": self.spread,
-            "position": self.position,
-            "max_length": self.max_length,
-            "dtype": self.dtype,
-            "param_dtype": self.table.dtype,
-        }
+    def param_dtype(self) -> Any:
+        """Dtype of the table."""
+        return self.table.dtype
 
     @property
     def _convolution(self) -> nn.ValueEmbedding:
@@ -178,6 +169,5 @@ class EventEmbedding(ConvolvedEmbedding):
         )
         return jnp.concatenate([told, marks.astype(told.dtype)], axis=-1), marks
 
-    def _outputs(self, h: Array, own: Array, positions: Array) -> Array:
-        h = h + (own * jnp.asarray(self.features**0.5, own.dtype)).astype(h.dtype)
-        return add_positions(h, self.positions, positions)
+    def _outputs(self, h: Array, own: Array) -> Array:
+        return h + (own * jnp.asarray(self.features**0.5, own.dtype)).astype(h.dtype)

@@ -203,13 +203,7 @@ class EventForecaster(Head):
 def next_event(
     outputs: Float[Array, "... outputs"], num_components: int, spread: float
 ) -> NextEvent:
-    """What outputs of an ``EventForecaster`` of so many components say, without the model.
-
-    Args:
-        outputs: [..., 3 K + M].
-        num_components: K.
-        spread: of the model.
-    """
+    """What outputs [..., 3 K + M] of an ``EventForecaster`` say, without the model."""
     K = num_components
     weights, means, deviations = jnp.split(outputs[..., : 3 * K], 3, axis=-1)
     # Components begin side by side over the gaps that there are, a single one in their middle.

@@ -41,7 +41,56 @@ class ForecasterState(NamedTuple):
     moments: MomentsState | None
 
 
-class Forecaster(Head):
+class SeriesHead(Head):
+    """What heads that forecast series share: forecasts from windows, and quantiles beside them."""
+
+    horizon: int
+    targets: tuple[int, ...]
+    quantile_head: QuantileHead | None
+
+    def _set_quantiles(
+        self, levels: Sequence[float], *, of_each: bool, rngs: nnx.Rngs, **options: Any
+    ) -> None:
+        """Makes the head of quantiles, where there are levels."""
+        shape = (self.layers.features, self.horizon, len(self.targets))
+        self.quantile_head = (
+            QuantileHead(levels, *shape, of_each=of_each, rngs=rngs, **options) if levels else None
+        )
+
+    @property
+    def quantiles(self) -> tuple[float, ...]:
+        """Levels of the quantiles that are forecast beside the mean."""
+        return () if self.quantile_head is None else self.quantile_head.levels
+
+    def forecast(
+        self,
+        values: Features,
+        marks: Features | None = None,
+        *,
+        positions: Int[Array, "P"],
+        ahead: Float[Array, "B P H F"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "B P H targets"]:
+        """Forecasts from windows, as every forecaster does.
+
+        Args:
+            values: float32 [B, L, num_channels].
+            marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
+            positions: the observations to forecast from.
+            ahead: the known channels of their horizons, of a model that has any.
+            dropout_key: a key turns dropout on (training).
+        """
+        if marks is not None:
+            values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
+        if ahead is not None:
+            batch, length = values.shape[:2]
+            known = jnp.zeros((batch, length, ahead.shape[2] * ahead.shape[3]), values.dtype)
+            known = known.at[:, positions].set(rearrange(ahead, "b n h f -> b n (h f)"))
+            values = jnp.concatenate([values, known], axis=-1)
+        return self(values, positions=positions, dropout_key=dropout_key)
+
+
+class Forecaster(SeriesHead):
     """The next ``horizon`` values of a series, after each of its observations.
 
     Every observation is normalised by the mean and standard deviation of those so far, and the
@@ -88,7 +137,7 @@ class Forecaster(Head):
 
     state_type = ForecasterState
     output_axes = 1
-    option_names = ("backbone", "horizon", "targets")
+    option_names = ("backbone", "horizon", "targets", "quantiles")
 
     def __init__(
         self,
@@ -127,18 +176,7 @@ class Forecaster(Head):
         self.head = linear(
             backbone.layers.features, horizon * len(self.targets), rngs=rngs, **of_head
         )
-        self.quantile_head = (
-            QuantileHead(
-                quantiles,
-                backbone.layers.features,
-                horizon,
-                len(self.targets),
-                rngs=rngs,
-                **of_head,
-            )
-            if quantiles
-            else None
-        )
+        self._set_quantiles(quantiles, of_each=False, rngs=rngs, **of_head)
 
     def read(self, h: Array, mean: Array, std: Array) -> Array:
         """Computes forecasts float32 [..., H, targets] from features and the moments of the inputs.
@@ -185,28 +223,7 @@ class Forecaster(Head):
             "num_marks": self.backbone.observation_shape[0] - self.num_channels,
             "normalize": self.moments is not None,
             "memory": None if self.moments is None else self.moments.memory,
-            "quantiles": () if self.quantile_head is None else self.quantile_head.levels,
         }
-
-    def forecast(
-        self,
-        values: Features,
-        marks: Features | None = None,
-        *,
-        positions: Int[Array, "P"],
-        dropout_key: Array | None = None,
-    ) -> Float[Array, "B P H targets"]:
-        """Forecasts from windows, as every forecaster does.
-
-        Args:
-            values: float32 [B, L, num_channels].
-            marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
-            positions: the observations to forecast from.
-            dropout_key: a key turns dropout on (training).
-        """
-        if marks is not None:
-            values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
-        return self(values, positions=positions, dropout_key=dropout_key)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
@@ -255,11 +272,7 @@ class Forecaster(Head):
 
 
 def _num_channels(backbone: Backbone, num_marks: int) -> int:
-    """Channels of the observations of a backbone, without the marks behind them.
-
-    Raises:
-        ValueError: it takes something else, or other marks.
-    """
+    """Channels of the observations of a backbone, without the marks behind them."""
     embedding = backbone.input_embedding
     if len(embedding.observation_shape) != 1:
         raise ValueError(
@@ -284,11 +297,7 @@ def _num_channels(backbone: Backbone, num_marks: int) -> int:
 
 
 def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int, ...]:
-    """The channels to forecast, as a tuple; all by default.
-
-    Raises:
-        ValueError: none, or one that is not there.
-    """
+    """The channels to forecast, as a tuple; all by default."""
     chosen = tuple(range(num_channels)) if targets is None else tuple(targets)
     if not chosen or not all(0 <= index < num_channels for index in chosen):
         raise OptionError(

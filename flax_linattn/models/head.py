@@ -97,11 +97,7 @@ def head_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def split_options(
     layers: Layers, options: Mapping[str, Any]
 ) -> tuple[Layers, dict[str, Any], dict[str, Any]]:
-    """Splits keyword arguments into layers, parameter options, and those of a head's own layer.
-
-    Raises:
-        OptionError: an unknown option.
-    """
+    """Splits keyword arguments into layers, parameter options, and those of a head's own layer."""
     for name in options:
         choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)
     layers, parameters = layers.take(options)
@@ -129,10 +125,6 @@ def as_backbone(
         reads_class_token: whether the head reads a class token, and nothing else.
         **options: ``rngs``; and of the backbone for a number, and how the parameters of both are
             made.
-
-    Raises:
-        ValueError: a backbone is given, and options of one; or it has a class token where the head
-            reads none, or none where it does.
     """
     of_head = head_options(options)
     if isinstance(backbone, Backbone):
@@ -155,11 +147,7 @@ def as_backbone(
 
 
 def check_class_token(backbone: Backbone, needed: bool) -> None:
-    """Refuses a backbone without the class token that a head reads, or with one it does not.
-
-    Raises:
-        OptionError: it is such a one.
-    """
+    """Refuses a backbone without the class token that a head reads, or with one it does not."""
     if needed and backbone.class_token is None:
         raise OptionError(
             "the head reads a class token, which the backbone does not have; make it with "

@@ -188,6 +188,12 @@ class Layers:
         others = {name: value for name, value in options.items() if name not in names}
         return dataclasses.replace(self, **own), others
 
+    @property
+    def _block_options(self) -> dict[str, Any]:
+        """What blocks and decoder blocks take alike."""
+        names = ("num_heads", "hidden_features", "norm", "activation", "dropout_rate")
+        return {name: getattr(self, name) for name in names} | {"dtype": self.compute_dtype}
+
     def block(
         self,
         mechanism: ops.Mechanism,
@@ -199,17 +205,12 @@ class Layers:
         """A block of these options with this mechanism, and its own of ``drop_path_rates``."""
         return nn.TransformerBlock(
             self.features,
-            self.num_heads,
-            hidden_features=self.hidden_features,
             mechanism=mechanism,
-            norm=self.norm,
-            activation=self.activation,
-            dropout_rate=self.dropout_rate,
             position=nn.RotaryPosition() if self.rotary else None,
             drop_path_rate=drop_path_rate,
             layer_scale=self.layer_scale,
-            dtype=self.compute_dtype,
             rngs=rngs,
+            **self._block_options,
             **parameters,
         )
 
@@ -218,25 +219,12 @@ class Layers:
     ) -> nn.DecoderBlock:
         """A decoder block of these options with this mechanism."""
         return nn.DecoderBlock(
-            self.features,
-            self.num_heads,
-            hidden_features=self.hidden_features,
-            mechanism=mechanism,
-            norm=self.norm,
-            activation=self.activation,
-            dropout_rate=self.dropout_rate,
-            dtype=self.compute_dtype,
-            rngs=rngs,
-            **parameters,
+            self.features, mechanism=mechanism, rngs=rngs, **self._block_options, **parameters
         )
 
 
 def check_causal(layers: Layers) -> None:
-    """Refuses a mechanism that a model which never sees the future cannot use.
-
-    Raises:
-        OptionError: one has no causal form.
-    """
+    """Refuses a mechanism that a model which never sees the future cannot use."""
     for mechanism in layers.mechanisms:
         if not mechanism.capabilities.causal:
             raise OptionError(

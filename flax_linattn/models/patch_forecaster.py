@@ -19,18 +19,17 @@ from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.correction import Correction
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.forecaster import check_targets
-from flax_linattn.models.head import Head, split_options
+from flax_linattn.models.forecaster import SeriesHead, check_targets
+from flax_linattn.models.head import split_options
 from flax_linattn.models.known_future import KnownFuture
 from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.moments import Moments, MomentsState
-from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import split_key
 from flax_linattn.nn.linear import PositionLinear, linear
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.prefix import select
-from flax_linattn.typing import Array, Features, FeaturesStep
+from flax_linattn.typing import Array, FeaturesStep
 
 PATCH_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 """The layers of a patch forecaster unless others are given."""
@@ -56,7 +55,7 @@ class PatchState(NamedTuple):
     phases: tuple[Array, ...]
 
 
-class PatchForecaster(Head):
+class PatchForecaster(SeriesHead):
     """The next ``horizon`` values of each channel, from patches of its past and a linear map.
 
     A token is a patch of consecutive values of one channel, and all channels share the weights, as
@@ -140,7 +139,7 @@ class PatchForecaster(Head):
     output_axes = 1
     option_names = (
         *("num_channels", "horizon", "patch_length", "context", "num_marks", "missing"),
-        *("known_future", "targets", "max_length", "layers", "param_dtype"),
+        *("known_future", "targets", "quantiles", "max_length", "layers", "param_dtype"),
     )
 
     def __init__(
@@ -246,19 +245,7 @@ class PatchForecaster(Head):
         self.known_share = (
             Correction(jnp.ones((), jnp.float32)) if fixed_map and self.known_future else None
         )
-        self.quantile_head = (
-            QuantileHead(
-                quantiles,
-                layers.features,
-                self.horizon,
-                len(self.targets),
-                of_each=True,
-                rngs=rngs,
-                **of_head,
-            )
-            if quantiles
-            else None
-        )
+        self._set_quantiles(quantiles, of_each=True, rngs=rngs, **of_head)
         self.mixing = (
             ChannelMixing(len(self.targets), layers, channel_mechanism, rngs=rngs, **options)
             if channel_mechanism
@@ -356,7 +343,6 @@ class PatchForecaster(Head):
             "memory": self.moments.memory,
             "position": embedding.position,
             "channel_mechanism": None if self.mixing is None else self.mixing.mechanism,
-            "quantiles": () if self.quantile_head is None else self.quantile_head.levels,
         }
 
     @property
@@ -374,33 +360,6 @@ class PatchForecaster(Head):
     def num_positions(self) -> int | None:
         """None: any number of observations has its place."""
         return None
-
-    def forecast(
-        self,
-        values: Features,
-        marks: Features | None = None,
-        *,
-        positions: Int[Array, "N"],
-        ahead: Float[Array, "B N H F"] | None = None,
-        dropout_key: Array | None = None,
-    ) -> Float[Array, "B N H targets"]:
-        """Forecasts from windows, as every forecaster does.
-
-        Args:
-            values: float32 [B, L, num_channels].
-            marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
-            positions: the observations to forecast from, whole patches apart.
-            ahead: the known channels of their horizons, where there are any.
-            dropout_key: a key turns dropout on (training).
-        """
-        if marks is not None:
-            values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
-        if ahead is not None:
-            batch, length = values.shape[:2]
-            known = jnp.zeros((batch, length, ahead.shape[2] * ahead.shape[3]), values.dtype)
-            known = known.at[:, positions].set(rearrange(ahead, "b n h f -> b n (h f)"))
-            values = jnp.concatenate([values, known], axis=-1)
-        return self(values, positions=positions, dropout_key=dropout_key)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
@@ -511,13 +470,8 @@ class PatchForecaster(Head):
     ) -> tuple[Float[Array, "B S K targets C"], tuple[Array, ...]]:
         """Features of every patch of some phases, and the state after them by phase.
 
-        Args:
-            history: what came before, then this call's values.
-            marks: of this call.
-            moments: after each of its observations.
-            count: how many of them are real; these come first.
-            starts: the first observation of each of these phases.
-            call: of the model.
+        ``history`` is what came before, then the values of the call, of which the first ``count``
+        are real; ``starts`` are the first observations of the phases.
         """
         batch, length = marks.shape[:2]
         size = self.patch_length

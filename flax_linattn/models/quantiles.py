@@ -97,15 +97,7 @@ class QuantileHead(nnx.Module):
 
 
 def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
-    """The levels of quantiles, as a tuple.
-
-    Raises:
-        ValueError: they are not between 0 and 1, or do not rise.
-
-    Example:
-        >>> check_levels([0.1, 0.9])
-        (0.1, 0.9)
-    """
+    """The levels of quantiles, rising between 0 and 1, as a tuple."""
     chosen = tuple(float(level) for level in levels)
     if not all(0 < level < 1 for level in chosen) or list(chosen) != sorted(set(chosen)):
         raise OptionError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import jax.numpy as jnp
 from flax import nnx
@@ -14,8 +14,6 @@ from flax_linattn.models.embedding import (
     PositionName,
     TokenOptions,
     TokenTable,
-    add_positions,
-    make_position,
 )
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.typing import Array
@@ -92,6 +90,11 @@ class ConvTokenEmbedding(ConvolvedEmbedding):
         ((1, 3, 8), False)
     """
 
+    option_names = (
+        *("num_tokens", "features", "padding", "kernel_size", "position", "max_length"),
+        *("dtype", "param_dtype"),
+    )
+
     def __init__(
         self,
         num_tokens: int,
@@ -116,31 +119,10 @@ class ConvTokenEmbedding(ConvolvedEmbedding):
         )
         self.num_tokens = self.convolutions.num_tokens
         self.features = self.convolutions.features
-        self.observation_shape: tuple[int, ...] = ()
-        self.max_length = max_length if position == "learned" else None
-        self.position: PositionName = position
-        self.positions = make_position(position, features, max_length, rngs)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "num_tokens": self.num_tokens,
-            "features": self.features,
-            "padding": self.convolutions.padding,
-            "kernel_size": self.convolutions.kernel_size,
-            "position": self.position,
-            "max_length": self.max_length,
-            "dtype": self.convolutions.dtype,
-            "param_dtype": self.convolutions.param_dtype,
-        }
+        self.observation_shape = ()
+        self.dtype, self.param_dtype = dtype, param_dtype
+        self._set_positions(position, max_length, rngs)
 
     @property
     def _convolution(self) -> nn.ConvEmbedding:
         return self.convolutions
-
-    def _inputs(self, x: Array) -> tuple[Array, None]:
-        return x, None
-
-    def _outputs(self, h: Array, own: None, positions: Array) -> Array:
-        return add_positions(h, self.positions, positions)

@@ -164,33 +164,6 @@ def test_an_unknown_mark_is_seen(mechanism):
         assert_close(streamed[1], want[1], "float32")
 
 
-@pytest.mark.parametrize("position", [pytest.param("sinusoidal", marks=slow), "learned"])
-def test_positions(position):
-    """Counted among events alone; those beyond a learned table are refused."""
-    model, x = forecaster(position=position), events()
-    whole, end = run(model, x)
-    streamed, after = run_steps(model, x, model.init_state(2))
-    assert_close((streamed, after), (whole, end), "float32")
-    assert np.abs(whole - run(forecaster(), x)[0]).max() > 0.01
-    mask = EVERYWHERE & (np.arange(LENGTH) >= 3)
-    left = np.full_like(x, np.nan)
-    left[:, 3:] = x[:, :5]
-    assert_close(run(model, left, mask)[0][:, 3:], whole[:, :5], "float32")
-    assert model.num_positions == (LENGTH if position == "learned" else None)
-    if position == "learned":
-        with pytest.raises(ValueError, match="positions for 8 observations, got 9"):
-            model(events(length=9))
-
-
-@pytest.mark.parametrize("kernel_size", [1, pytest.param(2, marks=slow)])
-def test_other_kernels_without_periods(kernel_size):
-    model = forecaster(kernel_size=kernel_size, periods=())
-    x = events(periods=())
-    whole, end = run(model, x)
-    assert_close(run_steps(model, x, model.init_state(2)), (whole, end), "float32")
-    assert end.window.shape[1] == kernel_size - 1
-
-
 def test_gaps_far_from_all_others_have_finite_gradients():
     """Of e^80 scales, as of a clock that was wrong."""
     model, x = forecaster(), events()

@@ -188,14 +188,6 @@ def test_goes_on_with_one_phase():
     close(call(model, x[:, 4:], state=state, positions=np.array([0, 6])), whole[:, [4, 10]])
 
 
-def test_neither_the_future_nor_other_channels_change_a_forecast():
-    model, x = forecaster(), observations(2, LENGTH)
-    before = call(model, x, every_step=True)
-    x[:, 6:] = 1e4
-    x[..., 1] = np.nan
-    assert_same_bits(call(model, x, every_step=True)[:, :6], before[:, :6])
-
-
 def test_export_for_any_batch():
     model, x = forecaster(channel_mechanism="softmax"), observations(3, LENGTH)
     (b,) = jax.export.symbolic_shape("b")

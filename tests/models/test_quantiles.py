@@ -11,7 +11,7 @@ from flax import nnx
 
 from flax_linattn import models, training
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import call, moved, normal, run_steps
+from tests.nn.cases import call, moved, normal
 
 LEVELS, CHANNELS, HORIZON, LENGTH, TARGETS = (0.05, 0.5, 0.6, 0.95), 3, 4, 9, (2, 0)
 KINDS = {
@@ -72,17 +72,6 @@ def test_the_mean_is_that_of_a_model_without_quantiles(kind):
     assert y.shape == (2, HORIZON, 2, 1 + len(LEVELS)) and y.dtype == np.float32
     assert_close(y[..., 0], call(forecaster(kind, ()), x), "float32")
     assert (np.diff(y[..., 1:], axis=-1) > 0).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_stream_is_every_step(kind):
-    model, x = corrected(kind), np.asarray(normal(0, 2, LENGTH, CHANNELS))
-    every = call(model, x, every_step=True)
-    assert every.shape == (2, LENGTH, HORIZON, 2, 1 + len(LEVELS))
-    assert (np.diff(every[..., 1:], axis=-1) >= 0).all()
-    streamed, _ = run_steps(model, x, model.init_state(2))
-    assert_close(streamed, every, "float32")
-    assert_close(call(model, x, positions=np.array([8, 5])), every[:, [8, 5]], "float32")
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from flax_linattn import inference, models, nn, ops
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import LAYOUTS, call, moved, run_steps
+from tests.nn.cases import call, moved, run_steps
 from tests.nn.equations import affine, array, normed
 
 SYMBOLS, CONTEXT, ROWS = 6, 4, 3
@@ -110,47 +110,6 @@ def test_a_call_takes_the_last_tokens(readout):
     assert_same_bits(after, jax.tree.map(np.asarray, state))
     _, first = call(model, x[:, :3], return_state=True)
     assert_close(call(model, x[:, 3:], state=first), whole, "float32")
-
-
-def test_a_step_is_the_same_numbers_as_the_call():
-    """To the last bit, of a window that is not full as of one that is."""
-    model, x = window_model(), jnp.asarray(symbols(4, ROWS, CONTEXT + 1))
-    state = model.init_state(ROWS)
-    for t in range(CONTEXT + 1):
-        scores, state = model.step(x[:, t], state)
-        mask = np.arange(CONTEXT) >= CONTEXT - np.asarray(state.num_tokens)[:, None]
-        assert_same_bits(scores, model(state.tokens, mask=mask))
-
-
-def test_padding_alone_has_scores_of_0():
-    model = window_model()
-    x, nothing = np.full(LAYOUTS.shape, 99, np.int32), np.zeros(LAYOUTS.shape, bool)
-    scores, state = call(model, x, mask=nothing, return_state=True)
-    assert not scores.any()
-    assert_same_bits(state, jax.tree.map(np.asarray, model.init_state(len(x))))
-
-
-@readouts
-def test_parameters_in_a_batch(readout):
-    """Many models of one kind in one program, as sweeps train them."""
-    many = [models.WindowModel(SYMBOLS, CONTEXT, readout=readout, rngs=nnx.Rngs(s)) for s in (0, 1)]
-    graph = nnx.graphdef(many[0])
-    assert graph == nnx.graphdef(many[1])
-    states = [nnx.state(model) for model in many]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    x = symbols(7, 2, ROWS, CONTEXT)
-
-    @jax.jit
-    def run(states, x):
-        def loss(state, x):
-            return jnp.mean(jnp.square(nnx.merge(graph, state)(x)))
-
-        return jax.vmap(jax.value_and_grad(loss))(states, x)
-
-    losses, gradients = run(stacked, x)
-    for i, model in enumerate(many):
-        assert_close(losses[i], np.mean(call(model, x[i]) ** 2), "float32")
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
 def test_it_streams_without_end_in_constant_memory():

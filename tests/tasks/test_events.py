@@ -316,27 +316,6 @@ def test_another_unit_of_time(factor):
     assert nll == pytest.approx(shift, abs=1e-5)
 
 
-@pytest.mark.slow
-def test_seconds_and_years_train_alike(tmp_path):
-    year = 365.25 * 86_400
-    events = PROCESSES["hawkes-marked"].draw(10, 50.0, seed=2)
-    curves, tested = [], []
-    for factor in (1.0, year):
-        own = in_units(events, factor)
-        path = tmp_path / f"{factor}.csv"
-        path.write_text(text_of(own, names=True))
-        config = EventsConfig.of(file=path, epochs=4, **EVENT_SIZES)
-        folder = tmp_path / f"run-{factor}"
-        values = tasks.train("events", config, training.Session(folder, progress=False))
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        curves.append([json.loads(line)["validation_loss"] for line in lines])
-        tested.append(values)
-    np.testing.assert_allclose(curves[1], curves[0], rtol=1e-4)
-    shift = tested[1]["test_nll"] - tested[0]["test_nll"]
-    assert shift == pytest.approx(math.log(year), abs=1e-3)
-    assert tested[1]["test_ks"] == pytest.approx(tested[0]["test_ks"], abs=1e-3)
-
-
 # -- leakage -------------------------------------------------------------------------------
 
 KEPT = 7
@@ -375,19 +354,6 @@ def check_no_leak(run, events):
 def test_no_score_knows_what_comes(mechanism):
     events = drawn(14, 14, 14)
     check_no_leak(make_run(events, mechanism=spec(mechanism, 32)), events)
-
-
-@pytest.mark.parametrize("mechanism", STACKED)
-def test_no_streamed_line_knows_what_comes(mechanism):
-    events = drawn(12)
-    run = make_run(events, mechanism=spec(mechanism, 32))
-    stream = EventsStream(run, EventsStreamOptions(begin="0", within=1.0, marks=3))
-    lines = [*text_of(events).splitlines(), "", *text_of(changed(events)).splitlines()]
-    rows = streamed(stream, lines)
-    first, second = rows[:12], rows[12:]
-    assert second[:KEPT] == first[:KEPT]
-    for one, two in zip(first[KEPT:], second[KEPT:], strict=True):
-        assert one[2:] != two[2:]
 
 
 @pytest.mark.slow

@@ -50,14 +50,15 @@ def read_event_table(
     line = np.arange(1, count + 1) if table.lines is None else table.lines
     rows = EventRows(path, texts["sequence"] or [""] * count, np.zeros(0), texts["mark"], line)
     for what in ("mark", "sequence"):
-        if texts[what] and "" in texts[what]:
-            row = texts[what].index("")
+        cells = texts[what] or []
+        if "" in cells:
+            row = cells.index("")
             raise EventFileError(
                 f"{rows.where(row)}: expected a text in column {shown(columns[what])}, got an "
                 "empty cell",
                 "fill it, or drop the row",
             )
-    return _timed(rows, time, texts["time"], zone, named=texts["sequence"] is not None)
+    return _timed(rows, time, texts["time"] or [], zone, named=texts["sequence"] is not None)
 
 
 def _column(table: Table, what: str, name: str) -> list[str] | None:
@@ -183,10 +184,10 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
     texts = dict(zip(_JODIE, map(list, zip(*cells, strict=True)), strict=False))
     rows = EventRows(path, texts[sequence], np.zeros(0), texts[mark], np.array(line))
     for name in (sequence, mark):
-        for row, cell in enumerate(texts[name]):
+        for place, cell in enumerate(texts[name]):
             if not (cell.isascii() and cell.isdigit()) and (not cell or _is_float(cell)):
                 raise EventFileError(
-                    f"{rows.where(row)}: expected {name} as a whole number from 0 on or a word, "
+                    f"{rows.where(place)}: expected {name} as a whole number from 0 on or a word, "
                     f"got {shown(cell)}",
                     MEND,
                 )

@@ -134,12 +134,7 @@ PROCESSES: dict[str, processes.Process] = {
 
 
 def load_data(source: EventsData) -> EventSequences:
-    """The events of a run.
-
-    Raises:
-        ValueError: a damaged file, or options that do not fit it.
-        FileNotFoundError: there is no such file.
-    """
+    """The events of a run."""
     if source.file is None:
         end = processes.SIN_END if source.process == "poisson-sine" else DRAWN_END
         number = source.num_sequences or DRAWN_SEQUENCES
@@ -167,17 +162,13 @@ def load_data(source: EventsData) -> EventSequences:
 
 
 def load_other(source: EventsData, file: Path) -> EventSequences:
-    """The events of another file, which is read as the run's own was.
-
-    Raises:
-        ValueError: a damaged file, or one of another form; no option can change how it is read.
-        FileNotFoundError: there is no such file.
-    """
+    """The events of another file, read as the run's own was; its errors name no option of that."""
     # Marks in a file of their own are those of the run's file alone.
     form = source.file_format if source.marks_file is None else "auto"
-    options = {"file": file, "marks_file": None, "file_format": form, "num_sequences": 0}
+    source = dataclasses.replace(source, file=file, marks_file=None, file_format=form,
+                                 num_sequences=0, process=EventsData.process)  # fmt: skip
     try:
-        events = load_data(dataclasses.replace(source, **options, process=EventsData.process))
+        events = load_data(source)
     except EventFileError as error:
         advice = next((_ADVICE[name] for name in error.options if name in _ADVICE), None)
         if advice is None:
@@ -189,16 +180,13 @@ def load_other(source: EventsData, file: Path) -> EventSequences:
 
 def split_data(events: EventSequences, source: EventsData) -> EventSplit:
     """Training, validation and test."""
-    by = None if source.split_by == "auto" else source.split_by
-    return split_events(events, source.split, by=by)
+    return split_events(
+        events, source.split, by=None if source.split_by == "auto" else source.split_by
+    )
 
 
 def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
-    """What a run has to know of its data; scales are those of the training part.
-
-    Raises:
-        ValueError: nothing to learn scales from.
-    """
+    """What a run has to know of its data; scales are those of the training part."""
     train = parts.train
     gaps = np.concatenate(train.gaps())
     above = gaps[gaps > 0]
@@ -228,38 +216,22 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
         checksum={"train": checksum_of(train), "test": checksum_of(parts.test)},
     )
     sizes = [piece.stop - piece.start for piece in _pieces(tokens_of(train, problem), config)]
-    shares = np.quantile(sizes, (0.5, 1.0))
-    lengths = tuple(sorted({math.ceil(length) for length in shares}))
-    return dataclasses.replace(problem, lengths=lengths)
+    lengths = {math.ceil(length) for length in np.quantile(sizes, (0.5, 1.0))}
+    return dataclasses.replace(problem, lengths=tuple(sorted(lengths)))
 
 
 def _clock(scale: float, events: EventSequences) -> tuple[float, ...]:
     """Periods from the scale on to four times the longest sequence, as in Vaswani et al., 2017."""
-    longest = max(
-        float(own[-1] - origin) for own, origin in zip(events.times, origins(events), strict=True)
-    )
-    last = max(4 * longest, 10 * scale)
+    first, last_events = (np.array([own[at] for own in events.times]) for at in (0, -1))
+    begins = np.where(np.isnan(events.begins), first, events.begins)
+    last = max(4 * float((last_events - begins).max()), 10 * scale)
     return tuple(np.geomspace(2 * math.pi * scale, max(last, 4 * math.pi * scale), 16).tolist())
-
-
-def origins(events: EventSequences) -> NDArray[np.float64]:
-    """When each sequence began, or its first event, float64 [N]."""
-    first = np.array([own[0] for own in events.times])
-    return np.where(np.isnan(events.begins), first, events.begins)
 
 
 def checksum_of(events: EventSequences) -> str:
     """Of times, marks, their names, and bounds."""
-    return checksum(
-        [
-            *events.times,
-            *events.marks,
-            events.begins,
-            events.ends,
-            events.num_given,
-            np.array(events.mark_names),
-        ]
-    )
+    bounds = (events.begins, events.ends, events.num_given)
+    return checksum([*events.times, *events.marks, *bounds, np.array(events.mark_names)])
 
 
 class Tokens(NamedTuple):
@@ -279,37 +251,30 @@ class Tokens(NamedTuple):
     mark: NDArray[np.int32]
     asked: NDArray[np.int8]
 
-    def cut(self, start: int, stop: int) -> Tokens:
-        """Those from one to before another."""
-        at = slice(start, stop)
-        return Tokens(self.observations[at], self.log_gap[at], self.mark[at], self.asked[at])
-
 
 def tokens_of(events: EventSequences, problem: EventsSpec) -> list[Tokens]:
     """The tokens of each sequence."""
-    return [_tokens(events, index, problem) for index in range(len(events))]
-
-
-def _tokens(events: EventSequences, index: int, problem: EventsSpec) -> Tokens:
-    times, marks = events.times[index], events.marks[index]
-    begin, end = events.begins[index], events.ends[index]
-    begins = not np.isnan(begin)
-    if begins:
-        times = np.concatenate([[begin], times])
-        marks = np.concatenate([[problem.num_marks], marks]).astype(np.int32)
-    gaps = np.diff(times)
-    log_gaps = log_gap(gaps, problem)
-    rest = end - times[-1]
-    asked = np.full(len(times), EVENT, np.int8)
-    asked[: int(events.num_given[index]) - 1 + begins] = NOTHING
-    asked[-1] = END if rest > 0 else NOTHING
-    last = math.log(rest / problem.scale) if rest > 0 else 0.0
-    return Tokens(
-        observations(times, marks, np.concatenate([[np.nan], log_gaps]), times[0], problem),
-        np.concatenate([log_gaps, [last]]).astype(np.float32),
-        np.concatenate([marks[1:], [0]]).astype(np.int32),
-        asked,
-    )
+    parts = (events.times, events.marks, events.begins, events.ends, events.num_given)
+    tokens = []
+    for times, marks, begin, end, given in zip(*parts, strict=True):
+        begins = not np.isnan(begin)
+        if begins:
+            times = np.concatenate([[begin], times])
+            marks = np.concatenate([[problem.num_marks], marks]).astype(np.int32)
+        log_gaps = log_gap(np.diff(times), problem)
+        rest = end - times[-1]
+        asked = np.full(len(times), EVENT, np.int8)
+        asked[: int(given) - 1 + begins] = NOTHING
+        asked[-1] = END if rest > 0 else NOTHING
+        last = math.log(rest / problem.scale) if rest > 0 else 0.0
+        own = Tokens(
+            observations(times, marks, np.concatenate([[np.nan], log_gaps]), times[0], problem),
+            np.concatenate([log_gaps, [last]]).astype(np.float32),
+            np.concatenate([marks[1:], [0]]).astype(np.int32),
+            asked,
+        )
+        tokens.append(own)
+    return tokens
 
 
 def log_gap(gaps: NDArray[np.float64], problem: EventsSpec) -> NDArray[np.float64]:
@@ -324,22 +289,16 @@ def observations(
     origin: float,
     problem: EventsSpec,
 ) -> NDArray[np.float32]:
-    """Events as the model takes them in: float32 [n, 3 + 2 P].
+    """Events [n] of a sequence as the model takes them in: float32 [n, 3 + 2 P].
 
-    Args:
-        times: float64 [n], in the file's unit.
-        marks: [n].
-        log_gaps: float64 [n], before each, of ``log_gap``; NaN = nothing is known before.
-        origin: when the sequence began.
-        problem: of the run.
+    ``log_gaps`` are those before each; NaN = nothing is known before.
     """
     known = ~np.isnan(log_gaps)
     turns = [times[:, None] / np.array(problem.periods)] if problem.periods else []
     if problem.clock:
         turns.append((times - origin)[:, None] / np.array(problem.clock))
-    angles = (
-        2 * np.pi * (np.concatenate(turns, axis=1) % 1.0) if turns else np.zeros((len(times), 0))
-    )
+    turns = turns or [np.zeros((len(times), 0))]
+    angles = 2 * np.pi * (np.concatenate(turns, axis=1) % 1.0)
     first = np.stack([np.where(known, log_gaps, 0.0), known, marks], axis=1)
     return np.concatenate([first, np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
@@ -380,11 +339,10 @@ def make_batches(
     tokens = tokens_of(events, problem)
     arrays: dict[str, list[NDArray]] = {name: [] for name in Tokens._fields}
     for piece in _pieces(tokens, config):
-        own = tokens[piece.sequence].cut(piece.start, piece.stop)
-        asked = own.asked.copy()
+        for name, values in tokens[piece.sequence]._asdict().items():
+            arrays[name].append(values[piece.start : piece.stop])
+        asked = arrays["asked"][-1] = arrays["asked"][-1].copy()
         asked[: piece.forecast - piece.start] = NOTHING
-        for name, values in own._replace(asked=asked)._asdict().items():
-            arrays[name].append(values)
     longest = max(len(values) for values in arrays["asked"])
     batches = EventBatches(
         arrays, config.fit.batch_size, lengths=(*problem.lengths, longest), seed=seed
@@ -398,3 +356,21 @@ def groups(tokens: list[Tokens], rows: int) -> Iterator[list[int]]:
     order = sorted(range(len(tokens)), key=lambda i: (-len(tokens[i].asked), i))
     for first in range(0, len(order), rows):
         yield order[first : first + rows]
+
+
+def pad_group(group: list[Tokens], rows: int, length: int) -> dict[str, NDArray]:
+    """The arrays [rows, length] of a model's call, and their "mask"; other rows are filler."""
+    padded: dict[str, NDArray] = {"mask": np.zeros((rows, length), bool)}
+    for name in ("observations", "log_gap", "mark"):
+        first = getattr(group[0], name)
+        padded[name] = np.zeros((rows, length, *first.shape[1:]), first.dtype)
+    for row, own in enumerate(group):
+        padded["mask"][row, : len(own.asked)] = True
+        for name in ("observations", "log_gap", "mark"):
+            padded[name][row, : len(own.asked)] = getattr(own, name)
+    return padded
+
+
+def padded_length(tokens: int) -> int:
+    """The next power of two, so that few programs are compiled."""
+    return 1 << (tokens - 1).bit_length()

@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from flax_linattn import models
 from flax_linattn.data.events import EventSequences
-from flax_linattn.tasks.events.baselines import (
-    ks_distance,
-    ks_limit,
-)
+from flax_linattn.tasks.events.baselines import ks_distance, ks_limit
 from flax_linattn.tasks.events.data import (
     END,
     EVENT,
     EventsSpec,
     Tokens,
     groups,
+    pad_group,
+    padded_length,
     tokens_of,
 )
 from flax_linattn.tasks.options import mechanism_name
@@ -87,102 +86,66 @@ def score(model: models.EventForecaster, events: EventSequences, problem: Events
         parts = _score_group(model, [tokens[i] for i in group], rows)
         for row, index in enumerate(group):
             own = tokens[index]
-            event = own.asked == EVENT
-            values = {name: part[row, : len(event)] for name, part in parts.items()}
-            found["sequence"].append(np.full(int(event.sum()), index))
+            event = np.flatnonzero(own.asked == EVENT)
+            found["sequence"].append(np.full(len(event), index))
             found["log_gap"].append(own.log_gap[event] + shift)
-            for name in ("time", "mark", "rank", "rescaled", "log_mean", "log_median"):
-                found[name].append(values[name][event])
+            for name, part in parts.items():
+                found[name].append(part[row, event])
             if own.asked[-1] == END:
-                survival[index] = -values["rescaled"][-1]
+                survival[index] = -parts["rescaled"][row, len(own.asked) - 1]
     joined = {name: np.concatenate(parts) for name, parts in found.items() if parts}
     order = np.argsort(joined["sequence"], kind="stable")
     joined = {name: values[order].astype(np.float64) for name, values in joined.items()}
-    return Scores(
-        sequence=joined["sequence"].astype(np.int64),
-        log_gap=joined["log_gap"],
-        time=joined["time"] - shift,
-        mark=joined["mark"],
-        rank=joined["rank"].astype(np.int64),
-        rescaled=joined["rescaled"],
-        log_mean=joined["log_mean"] + shift,
-        log_median=joined["log_median"] + shift,
-        survival=survival,
-    )
+    joined |= {name: joined[name].astype(np.int64) for name in ("sequence", "rank")}
+    joined |= {name: joined[name] + shift for name in ("log_mean", "log_median")}
+    return Scores(**joined | {"time": joined["time"] - shift, "survival": survival})
 
 
 def _score_group(
     model: models.EventForecaster, group: list[Tokens], rows: int
 ) -> dict[str, NDArray]:
     """Of each token, [rows, longest]; rows behind those of the group are filler."""
-    longest = max(len(own.asked) for own in group)
-    span = SPAN if longest > SPAN else max(SHORTEST, 1 << (longest - 1).bit_length())
+    longest = len(group[0].asked)
+    span = SPAN if longest > SPAN else max(SHORTEST, padded_length(longest))
     length = -(-longest // span) * span
-    padded = {
-        name: np.zeros((rows, length, *getattr(group[0], name).shape[1:]), dtype)
-        for name, dtype in (
-            ("observations", np.float32),
-            ("log_gap", np.float32),
-            ("mark", np.int32),
-        )
-    }
-    mask = np.zeros((rows, length), bool)
-    for row, own in enumerate(group):
-        mask[row, : len(own.asked)] = True
-        for name, values in padded.items():
-            values[row, : len(own.asked)] = getattr(own, name)
+    padded = pad_group(group, rows, length)
     graphdef, variables = nnx.split(model)
-    # A state only where there is more than one span: a cache is as long as a power of two, so that
-    # few programs are compiled.
-    state = None
-    if length > span:
-        state = model.init_state(rows, 1 << (length - 1).bit_length())
+    # A state only where there is more than one span.
+    state = model.init_state(rows, padded_length(length)) if length > span else None
     parts = []
     for first in range(0, length, span):
         at = slice(first, first + span)
         # The longest stand first: rows that have ended drop out, by powers of two.
-        goes_on = int(mask[:, first].sum())
-        now = min(rows, 1 << (goes_on - 1).bit_length())
+        now = min(rows, padded_length(int(padded["mask"][:, first].sum())))
         piece = {name: values[:now, at] for name, values in padded.items()}
         state = jax.tree.map(lambda leaf, now=now: leaf[:now], state)
-        found, state = _score_span(graphdef, variables, piece, mask[:now, at], state, length > span)
+        found, state = _score_span(graphdef, variables, piece, state)
         ended = [(0, rows - now), (0, 0)]
         parts.append({name: np.pad(np.asarray(part), ended) for name, part in found.items()})
     return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
-@partial(jax.jit, static_argnums=(0, 5))
+@partial(jax.jit, static_argnums=0)
 def _score_span(
-    graphdef: nnx.GraphDef[Any],
-    variables: Any,
-    piece: dict[str, Array],
-    mask: Array,
-    state: Any,
-    goes_on: bool,
+    graphdef: nnx.GraphDef[Any], variables: Any, piece: dict[str, Array], state: Any
 ) -> tuple[dict[str, Array], Any]:
     model = nnx.merge(graphdef, variables)
-    if goes_on:
-        outputs, state = model(piece["observations"], mask=mask, state=state, return_state=True)
+    x, mask = piece["observations"], piece["mask"]
+    if state is None:
+        outputs = model(x, mask=mask)
     else:
-        outputs = model(piece["observations"], mask=mask)
-    return describe_next(model, outputs, piece["log_gap"], piece["mark"]), state
-
-
-def describe_next(
-    model: models.EventForecaster, outputs: Array, log_gap: Array, mark: Array
-) -> dict[str, Array]:
-    """What is kept of outputs [..., outputs], for events that came: each [...]."""
+        outputs, state = model(x, mask=mask, state=state, return_state=True)
     following = model.next_event(outputs)
     marks = following.log_marks()
-    own = jnp.take_along_axis(marks, mark[..., None], axis=-1)
+    own = jnp.take_along_axis(marks, piece["mark"][..., None], axis=-1)
     return {
-        "time": following.gap.log_density(log_gap),
-        "rescaled": -following.gap.log_survival(log_gap),
+        "time": following.gap.log_density(piece["log_gap"]),
+        "rescaled": -following.gap.log_survival(piece["log_gap"]),
         "log_mean": following.gap.log_mean(),
         "log_median": following.gap.log_quantile(0.5),
         "mark": own[..., 0],
         "rank": jnp.sum(marks > own, axis=-1),
-    }
+    }, state
 
 
 def test_values(run: Run, scores: Scores) -> dict[str, Any]:

@@ -23,16 +23,7 @@ MOST_NAMED = 10
 
 
 def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
-    """Draws the intensity between events, and after the last one, to a PNG file.
-
-    Args:
-        run: the run.
-        seen: its last events, with what the model said after each.
-        path: the file.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws the intensity between the last events, and after them, to a PNG file."""
     problem, model = run.problem, run.model
     outputs = jnp.asarray(np.stack([event.outputs for event in seen]))
     following = next_event(outputs, model.num_components, model.spread)
@@ -88,19 +79,10 @@ def _unit(seconds: float) -> tuple[float, str]:
 
 
 def draw_calibration(rescaled: dict[str, NDArray[np.float64]], path: Path) -> None:
-    """Draws quantiles of integrated intensities against those of the exponential distribution.
-
-    Args:
-        rescaled: float64 [n] of each model, by its name.
-        path: of the PNG file.
-
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draws quantiles of integrated intensities against those of the exponential distribution."""
     figure = new_figure(4.2, 4.2)
     axes = figure.subplots()
-    most = 0.0
-    highest = 0.0
+    most = highest = 0.0
     for name, values in rescaled.items():
         shares = (np.arange(min(len(values), 400)) + 0.5) / min(len(values), 400)
         expected, found = -np.log1p(-shares), np.quantile(values, shares)

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference, models
 from flax_linattn.models.event_forecaster import next_event
-from flax_linattn.tasks.events.data import EventBatches, Tokens, groups, tokens_of
+from flax_linattn.tasks.events.data import (
+    EventBatches,
+    Tokens,
+    groups,
+    pad_group,
+    padded_length,
+    tokens_of,
+)
 from flax_linattn.tasks.events.evaluate import ROWS, SHORTEST, SPAN
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
@@ -30,10 +37,6 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
 
     A sequence has its name from the file, or its number. Predictions say what was known at the last
     event, not that none came since.
-
-    Raises:
-        ValueError: the file does not fit the run, or the model's numbers overflow.
-        FileNotFoundError: it is missing.
     """
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, EventBatches)
@@ -70,16 +73,11 @@ def _outputs(model: models.EventForecaster, tokens: list[Tokens]) -> NDArray[np.
     rows = min(ROWS, len(tokens))
     found: dict[int, NDArray[np.float32]] = {}
     for group in groups(tokens, rows):
-        longest = len(tokens[group[0]].asked)
-        # By powers of two, so that few programs are compiled.
-        length = max(SHORTEST, 1 << (longest - 1).bit_length())
-        x = np.zeros((rows, length, tokens[group[0]].observations.shape[1]), np.float32)
-        mask = np.zeros((rows, length), bool)
-        for row, index in enumerate(group):
-            own = tokens[index].observations
-            x[row, : len(own)], mask[row, : len(own)] = own, True
-        mask[len(group) :, 0] = True
-        found |= dict(zip(group, np.asarray(_last_outputs(model, x, mask)), strict=False))
+        length = max(SHORTEST, padded_length(len(tokens[group[0]].asked)))
+        padded = pad_group([tokens[index] for index in group], rows, length)
+        padded["mask"][len(group) :, 0] = True
+        outputs = _last_outputs(model, padded["observations"], padded["mask"])
+        found |= dict(zip(group, np.asarray(outputs), strict=False))
     return np.stack([found[index] for index in range(len(tokens))])
 
 
@@ -140,22 +138,15 @@ def tell(
     mark: Array,
     within: Array,
 ) -> dict[str, Array]:
-    """What outputs say of an event that came, and of the one to come.
+    """What outputs [3 K + M] say of an event that came, and of the one to come.
 
-    Args:
-        num_components: K, of the model's mixture.
-        spread: of the model.
-        shares: Q quantiles of the time to the next event, each above 0 and below 1.
-        most: how many of the likeliest marks.
-        outputs: of the model after an event, float32 [3 K + M].
-        log_gap: log of the time from it to the next one, in units of the scale, float32 [].
-        mark: of the next one, int [].
-        within: log of a time from it on, in units of the scale, float32 [].
+    ``log_gap`` and ``mark`` are those of the one that came; ``within`` is the logarithm of a time.
+    Times are in units of the scale.
 
     Returns:
         "time" and "mark", log density and log probability of the one that came; "log_mean" and
-        "log_quantiles" [Q], logs of times in units of the scale; "within", the probability of an
-        event up to that time; "top" and "p", the likeliest marks and their probabilities, [most].
+        "log_quantiles" [Q], logs of times; "within", the probability of an event up to that time;
+        "top" and "p", the likeliest marks and their probabilities, [most].
     """
     following = next_event(outputs, num_components, spread)
     marks = following.log_marks()

@@ -30,12 +30,7 @@ class EventLines(CellLines):
 
     A first line that names the columns may order them otherwise, and have further ones. If it has
     that of sequences, their names have to stay the same until a blank line. A line may also be a
-    JSON object with these names.
-
-    Args:
-        problem: of the run.
-        columns: names of the columns of times, of marks and of sequences.
-        timezone: of dates without one.
+    JSON object with these names. ``columns`` name those of times, of marks and of sequences.
 
     Example:
         >>> problem = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
@@ -53,14 +48,7 @@ class EventLines(CellLines):
         super().__init__(*([] if len(self._marks) > 1 else [(time,)]), (time, mark))
 
     def parse(self, lines: Iterable[str]) -> Iterator[Event | None]:
-        """The events of lines; None where a new sequence begins.
-
-        Args:
-            lines: as of ``tasks.lines.Rows``.
-
-        Raises:
-            ValueError: a line holds something else.
-        """
+        """The events of lines; None where a new sequence begins."""
         time, mark, sequence = self._columns
         own: str | None = None
         for cells in self.cells(lines):
@@ -78,11 +66,7 @@ class EventLines(CellLines):
             yield Event(self.time(cells.texts[time]), self._mark(cells.texts.get(mark)))
 
     def time(self, text: str) -> float:
-        """A time in the unit of the run's file.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """A time in the unit of the run's file."""
         if not self._dates:
             if is_number(text) and abs(value := float(text)) <= LARGEST_TIME:
                 return value

@@ -169,19 +169,18 @@ def test_independent_marks_are_fitted_apart():
 
 def test_density_and_survival_of_mixtures():
     values = np.array([1e-8, 0.1, 1.0, 2.5, 40.0])
-    weights, means, deviations = np.array([0.2, 0.8]), np.array([-1.0, 2.0]), np.array([0.5, 1.5])
+    mixture = np.array([0.2, 0.8]), np.array([-1.0, 2.0]), np.array([0.5, 1.5])
+    weights, means, deviations = mixture
     parts = [
         stats.lognorm(deviation, scale=np.exp(mean))
         for mean, deviation in zip(means, deviations, strict=True)
     ]
     density = weights @ np.array([part.pdf(values) for part in parts])
     survival = weights @ np.array([part.sf(values) for part in parts])
-    assert_allclose(log_density(values, weights, means, deviations), np.log(density), rtol=1e-10)
+    assert_allclose(log_density(values, mixture), np.log(density), rtol=1e-10)
     # A survival near 1 has the digits of 1, here and there.
-    assert_allclose(
-        log_survival(values, weights, means, deviations), np.log(survival), rtol=1e-10, atol=1e-15
-    )
-    assert log_survival(np.zeros(1), weights, means, deviations).tolist() == [0.0]
+    assert_allclose(log_survival(values, mixture), np.log(survival), rtol=1e-10, atol=1e-15)
+    assert log_survival(np.zeros(1), mixture).tolist() == [0.0]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4))

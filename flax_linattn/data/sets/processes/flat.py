@@ -54,14 +54,7 @@ class Flat:
 
 
 def flatten(events: EventSequences, num_marks: int | None = None) -> Flat:
-    """Returns the forecast events of all sequences.
-
-    Args:
-        events: Of N sequences.
-        num_marks: Marks that there must be; None does for any number.
-
-    Raises:
-        ValueError: There are more marks, or fewer.
+    """Returns the forecast events of all sequences, of so many marks where the number is given.
 
     Example:
         >>> two = (np.array([1.0, 3.0]), np.array([5.0, 9.0]))
@@ -73,29 +66,26 @@ def flatten(events: EventSequences, num_marks: int | None = None) -> Flat:
     if num_marks is not None:
         check_marks(events, num_marks)
     given = events.num_given
-    before = [
-        np.concatenate([[begin], own[:-1]])[skip:]
-        for own, begin, skip in zip(events.times, events.begins, given, strict=True)
-    ]
-    times = [own[skip:] for own, skip in zip(events.times, given, strict=True)]
-    marks = [own[skip:] for own, skip in zip(events.marks, given, strict=True)]
+    lengths = np.array([len(own) for own in events.times])
+    owner = np.repeat(np.arange(len(events)), lengths)
+    starts = np.cumsum(lengths) - lengths
+    times = np.concatenate(events.times)
+    before = np.append(np.nan, times[:-1])
+    before[starts] = events.begins
+    forecast = np.arange(len(times)) - starts[owner] >= given[owner]
     return Flat(
-        owner=np.repeat(np.arange(len(events)), [len(own) for own in times]),
-        before=np.concatenate(before),
-        times=np.concatenate(times),
-        gaps=np.concatenate(events.gaps()),
-        marks=np.concatenate(marks),
-        last=np.array([own[-1] for own in events.times]),
+        owner=owner[forecast],
+        before=before[forecast],
+        times=times[forecast],
+        gaps=(times - before)[forecast],
+        marks=np.concatenate(events.marks)[forecast],
+        last=times[starts + lengths - 1],
         ends=events.ends,
     )
 
 
 def check_marks(events: EventSequences, num_marks: int) -> None:
-    """Refuses events of another number of marks.
-
-    Raises:
-        ValueError: There are more marks, or fewer.
-    """
+    """Refuses events of another number of marks."""
     if len(events.mark_names) != num_marks:
         raise ValueError(
             f"{events.name}: expected events of as many marks as the process has, {num_marks}, got "
@@ -104,11 +94,7 @@ def check_marks(events: EventSequences, num_marks: int) -> None:
 
 
 def some_forecast(flat: Flat, name: str) -> None:
-    """Refuses events that nothing can be fitted to.
-
-    Raises:
-        ValueError: None is forecast, or all are at one moment.
-    """
+    """Refuses events that nothing can be fitted to: none is forecast, or all are at one moment."""
     if not flat.gaps.size:
         raise ValueError(
             f"{name}: expected events to fit to, but none is forecast; give longer sequences, or "

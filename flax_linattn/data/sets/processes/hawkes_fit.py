@@ -99,13 +99,8 @@ class Search:
             jac=True,
             method="L-BFGS-B",
             bounds=[(None, None)] * (M + M * M) + [(low, high)],
-            options={
-                "maxiter": max_iterations,
-                "maxfun": 2 * max_iterations,
-                "maxcor": 20,
-                "ftol": 1e-9,
-                "gtol": 1e-6,
-            },
+            options={"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20}
+            | {"ftol": 1e-9, "gtol": 1e-6},
         )
         return self.parameters(found.x), float(found.fun)
 
@@ -147,14 +142,7 @@ class Gradient:
 def log_likelihood_and_gradient(
     steps: Steps, base: NDArray[np.float64], excitation: NDArray[np.float64], decay: float
 ) -> Gradient:
-    """Returns the log likelihood of all events and its gradient, by recursion in O(n M).
-
-    Args:
-        steps: The events.
-        base: Float64 [M].
-        excitation: Float64 [M, M].
-        decay: As of ``HawkesProcess``.
-    """
+    """Returns the log likelihood of all events and its gradient, by recursion in O(n M)."""
     M = len(base)
     one_hot = np.eye(M)
     history = np.zeros((len(steps.rank), M))  # sum of exp(-decay * age), by mark

@@ -38,11 +38,7 @@ def mark_frequencies(events: EventSequences) -> NDArray[np.float64]:
 
 
 def probabilities(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Returns probabilities as float64 [K], of sum 1.
-
-    Raises:
-        OptionError: They are none.
-    """
+    """Returns probabilities as float64 [K], of sum 1; refuses what is none."""
     array = np.asarray(values, np.float64)
     good = array.ndim == 1 and array.size > 0 and bool((array >= 0).all())
     if not good or not abs(array.sum() - 1) < 1e-6:

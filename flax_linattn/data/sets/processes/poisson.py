@@ -97,11 +97,7 @@ class PoissonProcess(Process):
 
 
 def rates_of(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Returns rates as float64 [M].
-
-    Raises:
-        OptionError: They are none.
-    """
+    """Returns rates as float64 [M]; refuses what is none."""
     array = np.asarray(values, np.float64)
     good = array.ndim == 1 and bool(np.isfinite(array).all()) and bool((array >= 0).all())
     if not good or not array.sum() > 0:
@@ -150,10 +146,7 @@ class SinePoisson(Process):
         for name, value in (("mean", mean), ("period", period), ("phase", phase)):
             if not math.isfinite(value):
                 raise OptionError(f"{name} must be finite, got {value}.", name)
-        self.mean = mean
-        self.amplitude = amplitude
-        self.period = period
-        self.phase = phase
+        self.mean, self.amplitude, self.period, self.phase = mean, amplitude, period, phase
 
     @property
     def num_marks(self) -> int:

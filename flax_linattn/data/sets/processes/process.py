@@ -111,21 +111,7 @@ def draw_sequences(
     end: float,
     seed: int,
 ) -> EventSequences:
-    """Draws sequences, those without events again.
-
-    Args:
-        name: Of the data set.
-        sample: Draws so many sequences.
-        num_marks: M.
-        num_sequences: N.
-        begin: Of all observations.
-        end: Of all observations.
-        seed: Of NumPy's generator.
-
-    Raises:
-        ValueError: As ``Process.draw``.
-    """
-    check_window(begin, end)
+    """Draws sequences by ``sample``, which draws so many; those without events again."""
     at_least(1, num_sequences=num_sequences)
     at_least(0, LARGEST_SEED, seed=seed)
     rng = np.random.default_rng(seed)
@@ -160,21 +146,13 @@ def draw_sequences(
 
 
 def check_window(begin: float, end: float) -> None:
-    """Refuses an observation that does not end after its begin.
-
-    Raises:
-        OptionError: It does not, or lasts for ever.
-    """
+    """Refuses an observation that does not end after its begin, or lasts for ever."""
     if not (np.isfinite(begin) and np.isfinite(end) and begin < end):
         raise OptionError(f"end must be a time after begin, got {begin} to {end}.", "end", "begin")
 
 
 def check_expected(expected: float) -> None:
-    """Refuses to draw too many events.
-
-    Raises:
-        OptionError: More than ``MOST_EVENTS`` are to be expected.
-    """
+    """Refuses to draw more than ``MOST_EVENTS``."""
     if not expected <= MOST_EVENTS:
         raise OptionError(
             f"at most {MOST_EVENTS:,} events are drawn at once, but {expected:,.0f} are to be "

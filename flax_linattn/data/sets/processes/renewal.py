@@ -31,60 +31,31 @@ _MOST_STEPS = 500
 _LEAST_GAIN = 1e-6  # of the mean log density, in one step
 
 
-def log_density(
-    values: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    means: NDArray[np.float64],
-    deviations: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Log density of a mixture of log-normal distributions at values above 0.
+Mixture = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+"""Weights of sum 1, means and deviations of the logarithms, each float64 [K]."""
 
-    Args:
-        values: Float64 [n].
-        weights: Of the components, float64 [K], of sum 1.
-        means: Of the logarithms, float64 [K].
-        deviations: Of the logarithms, float64 [K].
 
-    Returns:
-        Float64 [n].
-    """
+def log_density(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.float64]:
+    """Log density [n] of a mixture of log-normal distributions at values above 0, [n]."""
     logs = np.log(values)
-    joint = _log_joint(logs, weights, means, deviations)
-    return np.logaddexp.reduce(joint, axis=0) - logs
+    return np.logaddexp.reduce(_log_joint(logs, mixture), axis=0) - logs
 
 
-def log_survival(
-    values: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    means: NDArray[np.float64],
-    deviations: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Log probability of more than such a value; arguments and result as ``log_density``.
-
-    Values may be 0, and the result is exact far out in the tails.
-    """
+def log_survival(values: NDArray[np.float64], mixture: Mixture) -> NDArray[np.float64]:
+    """Log probability [n] of more than a value, which may be 0, exact far out in the tails."""
+    weights, means, deviations = mixture
     z = (log(values) - means[:, None]) / deviations[:, None]
     tails = np.logaddexp.reduce(log(weights)[:, None] + special.log_ndtr(-z), axis=0)
     return np.minimum(tails, 0)  # rounding of the weights must not make it a gain
 
 
-def fit_mixture(
-    values: NDArray[np.float64], num_components: int, seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def fit_mixture(values: NDArray[np.float64], num_components: int, seed: int) -> Mixture:
     """Fits a mixture of log-normal distributions by expectation maximisation.
 
     Three starts, from quantiles and from values at random, are compared on at most 20,000 of the
     values, drawn at random. The best is then followed on all, until the mean log density gains less
-    than 1e-6 in a step, for at most 500 steps.
-
-    Args:
-        values: Above 0, float64 [n].
-        num_components: K.
-        seed: Of NumPy's generator.
-
-    Returns:
-        Weights, means and deviations of the logarithms, each float64 [K]. A deviation is at least
-        ``FLOOR`` standard deviations of all logarithms; 0.01 if all are the same.
+    than 1e-6 in a step, for at most 500 steps. A deviation is at least ``FLOOR`` standard
+    deviations of all logarithms; 0.01 if all are the same.
     """
     rng = np.random.default_rng(seed)
     logs = np.log(values)
@@ -103,17 +74,14 @@ def fit_mixture(
     return best
 
 
-_Mixture = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
-
-
 def _start(
     logs: NDArray[np.float64], K: int, spread: float, rng: np.random.Generator | None
-) -> _Mixture:
+) -> Mixture:
     means = np.quantile(logs, (np.arange(K) + 0.5) / K) if rng is None else rng.choice(logs, K)
     return np.full(K, 1 / K), means, np.full(K, spread / np.sqrt(K))
 
 
-def _follow(logs: NDArray[np.float64], start: _Mixture, floor: float) -> tuple[_Mixture, float]:
+def _follow(logs: NDArray[np.float64], start: Mixture, floor: float) -> tuple[Mixture, float]:
     """Where a start leads to, and the mean log density of the logarithms there."""
     x, counts = np.unique(logs, return_counts=True)
     mixture, before = start, -np.inf
@@ -126,21 +94,15 @@ def _follow(logs: NDArray[np.float64], start: _Mixture, floor: float) -> tuple[_
 
 
 def em_step(
-    x: NDArray[np.float64], counts: NDArray[np.int64], mixture: _Mixture, floor: float
-) -> tuple[_Mixture, float]:
-    """One step of expectation maximisation, under the bound on deviations, which it never crosses.
+    x: NDArray[np.float64], counts: NDArray[np.int64], mixture: Mixture, floor: float
+) -> tuple[Mixture, float]:
+    """One step of expectation maximisation, with deviations from a floor on.
 
-    Args:
-        x: Different logarithms, float64 [n].
-        counts: How often each occurs, int64 [n].
-        mixture: Weights, means and deviations, float64 [K].
-        floor: Of the deviations.
-
-    Returns:
-        The next mixture, and the mean log density of the logarithms under the one before.
+    ``counts`` say how often each of the logarithms x occurs. Returns the next mixture, and the mean
+    log density of the logarithms under the one before.
     """
-    weights, means, deviations = mixture
-    shares = _log_joint(x, weights, means, deviations)
+    _, means, deviations = mixture
+    shares = _log_joint(x, mixture)
     top = shares.max(axis=0)
     shares = np.exp(shares - top)
     total = shares.sum(axis=0)
@@ -157,13 +119,9 @@ def em_step(
     return (size / size.sum(), means, deviations), reached
 
 
-def _log_joint(
-    logs: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    means: NDArray[np.float64],
-    deviations: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def _log_joint(logs: NDArray[np.float64], mixture: Mixture) -> NDArray[np.float64]:
     """Of component and logarithm, [K, n]."""
+    weights, means, deviations = mixture
     z = (logs - means[:, None]) / deviations[:, None]
     return (log(weights / deviations) - 0.5 * np.log(2 * np.pi))[:, None] - 0.5 * z * z
 
@@ -309,17 +267,20 @@ class RenewalProcess(Process):
         """
         flat = flatten(events, self.num_marks)
         gaps = self._floored(flat.gaps, events.name)
-        mixture = (self.weights, self.means, self.deviations)
         return LogLikelihood(
-            time=flat.sums(log_density(gaps, *mixture)),
+            time=flat.sums(log_density(gaps, self._mixture)),
             mark=flat.sums(log(self.mark_probabilities)[flat.marks]),
-            survival=log_survival(flat.rest, *mixture),
+            survival=log_survival(flat.rest, self._mixture),
         )
 
     def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
         flat = flatten(events, self.num_marks)
         gaps = self._floored(flat.gaps, events.name)
-        return flat.split(-log_survival(gaps, self.weights, self.means, self.deviations))
+        return flat.split(-log_survival(gaps, self._mixture))
+
+    @property
+    def _mixture(self) -> Mixture:
+        return self.weights, self.means, self.deviations
 
     def _floored(self, gaps: NDArray[np.float64], name: str) -> NDArray[np.float64]:
         if self.resolution is not None:
