@@ -74,8 +74,7 @@ def train(which: str, file: Path, folder: Path, *args: str) -> None:
 
 
 @pytest.fixture(
-    scope="module",
-    params=["one", "several", pytest.param("many", marks=pytest.mark.slow)],
+    scope="module", params=["one", "several", pytest.param("many", marks=pytest.mark.slow)]
 )
 def which(request) -> str:
     return request.param

@@ -326,18 +326,9 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
         ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
-        (
-            "date,date,a,b\n1,2,3,4",
-            "one column of times, got date, date",
-        ),
-        (
-            "date,time,a,b\n1,2,3,4",
-            "one column of times, got date, time",
-        ),
-        (
-            '{"a": 1, "b": 2, "date": 3, "time": 4}',
-            "input:1: expected one column of times",
-        ),
+        ("date,date,a,b\n1,2,3,4", "one column of times, got date, date"),
+        ("date,time,a,b\n1,2,3,4", "one column of times, got date, time"),
+        ('{"a": 1, "b": 2, "date": 3, "time": 4}', "input:1: expected one column of times"),
         ("time,A,B", "expected the columns a, b, got time, A, B, none 'a'"),
     ],
 )

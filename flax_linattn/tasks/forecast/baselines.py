@@ -54,10 +54,7 @@ def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
 
 
 def ridge_of(
-    train: data.Windows,
-    validation: data.Windows,
-    problem: ForecastSpec,
-    maps: Maps = "chosen",
+    train: data.Windows, validation: data.Windows, problem: ForecastSpec, maps: Maps = "chosen"
 ) -> Ridge:
     """The ridge of the targets in training rows, whatever the stride of their windows."""
     values = train.arrays["values"][:, list(problem.targets)]
