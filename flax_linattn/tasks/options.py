@@ -217,9 +217,7 @@ class Config:
 
     def resolve(self) -> Self:
         """With absolute paths."""
-        return self.replace(
-            **{name: _resolved(value) for name, value in _leaves(self) if _is_path(value)}
-        )
+        return self.replace(**{name: _resolved(value) for name, value in _leaves(self)})
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values, by name."""
@@ -279,13 +277,10 @@ def _replaced(part: Any, options: Mapping[str, Any]) -> Any:
     return dataclasses.replace(part, **changes)
 
 
-def _is_path(value: Any) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return bool(parts) and all(isinstance(part, Path) for part in parts)
-
-
-def _resolved(value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
-    return tuple(path.resolve() for path in value) if isinstance(value, tuple) else value.resolve()
+def _resolved(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_resolved, value))
+    return value.resolve() if isinstance(value, Path) else value
 
 
 def _to_json(value: Any) -> Any:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from flax_linattn import cli, data, tasks
-from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast import ForecastStream
 from flax_linattn.tasks.forecast.backtest import backtest
 from flax_linattn.tasks.forecast.baselines import fitted_ridge
@@ -75,8 +74,7 @@ def train(which: str, file: Path, folder: Path, *args: str) -> None:
 
 
 @pytest.fixture(
-    scope="module",
-    params=["one", "several", pytest.param("many", marks=pytest.mark.slow)],
+    scope="module", params=["one", "several", pytest.param("many", marks=pytest.mark.slow)]
 )
 def which(request) -> str:
     return request.param
@@ -206,25 +204,3 @@ def test_known_values_that_are_missing_are_those_before_in_streams_too(run_dir):
     batch = {"values": seen, "missing": np.zeros_like(seen)}
     expected = np.asarray(compile_forecast(run)(batch))[0]
     np.testing.assert_allclose(found[..., 0], expected * scale.std[:1] + scale.mean[:1], rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_the_estimator_trains_the_preset_with_all_of_it():
-    pandas = pytest.importorskip("pandas")
-    one = sales(0)
-    frame = pandas.DataFrame(one.values, one.index, columns=one.channels)
-    small = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
-    options = {"known_future": "price", "tell_missing": True, "quantiles": "0.1,0.5,0.9"}
-    forecaster = Forecaster(HORIZON, input_length=INPUT, epochs=1, random_state=0,
-                            options={**small, **options, "patch_length": 4})  # fmt: skip
-    run = forecaster.fit(frame).run_
-    assert run.config.model.model == "patch" and run.config.model.ridge
-    assert 0 <= float(run.model.share[...]) <= 1
-    told = frame.copy()
-    told.iloc[-HORIZON:, 0] = np.nan
-    told.iloc[-HORIZON - 1, 0] = 1.0
-    ahead = forecaster.predict(told)
-    assert list(ahead.columns) == ["sales"] and list(ahead.index) == list(frame.index[-HORIZON:])
-    stream = forecaster.stream()
-    row = np.concatenate([[1.0, 0.5], np.zeros(HORIZON)])
-    assert stream.step(row, frame.index[-1] + pandas.Timedelta(hours=1)).shape[:2] == (HORIZON, 1)

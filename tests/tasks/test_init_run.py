@@ -88,10 +88,7 @@ def test_a_panel_keeps_the_scales_of_its_series(forecaster):
     )
     usual = data.Standardizer(np.full(1, 9.0), np.ones(1))
     more = dataclasses.replace(
-        one,
-        members=(member("b", 5.0), member("c", 6.0)),
-        standardizer=usual,
-        tells_missing=False,
+        one, members=(member("b", 5.0), member("c", 6.0)), standardizer=usual, tells_missing=False
     )
     spec = more.continuing(one)
     assert [own.mean for own in spec.members] == [(2.0,), (6.0,)]

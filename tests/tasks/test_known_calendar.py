@@ -148,21 +148,6 @@ def test_missing_values_and_own_columns_beside_it():
 
 
 @pytest.mark.slow
-def test_missing_values_own_columns_and_the_calendar_stream(tmp_path):
-    """All at once: the stream is the parallel model, from windows and from lines."""
-    values = np.stack([sales(), np.arange(ROWS) % 5.0], axis=1)
-    values[np.random.default_rng(1).random(ROWS) < 0.1, 0] = np.nan
-    path = tmp_path / "toy.csv"
-    rows = [f"{day},{'' if a != a else a},{b}" for day, (a, b) in zip(DAYS, values, strict=True)]
-    path.write_text("date,sales,price\n" + "\n".join(rows) + "\n")
-    folder = tmp_path / "run"
-    args = ["--known-future", "price", "--tell-missing", "--quantiles", "0.1,0.9", "--epochs", "1"]
-    command = ["train", "forecast", "--csv", str(path), "--run", str(folder), *OPTIONS, *args]
-    assert cli.main(command) == 0
-    assert tasks.evaluate_run(folder)["stream_max_error"] < 1e-4
-
-
-@pytest.mark.slow
 def test_several_series_have_it(csv, tmp_path):
     path = tmp_path / "shops.csv"
     rows = [f"{shop},{line}" for shop in "ab" for line in csv.read_text().splitlines()[1:]]

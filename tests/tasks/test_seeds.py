@@ -209,15 +209,6 @@ def test_a_run_that_fails_is_told_and_not_tested(tmp_path, capsys):
         train(tmp_path / "all", epochs=1)
 
 
-@pytest.mark.slow
-def test_devices_split_the_runs(tmp_path):
-    """What they train is a fast test of ``tests/training/test_runs.py``."""
-    report = train_symbols(tmp_path, runs=4, parallel=training.Parallel("jit", "data=2"))
-    evaluated = tasks.evaluate_run(tmp_path)
-    for name in ("test_loss", "test_accuracy"):
-        assert evaluated[name] == pytest.approx(report[name])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

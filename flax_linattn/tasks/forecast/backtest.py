@@ -18,11 +18,7 @@ from flax_linattn.storage import held
 from flax_linattn.tasks.baselines import TIE, Yardsticks
 from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
-from flax_linattn.tasks.forecast.baselines import (
-    baseline_forecasts,
-    fitted_ridge,
-    ridge_forecast,
-)
+from flax_linattn.tasks.forecast.baselines import baseline_forecasts, fitted_ridge, ridge_forecast
 from flax_linattn.tasks.forecast.evaluate import Errors, sum_errors
 from flax_linattn.tasks.forecast.figures import draw_folds
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel

@@ -54,10 +54,7 @@ def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
 
 
 def ridge_of(
-    train: data.Windows,
-    validation: data.Windows,
-    problem: ForecastSpec,
-    maps: Maps = "chosen",
+    train: data.Windows, validation: data.Windows, problem: ForecastSpec, maps: Maps = "chosen"
 ) -> Ridge:
     """The ridge of the targets in training rows, whatever the stride of their windows."""
     values = train.arrays["values"][:, list(problem.targets)]
@@ -135,14 +132,9 @@ def best_shares(run: Run, validation: data.Windows) -> list[float]:
 
 
 def least_squares(gram: NDArray[np.float64], product: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weights between 0 and 1 of least squares, by coordinate descent.
+    """The weights [N] between 0 and 1 of least squares with A'A and A'b, by coordinate descent.
 
-    Args:
-        gram: A'A [N, N].
-        product: A'b [N].
-
-    Returns:
-        float64 [N]; 0 where a column of A is 0.
+    The weight of a column of zeros is 0.
 
     Example:
         >>> least_squares(np.eye(3), np.array([-1.0, 0.25, 4.0])).tolist()

@@ -79,14 +79,11 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
 
 
 def seasonal_lag(rows: Sequence[NDArray]) -> int:
-    """The lag of a season by autocorrelation, the mean over series and channels; 1 if it is small.
+    """The lag of a season by autocorrelation, the mean over series [T, C]; 1 if it is small.
 
     The shortest lag that is a peak, with neighbors that correlate less, of at least four fifths of
     the highest one: a multiple of a season correlates, too. Values count as differences from the
     one before, whose autocorrelation no trend hides.
-
-    Args:
-        rows: of each series, [T, C], without missing values.
 
     Example:
         >>> seasonal_lag([np.sin(2 * np.pi * np.arange(300.0) / 12)[:, None]])

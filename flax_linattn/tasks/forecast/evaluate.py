@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data
@@ -244,32 +245,21 @@ def _table(
 ) -> list[dict[str, Any]]:
     """A row for each key: errors by name and metric."""
     columns = {
-        f"{name}_{metric}": values.tolist()
+        f"{name}_{metric}": values
         for name, metrics in errors.items()
         for metric, values in metrics.items()
     }
-    return [
-        {what: key, **{name: values[i] for name, values in columns.items()}}
-        for i, key in enumerate(keys)
-    ]
+    return pd.DataFrame({what: [*keys], **columns}).to_dict("records")
 
 
 def _series_tables(columns: Mapping[str, NDArray], windows: PanelWindows) -> dict[str, Any]:
     """The errors of each series, the best first."""
     counts = np.bincount(windows.owners, minlength=len(windows.problems))
     by = columns["mase"] if not np.isnan(columns["mase"]).all() else columns["mse"]
-    rows = [
-        {
-            "series": windows.problems[which].dataset,
-            "windows": int(counts[which]),
-            **{
-                key: None if np.isnan(column[which]) else float(column[which])
-                for key, column in columns.items()
-            },
-        }
-        for which in np.argsort(by).tolist()
-        if not np.isnan(by[which])
-    ]
+    names = [problem.dataset for problem in windows.problems]
+    table = pd.DataFrame({"series": names, "windows": counts, **columns})
+    table = table.iloc[[which for which in np.argsort(by) if not np.isnan(by[which])]]
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
     few = len(rows) <= 2 * MAX_LISTED
     return {
         "num_test_series": len(rows),

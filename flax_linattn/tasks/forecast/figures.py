@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.tasks.figures import new_figure, save_figure
@@ -101,59 +102,53 @@ def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) 
 
 def draw_errors(values: Mapping[str, Any], path: Path) -> None:
     """Draws the MSE of a report's ``by_step`` and ``by_channel`` to a PNG file."""
-    steps, channels = values["by_step"], values["by_channel"]
-    names = _names(steps[0])
+    steps, channels = _errors(values["by_step"], "step"), _errors(values["by_channel"], "channel")
     canvas = new_figure(9.0, 3.4)
     left, right = canvas.subplots(1, 2)
-    for name in names:
-        errors = [_number(row[f"{name}{METRIC}"]) for row in steps]
+    for name, errors in steps.items():
         marker = "o" if len(errors) == 1 else ""
-        x = [row["step"] for row in steps]
-        left.plot(x, errors, marker=marker, label=_label(name), color=COLORS.get(name))
+        left.plot(errors, marker=marker, label=_label(name), color=COLORS.get(name))
     left.set(xlabel="steps ahead", ylabel="MSE, standardised", ylim=(0, None))
-    shown = sorted(channels, key=lambda row: -_number(row[f"test{METRIC}"]))[:MAX_CHANNELS]
-    _bars(right, shown, names)
-    labels = [_cut(row["channel"]) for row in shown]
+    shown = channels.sort_values("test", ascending=False, kind="stable").head(MAX_CHANNELS)
+    _bars(right, shown)
+    labels = [_cut(name) for name in shown.index]
     right.set_xticks(np.arange(len(shown)), labels, rotation=30 if len(shown) > 4 else 0)
     more = f", the {len(shown)} worst of {len(channels)}" if len(channels) > len(shown) else ""
     right.set(xlabel=f"channel{more}")
     handles, labels = left.get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(names), frameon=False)
+    columns = steps.shape[1]
+    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     save_figure(canvas, path)
 
 
 def draw_folds(values: Mapping[str, Any], path: Path) -> None:
     """Draws the MSE of a backtest's ``by_fold`` to a PNG file."""
-    folds = values["by_fold"]
+    folds = _errors(values["by_fold"], "fold")
     canvas = new_figure(min(12.0, 3.0 + 0.9 * len(folds)), 3.4)
     axes = canvas.subplots()
-    _bars(axes, folds, _names(folds[0]))
-    axes.set_xticks(range(len(folds)), [row["fold"] for row in folds])
+    _bars(axes, folds)
+    axes.set_xticks(range(len(folds)), folds.index)
     axes.set(xlabel=f"fold ({values['mode']})", ylabel="MSE, standardised")
     canvas.legend(loc="outside right", frameon=False)
     save_figure(canvas, path)
 
 
-def _bars(axes: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """A group of bars for each row, a bar for each name."""
-    width = 0.8 / len(names)
-    for place, name in enumerate(names):
-        begins = np.arange(len(rows)) + (place - (len(names) - 1) / 2) * width
-        errors = [_number(row[f"{name}{METRIC}"]) for row in rows]
+def _errors(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
+    """The MSE by the key of rows, a column for each forecast, the model first."""
+    table = pd.DataFrame(rows).set_index(key).filter(like=METRIC).astype(float)
+    return table.rename(columns=lambda name: name.removesuffix(METRIC))
+
+
+def _bars(axes: Any, table: pd.DataFrame) -> None:
+    """A group of bars for each row, a bar for each column."""
+    width = 0.8 / table.shape[1]
+    for place, (name, errors) in enumerate(table.items()):
+        begins = np.arange(len(table)) + (place - (table.shape[1] - 1) / 2) * width
         axes.bar(begins, errors, width, label=_label(name), color=COLORS.get(name))
-
-
-def _names(row: Mapping[str, Any]) -> list[str]:
-    """Of the forecasts that a table has the errors of, the model first."""
-    return [name.removesuffix(METRIC) for name in row if name.endswith(METRIC)]
 
 
 def _label(name: str) -> str:
     return "model" if name == "test" else name.replace("_", " ")
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def _cut(name: str) -> str:

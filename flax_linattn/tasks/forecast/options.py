@@ -170,11 +170,7 @@ class ForecastModel(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(
-            1,
-            label_length=self.label_length,
-            positions=self.positions,
-        )
+        at_least(1, label_length=self.label_length, positions=self.positions)
         at_least(0, patch_length=self.patch_length)
         at_least(1, MOST_LAYERS, num_decoder_layers=self.num_decoder_layers)
         if self.ridge and not self.linear_path:
@@ -184,8 +180,10 @@ class ForecastModel(ModelOptions):
                 "linear_path",
             )
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name, takers in _MODELS_WITH.items():
-            if self.model not in takers and getattr(self, name) != defaults[name]:
+        for takers, names in _OPTIONS_OF.items():
+            for name in () if self.model in takers else names:
+                if getattr(self, name) == defaults[name]:
+                    continue
                 those = " and ".join(map(repr, takers))
                 raise OptionError(
                     f"{name} is an option of the model{'s' * (len(takers) > 1)} {those}; leave it "
@@ -219,22 +217,13 @@ class ForecastModel(ModelOptions):
         return check_levels(levels)
 
 
-_MODELS_WITH = {
-    "positions": ("decoder", "patch"),
-    "absolute_positions": ("decoder", "patch"),
-    "normalize": ("decoder", "encoder-decoder"),
-    "label_length": ("encoder-decoder",),
-    "num_decoder_layers": ("encoder-decoder",),
-    "causal": ("encoder-decoder",),
-    "tell_missing": ("decoder", "patch"),
-    "patch_length": ("patch",),
-    "linear_path": ("patch",),
-    "ridge": ("patch",),
-    "ridge_maps": ("patch",),
-    "channel_mechanism": ("patch",),
-    "quantiles": ("decoder", "patch"),
+_OPTIONS_OF = {
+    ("decoder", "patch"): ("positions", "absolute_positions", "tell_missing", "quantiles"),
+    ("decoder", "encoder-decoder"): ("normalize",),
+    ("encoder-decoder",): ("label_length", "num_decoder_layers", "causal"),
+    ("patch",): ("patch_length", "linear_path", "ridge", "ridge_maps", "channel_mechanism"),
 }
-"""The models that take an option, where not all do."""
+"""Options that not all models take, by the models that do."""
 
 
 @dataclasses.dataclass(frozen=True)

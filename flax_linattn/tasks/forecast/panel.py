@@ -202,8 +202,6 @@ def read_series(
     if source.csv is None:
         whole = data.etth1()
         series = (whole if channels is None else whole.select(channels),)
-    elif source.id_column:
-        series = _read_long(source, source.csv, channels)
     elif split_up and _is_tsf(source.csv):
         known = {one.name: one for one in data.load_tsf(source.csv)}
         for name in channels or ():
@@ -213,7 +211,7 @@ def read_series(
                 )
         series = tuple(known[name] for name in (known if channels is None else channels))
     else:
-        series = (_read_table(source, source.csv, channels),)
+        series = _read_table(source, source.csv, channels)
     if source.csv is not None:
         for one in series:
             _check_float32(source.csv, one)
@@ -250,26 +248,24 @@ def with_frequency(series: data.TimeSeries, freq: str) -> data.TimeSeries:
 
 def _read_table(
     source: ForecastData, path: Path, channels: Sequence[str] | None
-) -> data.TimeSeries:
+) -> tuple[data.TimeSeries, ...]:
+    reading: dict[str, Any] = {
+        "channels": channels,
+        "header": {"auto": None, "yes": True, "no": False}[source.header],
+        "times": source.times,
+        "resample": source.resample,
+        "dialect": source.dialect,
+    }
     try:
-        return data.load_series(path, channels=channels, **_reading_of(source))
+        if source.id_column:
+            return data.load_long(path, id_column=source.id_column, **reading)
+        return (data.load_series(path, **reading),)
     except OptionError as error:
         error.values["header"] = "yes|no"  # as the option has it
         unknown = isinstance(error, UnknownChannelError)
-        if error.options == ("channels",) and not unknown:  # of series that differ
-            error.options = ("channels", "global_model")
-        raise
-
-
-def _read_long(
-    source: ForecastData, path: Path, channels: Sequence[str] | None
-) -> tuple[data.TimeSeries, ...]:
-    try:
-        return data.load_long(
-            path, id_column=source.id_column, channels=channels, **_reading_of(source)
-        )
-    except DataFormatError as error:
-        if "id_column" not in error.options:
+        if not source.id_column and error.options == ("channels",) and not unknown:
+            error.options = ("channels", "global_model")  # of series that differ
+        if not source.id_column or "id_column" not in error.options:
             raise
         # A cell that is no number: the advice to name the column of ids was followed.
         text, _, _ = str(error).partition(", or that the column names the series")
@@ -278,16 +274,6 @@ def _read_long(
             "give a column of 0 and 1 for each string.",
             *(name for name in error.options if name != "id_column"),
         ) from None
-
-
-def _reading_of(source: ForecastData) -> dict[str, Any]:
-    """How tables are read, as their readers have it."""
-    return {
-        "header": {"auto": None, "yes": True, "no": False}[source.header],
-        "times": source.times,
-        "resample": source.resample,
-        "dialect": source.dialect,
-    }
 
 
 def _check_float32(path: Path, series: data.TimeSeries) -> None:

@@ -31,7 +31,9 @@ MAX_ERRORS = 2**26
 
 
 def central_intervals(levels: Sequence[float]) -> dict[str, tuple[int, int]]:
-    """The intervals that have as much below as above, by their percentages.
+    """The intervals that have as much below as above, by their percentages, the widest first.
+
+    For each the indices of the levels at its ends.
 
     Example:
         >>> central_intervals((0.025, 0.1, 0.5, 0.9, 0.975))

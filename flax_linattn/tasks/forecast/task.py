@@ -25,11 +25,7 @@ from flax_linattn.tasks.forecast.baselines import (
     set_to_ridge,
 )
 from flax_linattn.tasks.forecast.choices import choose
-from flax_linattn.tasks.forecast.evaluate import (
-    evaluate_baselines,
-    evaluate_model,
-    stream_error,
-)
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines, evaluate_model, stream_error
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
@@ -119,9 +115,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         self, config: ForecastConfig, problem: ForecastSpec, steps_per_epoch: int
     ) -> training.Objective:
         return training.Objective(
-            make_loss(config, problem),
-            config.fit.make_optimizer(steps_per_epoch),
-            monitor="mse",
+            make_loss(config, problem), config.fit.make_optimizer(steps_per_epoch), monitor="mse"
         )
 
     def begin(

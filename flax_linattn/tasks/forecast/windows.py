@@ -101,10 +101,7 @@ def stack(
 
 
 def part_windows(
-    panel: SeriesPanel,
-    config: ForecastConfig,
-    problem: ForecastSpec,
-    parts: Sequence[str] = PARTS,
+    panel: SeriesPanel, config: ForecastConfig, problem: ForecastSpec, parts: Sequence[str] = PARTS
 ) -> Iterator[PanelWindows]:
     """Windows whose horizons lie in each part; those of training in a random order."""
     problems = [problem.of_series(one.name) for one in panel.series]
