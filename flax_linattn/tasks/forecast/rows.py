@@ -136,7 +136,8 @@ class RowLines(CellLines):
         if not names or (cells.is_json and not text.strip()):
             return None
         if len(texts) == 2:
-            time = join_date_and_clock(*texts, self._dialect, after=self._last)
+            date, clock = texts
+            time = join_date_and_clock(date, clock, self._dialect, after=self._last)
         elif names[0].lower() == "year" and _YEAR.fullmatch(text.strip()):
             time = datetime(int(text), 1, 1)
         else:

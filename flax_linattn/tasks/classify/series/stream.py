@@ -15,6 +15,7 @@ from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import Record
 
 
 @dataclasses.dataclass(frozen=True)
