@@ -56,6 +56,13 @@ def test_the_first_column_year_holds_years():
         read_lines(RowLines(("a",)).parse, ["Year,a", "19x,1"])
 
 
+def test_integers_in_place_of_times_number_the_rows():
+    (row,) = read_lines(RowLines(("y",)).parse, ["ds,y", "200,5"])
+    assert row.time is None and row.values.tolist() == [5]
+    with pytest.raises(ValueError, match="in the column ds, got '200'"):
+        read_lines(RowLines(("y",), zoned=False).parse, ["ds,y", "200,5"])
+
+
 def test_a_date_and_a_time_of_day_in_two_cells():
     dialect = Dialect(time_column=("day", "hour"), date_format="%d %b %Y")
     lines = ["day,hour,a", "1 Jul 2016,2:00,5"]

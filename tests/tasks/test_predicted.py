@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from flax_linattn.tasks.prediction_table import check_out, make_table, write_table
+from tests.tasks import states
 
 TABLE = make_table(
     ("time", "load, MW", "class", "count", "p", "month", "day"),
@@ -83,3 +84,11 @@ def test_what_cannot_be_written(tmp_path):
     write_table(tmp_path / "c.csv", twice)
     with pytest.raises(ValueError, match="different names of columns, got x, x"):
         write_table(tmp_path / "c.json", twice)
+
+
+def test_predictions_continue_a_column_of_integers(tmp_path):
+    path = tmp_path / "counted.csv"
+    path.write_text("ds,y\n" + "".join(f"{i},{i * 7 % 13}\n" for i in range(1, 600)))
+    run = states.untrained_run("forecast", csv=path, stride=1)
+    found = run.task.predict(run, path)
+    assert list(found) == ["ds", "y"] and found["ds"].tolist() == [600, 601]

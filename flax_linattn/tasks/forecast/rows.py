@@ -61,7 +61,8 @@ class RowLines(CellLines):
         channels: the channels to find.
         numeric_names: whether a first line of numbers alone may name the columns.
         dialect: how cells and times are written.
-        zoned: whether times have to name their offset from UTC, or must not; None if both will do.
+        zoned: whether times have to name their offset from UTC, or must not; None if both will do,
+            and integers in place of times, too, which are not read.
         optional: channels that a first line or a JSON object may leave out, missing then.
         hint: added to errors about lines that do not have all channels.
         after: the time of the row before the first: it tells which of the two a local time is that
@@ -142,6 +143,8 @@ class RowLines(CellLines):
             time = datetime(int(text), 1, 1)
         else:
             found = self._dialect.time(text, after=self._last)
+            if found is None and self._zoned is None and _INTEGER.fullmatch(text.strip()):
+                return None  # of a run without times, whose rows are numbered
             if found is None:
                 raise ValueError(
                     f"expected a time such as {_TIMES[self._dialect.time_unit]} in the column "
@@ -173,6 +176,7 @@ class RowLines(CellLines):
         )
 
 
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
 _YEAR = re.compile(r"[12]\d{3}", re.ASCII)
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
 _TIMES |= {"us": "1467331200000000", "ns": "1467331200000000000"}

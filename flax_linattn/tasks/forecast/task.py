@@ -174,7 +174,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         )
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
-        """The horizon after the last row of a file: times, or numbers of steps, and targets.
+        """The horizon after the last row of a file: times, integers or steps, and targets.
 
         The quantiles of a target follow it. A global model forecasts each series, named in the
         first column; the columns are "unique_id" and "ds" if the run's data have a column
@@ -195,8 +195,9 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         series_name, *heads = ("unique_id", "ds") if in_nixtla_form else ("series", "step")
         columns = [np.tile(np.arange(horizon) + 1, len(forecasts))]
         indices = [one.row_index for one in forecasts if one.row_index is not None]
-        if len(indices) == len(series) and series[0].times is not None:
-            heads = heads if in_nixtla_form else ["time"]
+        of_integers = None if series[0].times is not None else series[0].index.name
+        if len(indices) == len(series) and (series[0].times is not None or of_integers):
+            heads = heads if in_nixtla_form else [of_integers or "time"]
             columns = [indices[0].append(indices[1:])]
         if run.problem.members:
             ids = np.array([one.name for one in series], object)
