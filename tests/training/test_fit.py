@@ -22,7 +22,6 @@ from flax_linattn.training.history import History
 from flax_linattn.training.state import split_model
 from tests.training.problem import (
     OPTIMIZER,
-    STEPS_PER_EPOCH,
     Net,
     bits,
     loss_fn,
@@ -47,26 +46,17 @@ def progress_of(values, monitor="loss", mode="min", **config):
     return history.runs[0], over
 
 
-def test_early_stopping_counts_epochs_in_a_row():
-    progress, over = progress_of([3.0, 2.0, 2.5, 1.0, 1.5, 1.1], patience=2)
-    assert over == [False] * 5 + [True]
-    assert (progress.best_epoch, progress.best_step, progress.best_value) == (4, 16, 1.0)
-
-
-def test_a_tie_counts_as_better():
-    progress, over = progress_of([1.0, 2.0, 1.0, 2.0, 2.0], patience=2)
-    assert over == [False] * 4 + [True]
-    assert progress.best_epoch == 3
-
-
-def test_mode_max():
-    progress, _ = progress_of([0.5, 0.9, 0.7], monitor="accuracy", mode="max")
-    assert (progress.best_epoch, progress.best_value) == (2, 0.9)
-
-
-def test_without_patience_all_epochs_run():
-    _, over = progress_of([1.0] + [2.0] * 9)
-    assert over == [False] * 9 + [True]
+@pytest.mark.parametrize(
+    ("values", "options", "epochs", "best"),
+    [([3.0, 2.0, 2.5, 1.0, 1.5, 1.1], {"patience": 2}, 6, (4, 16, 1.0)),  # epochs in a row
+     ([1.0, 2.0, 1.0, 2.0, 2.0], {"patience": 2}, 5, (3, 12, 1.0)),  # a tie counts as better
+     ([0.5, 0.9, 0.7], {"monitor": "accuracy", "mode": "max"}, None, (2, 8, 0.9)),
+     ([1.0] + [2.0] * 9, {}, 10, (1, 4, 1.0))],  # without patience all epochs run
+)  # fmt: skip
+def test_when_training_is_over_and_what_was_best(values, options, epochs, best):
+    progress, over = progress_of(values, **options)
+    assert over == [epoch == epochs for epoch in range(1, len(values) + 1)]
+    assert (progress.best_epoch, progress.best_step, progress.best_value) == best
 
 
 def test_stops_early_with_the_best_parameters(tmp_path):
@@ -174,19 +164,15 @@ def test_evaluate_draws_nothing_and_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("metrics", "message"),
-    [({"hits": jnp.float32(1)}, "'hits' must be a pair"),
-     ({"hits": (jnp.zeros(2), jnp.zeros(()))}, "'hits' must be a pair")],
-    ids=["single", "vector"],
+    ("loss", "metrics", "message"),
+    [(jnp.float32(0), {"hits": jnp.float32(1)}, "'hits' must be a pair"),
+     (jnp.float32(0), {"hits": (jnp.zeros(2), jnp.zeros(()))}, "'hits' must be a pair"),
+     (jnp.zeros(8), {}, r"must be a scalar, got shape \(8,\)")],
+    ids=["single", "vector", "loss"],
 )  # fmt: skip
-def test_wrong_metrics_are_named(metrics, message):
+def test_wrong_losses_and_metrics_are_named(loss, metrics, message):
     with pytest.raises(TypeError, match=message):
-        evaluate(Net(), lambda *_: (jnp.float32(0), metrics), make_batches())
-
-
-def test_a_vector_loss_is_refused():
-    with pytest.raises(TypeError, match=r"must be a scalar, got shape \(8,\)"):
-        evaluate(Net(), lambda *_: (jnp.zeros(8), {}), make_batches())
+        evaluate(Net(), lambda *_: (loss, metrics), make_batches())
 
 
 def test_an_unknown_monitor_names_the_known(tmp_path):
@@ -220,8 +206,3 @@ def test_settings_out_of_range_are_named(bad):
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match=r"Objective\.mode must be 'min' or 'max', got 'best'"):
         Objective(loss_fn, OPTIMIZER, mode="best")
-
-
-def test_the_steps_of_a_run_are_counted(tmp_path):
-    _, result = train(tmp_path, epochs=2)
-    assert (result.epochs, result.steps) == (2, 2 * STEPS_PER_EPOCH)

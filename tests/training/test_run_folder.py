@@ -59,7 +59,8 @@ def refused(pair) -> None:
     assert "another process works with the run" in line or "already holds checkpoints" in line
 
 
-def start_pairs(children, tmp_path: Path, pairs: int) -> None:
+@pytest.mark.parametrize("pairs", [1, pytest.param(PAIRS, marks=pytest.mark.slow)])
+def test_processes_that_start_at_once(children, tmp_path, pairs):
     for number in range(pairs):
         run_dir, go = tmp_path / f"run{number}", tmp_path / f"go{number}"
         pair = [children.start(CHILD, run_dir, EPOCHS, seed, go) for seed in (1, 2)]
@@ -68,11 +69,12 @@ def start_pairs(children, tmp_path: Path, pairs: int) -> None:
         whole_run(run_dir, EPOCHS)
 
 
-def resume_pairs(children, tmp_path: Path, pairs: int) -> None:
+@pytest.mark.slow  # in a line: test_a_second_one_leaves_what_the_first_is_writing
+def test_many_processes_that_resume_at_once(children, tmp_path):
     (tmp_path / "now").touch()
     begun = tmp_path / "begun"
     assert children.start(CHILD, begun, 2, 1, tmp_path / "now").wait() == 0
-    for number in range(pairs):
+    for number in range(PAIRS):
         run_dir = shutil.copytree(begun, tmp_path / f"resumed{number}")
         go = tmp_path / f"go_on{number}"
         pair = [children.start(CHILD, run_dir, EPOCHS, 1, go, "resume") for _ in range(2)]
@@ -81,25 +83,6 @@ def resume_pairs(children, tmp_path: Path, pairs: int) -> None:
         # The second may find the run finished, and then reads its best.
         assert statuses in ([0, 2], [0, 0]), [process.stderr for process in pair]
         whole_run(run_dir, EPOCHS)
-
-
-def test_two_processes_that_start_at_once(children, tmp_path):
-    start_pairs(children, tmp_path, 1)
-
-
-@pytest.mark.slow  # in a line: test_a_second_one_leaves_what_the_first_is_writing
-def test_two_processes_that_resume_at_once(children, tmp_path):
-    resume_pairs(children, tmp_path, 1)
-
-
-@pytest.mark.slow
-def test_many_processes_that_start_at_once(children, tmp_path):
-    start_pairs(children, tmp_path, PAIRS)
-
-
-@pytest.mark.slow
-def test_many_processes_that_resume_at_once(children, tmp_path):
-    resume_pairs(children, tmp_path, PAIRS)
 
 
 def test_a_second_one_leaves_what_the_first_is_writing(tmp_path):

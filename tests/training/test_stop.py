@@ -60,17 +60,12 @@ def kill_until_done(children, run_dir, epochs, kills, rng):
     train(run_dir, epochs=epochs, resume=True, checkpoint_every_steps=2)
 
 
-def test_a_killed_run_goes_on_in_the_same_bits(children, tmp_path):
-    train(tmp_path / "whole", epochs=8, checkpoint_every_steps=2)
-    kill_until_done(children, tmp_path / "killed", 8, kills=1, rng=random.Random(0))
-    assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_many_kills_at_random_moments(children, tmp_path):
-    epochs = 240
+@pytest.mark.parametrize(
+    ("epochs", "kills"), [(8, 1), pytest.param(240, 50, marks=pytest.mark.slow)]
+)
+def test_a_killed_run_goes_on_in_the_same_bits(children, tmp_path, epochs, kills):
     train(tmp_path / "whole", epochs=epochs, checkpoint_every_steps=2)
-    kill_until_done(children, tmp_path / "killed", epochs, kills=50, rng=random.Random(1))
+    kill_until_done(children, tmp_path / "killed", epochs, kills, rng=random.Random(kills))
     assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
 
 
