@@ -351,7 +351,7 @@ class TokenTable(PointwiseEmbedding):
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, num_tokens=num_tokens, features=features)
-        self.features, self.num_tokens, self.dtype = features, num_tokens, dtype
+        self.features, self.num_tokens, self.dtype = features, int(num_tokens), dtype
         self.observation_shape = ()
         self.table = nnx.Param(embedding_init(rngs.params(), (num_tokens, features), param_dtype))
         self._set_positions(position, max_length, rngs)

@@ -119,7 +119,7 @@ class EventEmbedding(ConvolvedEmbedding):
         for name, value in (("spread", spread), *(("periods", period) for period in periods)):
             if not 0 < value < math.inf:
                 raise OptionError(f"{name} must be positive and finite, got {value}.", name)
-        self.num_marks = num_marks
+        self.num_marks = int(num_marks)
         self.features = features
         self.periods = tuple(float(period) for period in periods)
         self.spread = float(spread)

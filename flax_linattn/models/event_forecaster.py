@@ -107,34 +107,20 @@ class EventForecaster(Head):
         **options: Any,
     ) -> None:
         at_least(1, 1024, num_components=num_components)
-
-        def embed(num_marks: int, layers: Layers) -> EventEmbedding:
-            at_least(1, num_marks=num_marks)
+        if not isinstance(backbone, Backbone):
+            layers, options = (layers or EVENT_LAYERS).take(options)
             check_causal(layers)
-            return EventEmbedding(
-                int(num_marks),
-                layers.features,
-                kernel_size=4 if kernel_size is None else kernel_size,
-                periods=() if periods is None else periods,
-                spread=1.0 if spread is None else spread,
-                position=position or "none",
-                max_length=options.get("max_length"),
-                dtype=layers.compute_dtype,
-                param_dtype=options.get("param_dtype", jnp.float32),
-                kernel_init=options.get("kernel_init"),
-                rngs=rngs,
-            )
-
         self.backbone, of_head = as_backbone(
             backbone,
             layers,
             EVENT_LAYERS,
-            embedding=embed,
+            embedding=EventEmbedding,
             of_embedding={
                 "kernel_size": kernel_size,
                 "periods": periods,
                 "spread": spread,
                 "position": position,
+                "kernel_init": options.get("kernel_init"),
             },
             rngs=rngs,
             **options,

@@ -109,7 +109,7 @@ def as_backbone(
     layers: Layers | None,
     default: Layers,
     *,
-    embedding: Callable[[int, Layers], Embedding] | None = None,
+    embedding: Callable[..., Embedding] | None = None,
     of_embedding: Mapping[str, Any] | None = None,
     reads_class_token: bool = False,
     **options: Any,
@@ -120,8 +120,8 @@ def as_backbone(
         backbone: of the head; or a number of channels, tokens or event types.
         layers: of the backbone for a number; default ``default``.
         default: the layers of such a head unless others are given.
-        embedding: makes the embedding for the number; default an ``ObservationEmbedding``.
-        of_embedding: options of that embedding that were given to the head; None = not given.
+        embedding: class of the embedding for the number; default ``ObservationEmbedding``.
+        of_embedding: options of that class that were given to the head; None = not given.
         reads_class_token: whether the head reads a class token, and nothing else.
         **options: ``rngs``; and of the backbone for a number, and how the parameters of both are
             made.
@@ -140,7 +140,20 @@ def as_backbone(
         layers, options = (layers or default).take(options)
         if reads_class_token:
             options = {"class_token": True, **options}
-        made = backbone if embedding is None else embedding(backbone, layers)
+        made: Embedding | int = backbone
+        if embedding is not None:
+            given = {
+                name: value for name, value in (of_embedding or {}).items() if value is not None
+            }
+            made = embedding(
+                backbone,
+                layers.features,
+                max_length=options.get("max_length"),
+                dtype=layers.compute_dtype,
+                param_dtype=options.get("param_dtype", jnp.float32),
+                rngs=options["rngs"],
+                **given,
+            )
         backbone = Backbone(made, layers, **options)
     check_class_token(backbone, reads_class_token)
     return backbone, of_head

@@ -7,7 +7,6 @@ from typing import Any, cast
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_linattn.checks import at_least
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName, TokenEmbedding
 from flax_linattn.models.head import Head, as_backbone
@@ -62,23 +61,11 @@ class LanguageModel(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        def embed(num_tokens: int, layers: Layers) -> TokenEmbedding:
-            at_least(1, num_tokens=num_tokens)
-            return TokenEmbedding(
-                int(num_tokens),
-                layers.features,
-                position=position or "sinusoidal",
-                max_length=options.get("max_length"),
-                dtype=layers.compute_dtype,
-                param_dtype=options.get("param_dtype", jnp.float32),
-                rngs=rngs,
-            )
-
         self.backbone, of_head = as_backbone(
             backbone,
             layers,
             LANGUAGE_LAYERS,
-            embedding=embed,
+            embedding=TokenEmbedding,
             of_embedding={"position": position},
             rngs=rngs,
             **options,
