@@ -209,7 +209,7 @@ class _Archive:
         if not isinstance(self.facts, dict):
             raise ValueError("its facts are no names and values")
         self.arrays = [self._npz.header(str(index)) for index in range(len(sizes) - 1)]
-        if any(header.dtype.kind not in "biufcV" for header in self.arrays):
+        if any(header.dtype.kind not in "biufcMV" for header in self.arrays):
             raise ValueError("an array is of another kind")
 
     def check(self) -> None:

@@ -15,7 +15,6 @@ from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +49,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         ValueError: the model cannot stream, or an option is out of range.
     """
 
+    remembered = ("_last",)
     advice = "a causal embedding"
     remedy: ClassVar[Mapping[str, Any]] = {"embedding": "causal"}
 
@@ -106,15 +106,6 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         values = self._completed(observation)[None]
         (scaled,) = problem.standardizer.apply([values], problem.channels)
         return scaled.astype(np.float32)
-
-    def record(self) -> Record:
-        """The last value of each channel, and the step within the sequence."""
-        return {"last": self._last, **super().record()}
-
-    def restore(self, record: Record) -> None:
-        """Resumes within the sequence."""
-        super().restore(record)
-        self._last = record["last"]
 
 
 def parse_observations(
