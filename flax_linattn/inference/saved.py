@@ -160,12 +160,7 @@ def describe_state(path: str | Path) -> StateFile:
 
 
 def _write_archive(file: BinaryIO, arrays: Sequence[NDArray], facts: dict[str, Any]) -> None:
-    """Writes arrays and facts in one ``.npz`` file.
-
-    Raises:
-        ValueError: too many arrays, facts that are too long, or Python objects.
-        TypeError: facts that are no JSON values.
-    """
+    """Writes arrays and facts in one ``.npz`` file."""
     text = np.array(json.dumps(facts))
     if len(arrays) > MAX_MEMBERS or text.nbytes > MAX_BYTES_OF_FACTS // 2:
         raise ValueError(

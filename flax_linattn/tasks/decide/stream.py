@@ -193,16 +193,6 @@ def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Seen | N
 
     A first line may name the columns, in this order.
 
-    Args:
-        lines: as of ``tasks.lines.Rows``.
-        observation_dim: S.
-
-    Yields:
-        Steps; None for a blank line, which ends an episode.
-
-    Raises:
-        ValueError: a line holds something else.
-
     Example:
         >>> for seen in parse_steps([",0.5,1", "-2,0.25,1"], 2):
         ...     print(seen.reward, seen.observation.tolist())

@@ -116,13 +116,6 @@ class SymbolsStream(Streaming):
 def parse_symbols(lines: Iterable[str], num_tokens: int) -> Iterator[int | None]:
     """Reads a symbol a line; None where a blank line begins a new sequence.
 
-    Args:
-        lines: as of ``tasks.lines.Rows``.
-        num_tokens: different symbols.
-
-    Raises:
-        ValueError: a line holds something else.
-
     Example:
         >>> list(parse_symbols(["3", "", "0"], 4))
         [3, None, 0]

@@ -115,15 +115,7 @@ def parse_observations(
 
     "?", "NaN", "NA" and "null" are missing values. There are no headers.
 
-    Args:
-        lines: as of ``tasks.lines.Rows``.
-        channels: of the run.
-
-    Yields:
-        float64 [channels], NaN = missing; None for a blank line, where a new sequence begins.
-
-    Raises:
-        ValueError: a line holds something else.
+    Yields float64 [channels], NaN = missing; None for a blank line, where a new sequence begins.
 
     Example:
         >>> found = parse_observations(["1, 2", "", "3 ?"], ("x", "y"))
