@@ -145,15 +145,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
-    """Has JAX keep what it compiles in a folder, and returns the arguments behind it.
-
-    Args:
-        args: the option and what follows.
-        leads: whether the command follows, too.
-
-    Raises:
-        ValueError: there is no folder.
-    """
+    """Has JAX keep what it compiles in a folder, and returns the arguments behind it."""
     name, equals, folder = args[0].partition("=")
     rest = list(args[1:])
     if not equals:
@@ -261,14 +253,7 @@ def _flag(name: str, value: bool | str) -> str:
 
 
 def bench_command(args: Sequence[str]) -> int:
-    """Measures a suite of comparisons.
-
-    Args:
-        args: the command line.
-
-    Returns:
-        The exit status.
-    """
+    """Measures a suite of comparisons."""
     import tyro
 
     from flax_linattn import bench

@@ -41,11 +41,7 @@ def registry() -> ConstructorRegistry:
 
 @contextmanager
 def only(names: Container[str]) -> Iterator[None]:
-    """A context whose errors name only options that a command has.
-
-    Args:
-        names: of the command's options.
-    """
+    """A context whose errors name only options that a command has."""
     try:
         yield
     except OptionError as error:
@@ -54,13 +50,7 @@ def only(names: Container[str]) -> Iterator[None]:
 
 
 def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
-    """Calls a function with the options of a command line; its errors name only these.
-
-    Args:
-        command: the function, whose parameters and docstring declare the options.
-        name: of the command.
-        args: the command line after it.
-    """
+    """Calls a function with the options of a command line; its errors name only these."""
     with only(own(command)):
         tyro.cli(command, args=args, prog=f"flax-linattn {name}")
 

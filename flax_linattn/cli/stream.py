@@ -64,17 +64,7 @@ MOST = 100
 
 
 def stream_command(args: Sequence[str]) -> int:
-    """Streams a run.
-
-    Args:
-        args: the command line, the run folder first.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        ValueError: there is no run folder first.
-    """
+    """Streams a run."""
     if not args or args[0].startswith("-"):
         if "-h" in args or "--help" in args:
             _print_help()

@@ -23,9 +23,6 @@ def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     The model's arrays are arguments of the program, so that new weights need no compilation, and
     gradients flow into them. What the function writes into the model is lost.
 
-    Args:
-        static: names of keyword arguments that are part of the program.
-
     Example:
         >>> import jax.numpy as jnp
         >>> from flax import nnx
@@ -75,14 +72,6 @@ def step(
         mask: bool [B]; where False the row takes in nothing.
         reset: bool [B]; where True the row forgets first, whatever ``mask`` says.
         max_length: most observations, for mechanisms with a cache.
-
-    Returns:
-        The model's output for each row and the new state, of the same shapes.
-
-    Raises:
-        ValueError: the state grows, for want of ``max_length``, is one of another model, or shapes
-            do not fit.
-        TypeError: ``mask`` or ``reset`` is not bool.
     """
     if mask is not None:
         mask = check_rows("mask", mask, jnp.shape(x)[0])
@@ -97,18 +86,7 @@ def checked(
     batch_size: int,
     call: Callable[[], tuple[Array, State]],
 ) -> tuple[Array, State]:
-    """Makes a call that takes a state in, and says what is wrong with the state if it fails.
-
-    Args:
-        model: whose call it is.
-        state: what the call takes.
-        batch_size: rows of the observations.
-        call: returns an output and the new state.
-
-    Raises:
-        ValueError: the state is one of another model or of other rows, grows, or changes its
-            dtypes.
-    """
+    """Makes a call that takes a state in, and says what is wrong with the state if it fails."""
     try:
         y, new_state = call()
     except Exception as error:

@@ -238,12 +238,7 @@ def choose(
 
 
 def row_keys(key: Any, batch: int) -> Array:
-    """A key for each row, from one or as given.
-
-    Raises:
-        TypeError: no key of ``jax.random.key``.
-        ValueError: neither one key nor one a row.
-    """
+    """A key for each row, from one or as given."""
     if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         raise TypeError(
             "expected key as jax.random.key(seed) gives it, got "

@@ -106,13 +106,6 @@ class StreamingModel(Protocol):
 def check_model(model: Any, *, sequences: bool = False) -> None:
     """Refuses what is no streaming model.
 
-    Args:
-        model: what a user gave as one.
-        sequences: whether it is to be called on sequences, too.
-
-    Raises:
-        TypeError: it lacks a call, which the message names.
-
     Example:
         >>> from flax import nnx
         >>> check_model(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))

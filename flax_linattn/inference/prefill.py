@@ -151,11 +151,7 @@ def piece_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tup
 
 
 def check_room(x: Array, mask: Array | None, max_length: int | None) -> None:
-    """Refuses more observations of a row than a state has room for, as far as they are known.
-
-    Raises:
-        ValueError: there are more.
-    """
+    """Refuses more observations of a row than a state has room for, as far as they are known."""
     most = longest(x.shape[1], mask)
     if max_length is not None and most > max_length:
         raise ValueError(f"max_length={max_length} has no room for {most} observations.")
@@ -164,12 +160,7 @@ def check_room(x: Array, mask: Array | None, max_length: int | None) -> None:
 def check_prompt(
     x: ArrayLike, mask: ArrayLike | None, chunk_size: int | None
 ) -> tuple[Array, Array | None]:
-    """Refuses what is no batch of sequences.
-
-    Raises:
-        TypeError: ``mask`` is not bool.
-        ValueError: shapes that do not fit, or a ``chunk_size`` below 1.
-    """
+    """Refuses what is no batch of sequences."""
     x = jnp.asarray(x)
     if x.ndim < 2 or x.shape[1] == 0:
         raise ValueError(f"expected x as [B, T, ...] with T at least 1, got shape {x.shape}.")

@@ -59,9 +59,6 @@ class Room:
             mask: bool [B], or [B, T] of a call on sequences: which observations it takes in.
             reset: bool [B], which rows it empties first.
             length: T of a call on sequences.
-
-        Raises:
-            ValueError: a row has no room for them.
         """
         if self._most is None:
             return self.taken

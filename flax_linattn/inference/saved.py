@@ -160,12 +160,7 @@ def describe_state(path: str | Path) -> StateFile:
 
 
 def _write_archive(file: BinaryIO, arrays: Sequence[NDArray], facts: dict[str, Any]) -> None:
-    """Writes arrays and facts in one ``.npz`` file.
-
-    Raises:
-        ValueError: too many arrays, facts that are too long, or Python objects.
-        TypeError: facts that are no JSON values.
-    """
+    """Writes arrays and facts in one ``.npz`` file."""
     text = np.array(json.dumps(facts))
     if len(arrays) > MAX_MEMBERS or text.nbytes > MAX_BYTES_OF_FACTS // 2:
         raise ValueError(
@@ -209,7 +204,7 @@ class _Archive:
         if not isinstance(self.facts, dict):
             raise ValueError("its facts are no names and values")
         self.arrays = [self._npz.header(str(index)) for index in range(len(sizes) - 1)]
-        if any(header.dtype.kind not in "biufcV" for header in self.arrays):
+        if any(header.dtype.kind not in "biufcMV" for header in self.arrays):
             raise ValueError("an array is of another kind")
 
     def check(self) -> None:

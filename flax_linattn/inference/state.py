@@ -103,11 +103,7 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
 
 
 def batch_size(state: State) -> int:
-    """B, the number of rows.
-
-    Raises:
-        ValueError: leaves that do not begin with one and the same B.
-    """
+    """B, the number of rows."""
     sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(state)}
     if len(sizes) == 1 and () not in sizes:
         return int(sizes.pop()[0])
@@ -118,24 +114,14 @@ def batch_size(state: State) -> int:
 
 
 def check_rows(name: str, rows: ArrayLike, *shape: int) -> Array:
-    """Refuses what is not bool of that shape.
-
-    Raises:
-        TypeError: another dtype.
-        ValueError: another shape.
-    """
+    """Refuses what is not bool of that shape."""
     rows = jnp.asarray(rows)
     _check_rows(name, rows, shape)
     return rows
 
 
 def check_known_rows(name: str, rows: ArrayLike, *shape: int) -> NDArray[np.bool_]:
-    """The same on the host: only rows on a device are waited for.
-
-    Raises:
-        TypeError: another dtype.
-        ValueError: another shape.
-    """
+    """The same on the host: only rows on a device are waited for."""
     known = rows if isinstance(rows, jax.Array) else np.asarray(rows)
     _check_rows(name, known, shape)
     return np.asarray(known)
@@ -151,12 +137,7 @@ def _check_rows(name: str, rows: Array | NDArray[Any], shape: tuple[int, ...]) -
 
 
 def check_indices(indices: ArrayLike, batch: int) -> Array:
-    """Refuses what does not name rows 0 ... batch - 1, as far as values are known.
-
-    Raises:
-        TypeError: another dtype.
-        ValueError: another rank, or no such row.
-    """
+    """Refuses what does not name rows 0 ... batch - 1, as far as values are known."""
     indices = jnp.asarray(indices)
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"expected indices of an integer dtype, got {indices.dtype}.")

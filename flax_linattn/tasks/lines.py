@@ -31,13 +31,6 @@ def open_lines(path: Path | None) -> Iterator[Rows]:
     """Opens a text file, or standard input, to read its lines.
 
     A byte that is not UTF-8 becomes a backslash escape, which the parsers name.
-
-    Args:
-        path: the file, plain, .gz or .xz; None = standard input.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is no text, such as a Parquet file, or damaged.
     """
     if path is not None and path.suffix.lower() in BINARY_SUFFIXES:
         raise OptionError(
@@ -126,15 +119,7 @@ class Rows:
     def parse(
         self, parse: Callable[[Iterable[str]], Iterable[Any]], **options: Any
     ) -> Iterator[Any]:
-        """Observations of lines; an error begins with the place of its line.
-
-        Args:
-            parse: reads observations from lines, one line after the other.
-            **options: of ``lines``.
-
-        Raises:
-            ValueError: a line holds something else.
-        """
+        """Observations of lines; an error begins with the place of its line."""
         observations = iter(parse(self.lines(**options)))
         while True:
             with self.placed():
@@ -159,11 +144,7 @@ class Cells(NamedTuple):
     is_json: bool
 
     def numbers(self, columns: Sequence[str]) -> NDArray[np.float64]:
-        """Finite numbers float64 [len(columns)]; NaN = missing, as of a column that is not there.
-
-        Raises:
-            ValueError: a cell is something else.
-        """
+        """Finite numbers float64 [len(columns)]; NaN = missing, or no such column."""
         texts = [self.texts.get(column, "") for column in columns]
         try:
             return self.dialect.numbers(texts)
@@ -210,11 +191,7 @@ class CellLines:
         self._json = dataclasses.replace(dialect, decimal=".", separator="auto")
 
     def cells(self, lines: Iterable[str]) -> Iterator[Cells | None]:
-        """Cells of each line of ``Rows.lines``; None for a blank line.
-
-        Raises:
-            ValueError: a line has other columns, or a quote or brace that is not closed.
-        """
+        """Cells of each line of ``Rows.lines``; None for a blank line."""
         columns: Sequence[str] | None = None
         separator = "" if self._dialect.separator == "auto" else self._dialect.sniff([])[0]
         first = True
@@ -248,11 +225,7 @@ class CellLines:
         return len(words) == len(cells) or bool(words and set(self._needed) <= set(cells))
 
     def check_names(self, names: Sequence[str], advice: str) -> None:
-        """Checks that needed columns are named, and each once.
-
-        Raises:
-            ValueError: they are not; ends with the advice.
-        """
+        """Checks that needed columns are named, and each once."""
         counts = Counter(names)
         for name in dict.fromkeys((*self._needed, *self._forms[-1])):
             if counts[name] > 1 or (name in self._needed and not counts[name]):

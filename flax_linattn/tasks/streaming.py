@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,15 @@ from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 
-Record = Mapping[str, NDArray[Any]]
-"""What a stream remembers besides the model's state: arrays by name."""
+Record = Mapping[str, Any]
+"""What a stream remembers besides the model's state: trees of numbers and arrays, by name."""
 
 
 class Streaming(abc.ABC):
     """What comes in on a line, what goes out, what is remembered.
 
-    Its state on disk is the pytree of the model's state and of the stream's ``record``, and whose
-    it is; it resumes only with the same model and the same ``options``.
+    A state file holds the state of the model's stream, ``record``, and whose it is: the stream
+    continues only with the same model and the same ``options``.
 
     Args:
         run: the trained run.
@@ -43,12 +44,16 @@ class Streaming(abc.ABC):
 
     Attributes:
         header: as given.
+        remembered: further attributes in the record, such as "agent.steps": numbers, arrays or
+            trees of them, of constant shapes and dtypes.
         num_steps: observations taken in so far, in all sessions.
         num_breaks: rows so far that were none, such as those that only begin a new sequence.
         run_dir: the run's folder, for who looks at a state file; None if not known.
         from_start: whether the lines to parse begin where the stream began, and not after its last
             row.
     """
+
+    remembered: tuple[str, ...] = ()
 
     def __init__(
         self, run: Run, stream: inference.Stream, header: Sequence[Any], **options: Any
@@ -93,25 +98,19 @@ class Streaming(abc.ABC):
         return None
 
     def record(self) -> Record:
-        """What the stream remembers besides the model's state: counts and last values.
+        """What the stream remembers besides the model's state, by the names of attributes."""
+        names = ("num_steps", "num_breaks", "_stream.num_steps", *self.remembered)
+        return {name: attrgetter(name)(self) for name in names}
 
-        Arrays of fixed shapes and dtypes: integers from 0 on and finite numbers.
+    def resume(self) -> None:  # noqa: B027  (most have nothing to do)
+        """Prepares what is not in the record, after the record was restored."""
+
+    def ages(self, record: Record) -> Sequence[int]:
+        """Observations that each row of the model's stream has taken in, by a record.
+
+        A file whose state of the model says otherwise is refused.
         """
-        return {}
-
-    def restore(self, record: Record) -> None:  # noqa: B027  (nothing besides the state)
-        """Resumes from a record, whose ``num_steps`` is that of the stream, or changes nothing.
-
-        Raises:
-            ValueError: no stream has such a record.
-        """
-
-    def ages(self, record: Record) -> Sequence[int] | None:
-        """Observations that each row of the model's stream has taken in according to a record.
-
-        A file whose state has taken in others is refused. None where a record does not tell.
-        """
-        return None
+        return [record["_stream.num_steps"]]
 
     @property
     def num_unlisted(self) -> int:
@@ -175,9 +174,13 @@ class Streaming(abc.ABC):
             "mechanism": mechanism_name(self._run.config.layers),
             "rows": self.num_rows,
             "num_steps": self.num_steps,
-            "time": None if self.last_time is None else self.last_time.isoformat(),
+            **({} if self.last_time is None else {"time": self.last_time.isoformat()}),
         }
         save_state(path, self._state(), {**about, **self._owner})
+
+    def _state(self) -> dict[str, Any]:
+        """All that is saved: the model's state, and what the stream remembers besides."""
+        return {"model": self._stream.state, "record": jax.tree.map(np.asarray, self.record())}
 
     def load(self, path: Path) -> None:
         """Goes on from what ``save`` wrote, or changes nothing.
@@ -186,25 +189,19 @@ class Streaming(abc.ABC):
             FileNotFoundError: there is no such file.
             ValueError: it is damaged, or of another run or other options.
         """
-        state, _ = load_state(path, self._state(), check=partial(self._check_owner, path))
-        record = state["record"]
+        tree, _ = load_state(path, self._state(), check=partial(self._check_owner, path))
+        record = jax.tree.map(_restored, self.record(), tree["record"])
         try:
-            _check_record(record)
-            self._check_ages(state["model"], record)
-            self.restore(record)
-        except Exception as error:  # of whatever kind a task meets in a stranger's facts
-            why = str(error) if type(error) is ValueError else repr(error)
+            self._check_record(record, tree["model"])
+        except ValueError as error:
             raise ValueError(
-                f"{path} is a damaged state file: {why}; give another name to begin anew."
+                f"{path} is a damaged state file: {error}; give another name to begin anew."
             ) from error
-        self._stream.state = state["model"]
-        self.num_steps, self.num_breaks = int(record["num_steps"]), int(record["num_breaks"])
-
-    def _state(self) -> dict[str, Any]:
-        """All that is saved: the model's state, and what the stream remembers besides."""
-        counts = {"num_steps": self.num_steps, "num_breaks": self.num_breaks}
-        record = {name: np.asarray(value) for name, value in {**counts, **self.record()}.items()}
-        return {"model": self._stream.state, "record": record}
+        self._stream.state = tree["model"]
+        for name, value in record.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(attrgetter(owner)(self) if owner else self, attribute, value)
+        self.resume()
 
     def _check_owner(self, path: Path, facts: Mapping[str, Any]) -> None:
         differ = [name for name, value in self._owner.items() if facts.get(name) != value]
@@ -229,10 +226,15 @@ class Streaming(abc.ABC):
                 return "the weights of its model are others"
         return f"its {name} is {shown(facts.get(name))}, here {shown(here)}"
 
-    def _check_ages(self, state: Any, record: Record) -> None:
-        ages, num_steps = self.ages(record), int(record["num_steps"])
-        if ages is None:
-            return
+    def _check_record(self, record: Record, state: Any) -> None:
+        for name, value in record.items():
+            for leaf in map(np.asarray, jax.tree.leaves(value)):
+                whole = leaf.dtype.kind == "i"
+                if leaf.dtype.kind in "if" and (leaf < 0 if whole else np.isinf(leaf)).any():
+                    expected = "whole numbers from 0 on" if whole else "finite numbers"
+                    what = name.rpartition(".")[2].removeprefix("_")
+                    raise ValueError(f"expected {what} as {expected}, got {shown(leaf.tolist())}")
+        ages, num_steps = self.ages(record), record["num_steps"]
         if max(ages) > num_steps + self.num_unlisted:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
         tokens = getattr(self._run.model, "tokens_per_observation", 1)
@@ -247,13 +249,9 @@ class Streaming(abc.ABC):
                 )
 
 
-def _check_record(record: Record) -> None:
-    """Refuses numbers that no stream counts or remembers."""
-    for name, value in record.items():
-        counts = value.dtype.kind == "i"
-        if (value < 0).any() if counts else not np.isfinite(value).all():
-            expected = "whole numbers from 0 on" if counts else "finite numbers"
-            raise ValueError(f"expected {name} as {expected}, got {shown(value.tolist())}")
+def _restored(old: Any, array: NDArray[Any]) -> Any:
+    """A leaf of a record as the stream holds it: a number of Python, or an array of its own."""
+    return array.item() if isinstance(old, int | float) else array.copy()
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def with_facts(path: Path, entries: dict[str, bytes], facts: Any) -> None:
 def with_record(path: Path, stream: Streaming, entries: dict[str, bytes], **values: Any) -> None:
     """A state file whose record holds other numbers, in the dtype and shape of the stream's."""
     leaves = jax.tree_util.tree_leaves_with_path(stream._state())
-    places = {str(at[-1].key): i for i, (at, _) in enumerate(leaves) if at[0].key == "record"}
+    places = {str(at[1].key): i for i, (at, _) in enumerate(leaves) if at[0].key == "record"}
     changed = {
         f"{places[name]}.npy": npy(np.full_like(leaves[places[name]][1], value))
         for name, value in values.items()

@@ -500,6 +500,10 @@ def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_pat
         assert values == pytest.approx([*map(float, last.split(",")[2:])], rel=2e-5, abs=1e-5)
         times = [row["time"] for row in told]
         assert times == [f"2016-07-01 {hour}:00:00" for hour in (12, 13, 14, 15)]
+        lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:3]))
+        args = ["--out", str(tmp_path / "few.csv"), "--input", str(lines)]
+        message = fail(capsys, "predict", str(run_dir), *args)
+        assert "stream new rows alone by a state that has seen the others" in message
         return
     (row,) = told
     if task == "events":

@@ -583,14 +583,13 @@ def test_a_stream_goes_on_in_the_midst_of_an_episode(swings, tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"length": -1}, "expected length as whole numbers from 0 on"),
-        ({"length": 5}, "expected at least 5 observations, got 4"),
-        ({"length": 3}, "expected a state after .3. observations, got one after .4."),
-        ({"length": 10**18}, "expected at least 1000"),
-        ({"length": 4 + 2**32, "num_steps": 4 + 2**32}, None),
+        ({"agent.steps": -1}, "expected steps as whole numbers from 0 on"),
+        ({"agent.memory.ages": 5}, "expected at least 5 observations, got 4"),
+        ({"agent.memory.ages": 3}, "expected a state after .3. observations, got one after .4."),
+        ({"agent.memory.ages": 10**18}, "expected at least 1000"),
+        ({"agent.memory.ages": 4 + 2**32, "num_steps": 4 + 2**32}, None),
         ({"num_steps": 3}, "expected at least 4 observations, got 3"),
-        ({"asked": np.inf}, "expected asked as finite numbers"),
-        ({"last": 1.5}, "expected the last action in -1 ... 1"),
+        ({"agent.returns_to_go": np.inf}, "expected returns_to_go as finite numbers"),
     ],
 )
 def test_a_state_that_no_stream_wrote_is_refused(swings, tmp_path, values, message):

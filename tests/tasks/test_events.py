@@ -567,12 +567,13 @@ def two_lines(tied_run, tmp_path_factory):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"length": -1}, "expected length as whole numbers from 0 on"),
-        ({"length": 1}, "expected a state after"),
-        ({"length": 3}, "expected at least 3 observations, got 2"),
+        ({"_stream.num_steps": -1}, "expected num_steps as whole numbers from 0 on"),
+        ({"_stream.num_steps": 1}, "expected a state after"),
+        ({"_stream.num_steps": 3}, "expected at least 3 observations, got 2"),
         ({"num_steps": 1}, "expected at least 2 observations, got 1"),
-        ({"last": math.inf}, "expected last as finite numbers"),
-        ({"num_foreseen": 3}, "3 events cannot have been foreseen"),
+        ({"_origin": math.inf}, "expected origin as finite numbers"),
+        ({"_last": math.inf}, "expected last as finite numbers"),
+        ({"log_likelihood": math.inf}, "expected log_likelihood as finite numbers"),
         ({"num_foreseen": -1}, "expected num_foreseen as whole numbers from 0 on"),
     ],
 )
@@ -787,7 +788,7 @@ def test_dates_in_and_out(tmp_path):
     assert [row[1] for row in rows] == [
         "2016-07-04 06:00:00+00:00", "2016-07-04 08:00:00.500000+00:00"
     ]  # fmt: skip
-    assert stream.record()["origin"] == 1467583200.0  # midnight in Berlin
+    assert stream.record()["_origin"] == 1467583200.0  # midnight in Berlin
     with pytest.raises(ValueError, match="times go backwards, from 2016-07-04 08:00"):
         streamed(stream, ["2016-07-04 09:00,a"])
     # Nanoseconds, as pandas writes them, are rounded and not cut off.

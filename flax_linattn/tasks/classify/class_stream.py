@@ -17,7 +17,7 @@ from flax_linattn.checks import OptionError, at_least
 from flax_linattn.tasks.classify.figures import draw_stream
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Streaming, full_streams_explained
 
 MAX_DRAWN = 10_000
 """Predictions kept for a figure, so that an endless stream stays in constant memory."""
@@ -122,18 +122,6 @@ class ClassStream(Streaming, Generic[Observation]):
         self._drawn.append(prediction)
         best = self._run.problem.classes[int(np.argmax(prediction.probabilities))]
         return [prediction.step, best, *prediction.probabilities]
-
-    def record(self) -> Record:
-        """The step within the sequence."""
-        return {"step": np.array(self._stream.num_steps)}
-
-    def restore(self, record: Record) -> None:
-        """Resumes within the sequence."""
-        self._stream.num_steps = int(record["step"])
-
-    def ages(self, record: Record) -> Sequence[int]:
-        """The step within the sequence."""
-        return [int(record["step"])]
 
     def draw(self, path: Path) -> None:
         """Draws the last 10,000 probabilities."""

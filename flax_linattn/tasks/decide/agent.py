@@ -12,7 +12,6 @@ from flax_linattn.checks import OptionError, choice
 from flax_linattn.inference.compiled import compiled
 from flax_linattn.tasks.decide.data import DecideSpec, begin_context, columns, most_steps
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record
 
 Rows = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
@@ -28,14 +27,18 @@ class StreamMemory:
 
     Attributes:
         stream: of the model, a row an episode.
+        ages: steps that the state of each row holds, int64 [B].
+        remembered: attributes to save with the state.
 
     Raises:
         ValueError: the model cannot stream.
     """
 
+    remembered: tuple[str, ...] = ("ages",)
+
     def __init__(self, run: Run, num_rows: int, max_steps: int) -> None:
         self.stream = inference.Stream(run.model, batch_size=num_rows, max_length=max_steps)
-        self._ages, self._max_steps = np.zeros(num_rows, np.int64), max_steps
+        self.ages, self._max_steps = np.zeros(num_rows, np.int64), max_steps
 
     @property
     def kept(self) -> Any:
@@ -55,33 +58,12 @@ class StreamMemory:
         Raises:
             ValueError: no room is left; nothing is taken in then.
         """
-        before = np.where(begins, 0, self._ages)
+        before = np.where(begins, 0, self.ages)
         # With other rows, one in which nothing is played continues beyond the end of its episode.
         played = before < self._max_steps if len(x) > 1 else None
         actions = np.asarray(self.stream.step(x, played, reset=begins))
-        self._ages = before + 1
+        self.ages = before + 1
         return actions
-
-    def record(self) -> Record:
-        """What is stored of the only row, besides the state."""
-        return {}
-
-    def ages_of(self, record: Record, length: int) -> list[int]:
-        """Steps in the state of the only row, by the record of an episode of ``length`` steps.
-
-        Raises:
-            ValueError: the record cannot be of such an episode.
-        """
-        return [length]
-
-    def restore(self, record: Record, length: int) -> None:
-        """Resumes an episode of ``length`` steps, or changes nothing.
-
-        Raises:
-            ValueError: the record cannot be of such an episode.
-        """
-        self._ages = np.array(self.ages_of(record, length))
-        self.stream.num_steps = length
 
 
 class RestartMemory(StreamMemory):
@@ -91,50 +73,36 @@ class RestartMemory(StreamMemory):
     conditions on half a context to a whole one, at the cost of two steps each.
     """
 
+    remembered = ("ages", "last_steps")
+
     def __init__(self, run: Run, num_rows: int) -> None:
         self._context, self._clock = run.config.fit.context, run.config.model.clock
         super().__init__(run, num_rows, self._context)
-        self._last = np.zeros(
+        self.last_steps = np.zeros(
             (num_rows, self._context // 2, *run.model.observation_shape), np.float32
         )
 
     @property
     def kept(self) -> Any:
         """The model's state, and the last half of a context."""
-        return self.stream.state, self._last
+        return self.stream.state, self.last_steps
 
     def decide(self, x: Numbers, begins: Rows) -> Numbers:
         """See ``StreamMemory``."""
-        half = self._last.shape[1]
-        full = ~begins & (self._ages == self._context)
+        half = self.last_steps.shape[1]
+        full = ~begins & (self.ages == self._context)
         if full.any():
             self.stream.reset(full)
-            again = begin_context(self._last, self._clock)
+            again = begin_context(self.last_steps, self._clock)
             mask = np.repeat(full[:, None], half, axis=1)
             self.stream.prefill(again, mask, chunk_size=half)
-        before = np.where(begins, 0, np.where(full, half, self._ages))
-        self._last = np.concatenate([self._last[:, 1:], x[:, None]], axis=1)
+        before = np.where(begins, 0, np.where(full, half, self.ages))
+        self.last_steps = np.concatenate([self.last_steps[:, 1:], x[:, None]], axis=1)
         if self._clock == "context":
             x = x.copy()
             x[:, 0] = before
-        self._ages = before + 1
+        self.ages = before + 1
         return np.asarray(self.stream.step(x, reset=begins))
-
-    def record(self) -> Record:
-        """The last half of a context."""
-        return {"age": self._ages[0], "last_steps": self._last}
-
-    def ages_of(self, record: Record, length: int) -> list[int]:
-        """Steps since the last reset."""
-        age = int(record["age"])
-        if age > min(length, self._context) or (length and not age):
-            raise ValueError(f"{age} steps cannot be what is seen of an episode of {length}")
-        return [age]
-
-    def restore(self, record: Record, length: int) -> None:
-        """See ``StreamMemory``."""
-        super().restore(record, length)
-        self._last = record["last_steps"]
 
 
 class WindowMemory:

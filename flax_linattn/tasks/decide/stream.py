@@ -89,6 +89,10 @@ class DecideStream(Streaming):
         )
         self._memory, self._target = memory, target
         self.agent = DecisionAgent(problem, memory, 1, target)
+        self.remembered = (
+            *("agent.steps", "agent.returns_to_go", "agent.last_actions"),
+            *(f"agent.memory.{name}" for name in memory.remembered),
+        )
         self._drawn: deque[np.ndarray] = deque(maxlen=DRAWN)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Seen | None]:
@@ -144,30 +148,13 @@ class DecideStream(Streaming):
         self._drawn.append(action)
         return np.asarray(action)
 
-    def record(self) -> Record:
-        """Where in the episode it is, what is asked for, the last action, and the memory's own."""
-        return {
-            "length": np.array(self._length),
-            "asked": np.asarray(self.agent.returns_to_go, np.float64),
-            "last": np.asarray(self.agent.last_actions, np.float32),
-            **self._memory.record(),
-        }
-
-    def restore(self, record: Record) -> None:
-        """Resumes after the last step."""
-        length, last = int(record["length"]), record["last"]
-        if length > record["num_steps"]:
-            raise ValueError(f"an episode of {length} steps is longer than the stream")
-        if np.abs(last).max() > 1:
-            raise ValueError(f"expected the last action in -1 ... 1, got {last}")
-        self._memory.restore(record, length)
-        self.agent.steps, self.agent.returns_to_go = np.array([length]), record["asked"]
-        self.agent.last_actions = last
+    def resume(self) -> None:
+        """The figure begins anew."""
         self._drawn.clear()
 
     def ages(self, record: Record) -> Sequence[int]:
         """Steps that the state holds."""
-        return self._memory.ages_of(record, int(record["length"]))
+        return [int(record["agent.memory.ages"][0])]
 
     def end(self) -> str | None:
         """What of the return is left."""
@@ -184,6 +171,7 @@ class DecideStream(Streaming):
 
     def _restart(self) -> None:
         self._stream.reset()
+        self._memory.ages = np.zeros_like(self._memory.ages)
         self.agent = DecisionAgent(self._run.problem, self._memory, 1, self._target)
         self._drawn.clear()
 
@@ -204,16 +192,6 @@ def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Seen | N
     """Reads a step a line: the reward of the action before, or an empty cell, and the observation.
 
     A first line may name the columns, in this order.
-
-    Args:
-        lines: as of ``tasks.lines.Rows``.
-        observation_dim: S.
-
-    Yields:
-        Steps; None for a blank line, which ends an episode.
-
-    Raises:
-        ValueError: a line holds something else.
 
     Example:
         >>> for seen in parse_steps([",0.5,1", "-2,0.25,1"], 2):

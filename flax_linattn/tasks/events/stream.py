@@ -24,7 +24,7 @@ from flax_linattn.tasks.events.figures import draw_intensity
 from flax_linattn.tasks.events.next_event import Seen, tell
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Streaming, full_streams_explained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +110,8 @@ class EventsStream(Streaming):
         ValueError: the model cannot stream, or an option is out of range.
     """
 
+    remembered = ("_length", "_origin", "_last", "log_likelihood", "num_foreseen")
+
     def __init__(self, run: Run, options: EventsStreamOptions) -> None:
         if not run.model.streams:
             raise OptionError(
@@ -151,7 +153,10 @@ class EventsStream(Streaming):
             tell, run.model.num_components, run.model.spread, self._shares, max(1, self._marks)
         )
         self._seen: deque[Seen] = deque(maxlen=DRAWN)
-        self._origin: float | None = None
+        model = run.model
+        outputs = np.zeros(3 * model.num_components + model.num_marks, np.float32)
+        self._last = Seen(0.0, outputs, np.zeros(model.backbone.observation_shape, np.float32))
+        self._origin = 0.0
         self._length = 0
         self.log_likelihood, self.num_foreseen = 0.0, 0
 
@@ -214,7 +219,7 @@ class EventsStream(Streaming):
         return found
 
     def _take_in(self, time: float, mark: int, gap: float) -> None:
-        if self._origin is None:
+        if not self._stream.num_steps:
             self._origin = time
         x = observations(
             np.array([time]), np.array([mark]), np.array([gap]), self._origin, self._run.problem
@@ -223,7 +228,8 @@ class EventsStream(Streaming):
             outputs = np.asarray(self._stream.step(x))[0]
         if np.isnan(outputs).any():
             raise ValueError("the model's outputs are NaN: its numbers overflow.")
-        self._seen.append(Seen(time, outputs, x[0]))
+        self._last = Seen(time, outputs, x[0])
+        self._seen.append(self._last)
 
     def _said(
         self, seen: Seen, log_gap: float = 0.0, mark: int = 0, within: float = 0.0
@@ -293,40 +299,11 @@ class EventsStream(Streaming):
             gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.problem.scale
             return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.marks)
 
-    def record(self) -> Record:
-        """The last event, what the model said after it, and the likelihood so far."""
-        model = self._run.model
-        last = self._seen[-1] if self._seen else None
-        outputs = np.zeros(3 * model.num_components + model.num_marks, np.float32)
-        observation = np.zeros(model.backbone.observation_shape, np.float32)
-        if last is not None:
-            outputs, observation = last.outputs.astype(np.float32), last.observation
-        return {
-            "length": np.array(self._length),
-            "origin": np.array(self._origin or 0.0),
-            "last": np.array(0.0 if last is None else last.time),
-            "outputs": outputs,
-            "observation": observation,
-            "log_likelihood": np.array(self.log_likelihood),
-            "num_foreseen": np.array(self.num_foreseen),
-        }
-
-    def restore(self, record: Record) -> None:
-        """Resumes after the last event."""
-        length, foreseen = int(record["length"]), int(record["num_foreseen"])
-        if max(foreseen, length) > record["num_steps"]:
-            raise ValueError(f"{foreseen} events cannot have been foreseen, or {length} taken in")
+    def resume(self) -> None:
+        """The figure begins with the last event."""
         self._seen.clear()
-        if length:
-            self._seen.append(Seen(float(record["last"]), record["outputs"], record["observation"]))
-        self._origin = float(record["origin"]) if length else None
-        self._length = self._stream.num_steps = length
-        self.log_likelihood, self.num_foreseen = float(record["log_likelihood"]), foreseen
-
-    def ages(self, record: Record) -> Sequence[int]:
-        """Events of the sequence, and its begin where that is known."""
-        length = int(record["length"])
-        return [length + (length > 0 and self._begin is not None)]
+        if self._stream.num_steps:
+            self._seen.append(self._last)
 
     @property
     def num_unlisted(self) -> int:
@@ -355,7 +332,7 @@ class EventsStream(Streaming):
     def _restart(self) -> None:
         self._stream.reset()
         self._seen.clear()
-        self._origin, self._length = None, 0
+        self._length = 0
 
     def _shown(self, time: float) -> str:
         return date_of(time) if self._run.problem.dates else str(float(time)).removesuffix(".0")

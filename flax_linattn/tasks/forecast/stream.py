@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ class ForecastStream(Streaming):
     Raises:
         ValueError: the run's model cannot stream, or the context is out of range.
     """
+
+    remembered = ("_last_values", "_time_utc", "_at_last")
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
         run = _of_series(run, series)
@@ -231,27 +233,29 @@ class ForecastStream(Streaming):
         window = (observed, None, self._forecast)
         draw_windows([window], self._problem.target_names, path, [title], levels)
 
-    def record(self) -> Record:
-        """The last value of each channel, when it came, and how many rows had that time."""
-        return {
-            "last": self._last_values,
-            "time": _encode_time(self._time),
-            "at_last": np.array(self._at_last),
-        }
+    @property
+    def _time_utc(self) -> tuple[NDArray[np.datetime64], int]:
+        """The last time in UTC, or without a zone, and its nanoseconds; NaT = none."""
+        if self._time is None:
+            return np.array("NaT", "M8[us]"), 0
+        return np.array(self._time.to_datetime64(), "M8[us]"), self._time.nanosecond
 
-    def restore(self, record: Record) -> None:
-        """Resumes after that time."""
-        at_last, time = int(record["at_last"]), None
-        if at_last > record["num_steps"]:
-            raise ValueError(f"expected at_last as the rows of the last time, got {at_last}")
-        if at_last:
-            time = self._in_zone(_decode_time(record["time"], self._problem.time_zone))
-        self._last_values, self._time, self._restored_time = record["last"], time, time
-        self._at_last, self._num_asked = at_last, 0
+    @_time_utc.setter
+    def _time_utc(self, value: tuple[NDArray[np.datetime64], int]) -> None:
+        time, zone = pd.Timestamp(value[0][()]), self._problem.time_zone
+        if value[1]:
+            time += pd.Timedelta(value[1], "ns")
+        if zone is not None:
+            time = time.tz_localize("UTC").tz_convert(zone)
+        self._time = None if time is pd.NaT else time
+
+    def resume(self) -> None:
+        """The last row may come again."""
+        self._restored_time, self._num_asked = self._time, 0
 
     def ages(self, record: Record) -> Sequence[int]:
         """Of both streams."""
-        return self._ages(int(record["num_steps"]))
+        return self._ages(record["num_steps"])
 
     @property
     def last_time(self) -> pd.Timestamp | None:
@@ -366,28 +370,6 @@ class ForecastStream(Streaming):
                 'the time, name its column time, or give JSON objects a "time".'
             )
         return pd.DatetimeIndex([time])
-
-
-def _encode_time(time: pd.Timestamp | None) -> NDArray[np.int64]:
-    """The day, counted from year 1, and the nanoseconds since its midnight, in UTC; 0 for None."""
-    if time is None:
-        return np.zeros(2, np.int64)
-    utc = time if time.tz is None else time.tz_convert("UTC")
-    seconds = 3600 * utc.hour + 60 * utc.minute + utc.second
-    return np.array(
-        [utc.toordinal(), 10**9 * seconds + 1000 * utc.microsecond + utc.nanosecond], np.int64
-    )
-
-
-def _decode_time(record: NDArray[np.int64], zone: str | None) -> pd.Timestamp:
-    day, nanoseconds = map(int, record)
-    if nanoseconds >= 86_400 * 10**9:
-        raise ValueError(f"expected time as a day and its nanoseconds, got {record.tolist()}")
-    micro, nano = divmod(nanoseconds, 1000)
-    time = pd.Timestamp(datetime.fromordinal(day) + timedelta(microseconds=micro))
-    if nano:
-        time += pd.Timedelta(nano, "ns")
-    return time if zone is None else time.tz_localize("UTC").tz_convert(zone)
 
 
 def _of_series(run: Run, name: str) -> Run:

@@ -262,7 +262,7 @@ def forecast_after(
     if stop < length:
         raise OptionError(
             f"{series.name} has {stop} rows, expected at least {length}, which a forecast sees; "
-            "give more of them.",
+            "give more of them, or stream new rows alone by a state that has seen the others.",
             "test_file",
         )
     index = rows_after(run, series)

@@ -7,16 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import at_least, shown
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
 from flax_linattn.tasks.symbols.options import SymbolsData
-
-NONE = -1
-"""A guess that there is none of yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +51,9 @@ class SymbolsStream(Streaming):
             raise ValueError("the run cannot stream: its mechanism has no causal form.")
         self._first = 1 if data.recalls else data.context
         self._questions = Questions(data, run.problem.num_tokens) if data.recalls else None
+        self.remembered = ("_guess", "_right", "_guesses")
+        if self._questions is not None:
+            self.remembered += ("_questions.step", "_questions.kept")
         length = data.context if max_length is None else max_length
         super().__init__(
             run,
@@ -62,7 +61,9 @@ class SymbolsStream(Streaming):
             ["step", "prediction", "right", "guesses"],
             max_length=length,
         )
-        self._guess, self._right, self._guesses = NONE, 0, 0
+        self._guess = 0
+        """The symbol that is expected next, plus 1; 0 = none."""
+        self._right = self._guesses = 0
 
     def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
         """Reads a symbol a line; None where a new sequence begins."""
@@ -72,7 +73,7 @@ class SymbolsStream(Streaming):
         """Step within the sequence, next symbol, and how many of how many guesses were right."""
         if observation is None:
             self._stream.reset()
-            self._guess = NONE
+            self._guess = 0
             if self._questions is not None:
                 self._questions.reset()
             self.num_breaks += 1
@@ -84,10 +85,10 @@ class SymbolsStream(Streaming):
         self.num_steps += 1
         step, said = self._stream.num_steps, int(scores.argmax())
         if self._questions is None:
-            if self._guess != NONE:
-                self._count(self._guess == observation)
-            self._guess = said if step >= self._first else NONE
-            return self._cells(step, self._guess)
+            if self._guess:
+                self._count(self._guess - 1 == observation)
+            self._guess = said + 1 if step >= self._first else 0
+            return self._cells(step, said if self._guess else "")
         answer = self._questions.answer(observation)
         if answer is not None:
             self._count(said == answer)
@@ -97,37 +98,12 @@ class SymbolsStream(Streaming):
         self._guesses += 1
         self._right += right
 
-    def _cells(self, step: int, guess: int) -> Sequence[Any]:
-        return [step, "" if guess == NONE else guess, self._right, self._guesses]
-
-    def record(self) -> Record:
-        """The step within the sequence, the last guess or what answers stand in, and the counts."""
-        counts = {
-            "step": self._stream.num_steps,
-            "next": self._guess - NONE,
-            "right": self._right,
-            "guesses": self._guesses,
-        }
-        record = {name: np.array(count) for name, count in counts.items()}
-        return record if self._questions is None else {**record, "kept": self._questions.record()}
-
-    def restore(self, record: Record) -> None:
-        """Resumes within the sequence."""
-        step, guess, right, guesses = (
-            int(record[name]) for name in ("step", "next", "right", "guesses")
-        )
-        if right > guesses or guess > self._run.problem.num_tokens:
-            raise ValueError(
-                f"{right} of {guesses} guesses cannot be right, or {guess} be the next"
-            )
-        if self._questions is not None:
-            self._questions.restore(step, record["kept"])
-        self._stream.num_steps = step
-        self._guess, self._right, self._guesses = guess + NONE, right, guesses
+    def _cells(self, step: int, guess: int | str) -> Sequence[Any]:
+        return [step, guess, self._right, self._guesses]
 
     def ages(self, record: Record) -> Sequence[int]:
         """The step within the sequence; of a window no more than it holds."""
-        step = int(record["step"])
+        (step,) = super().ages(record)
         return [step if self._run.config.data.recalls else min(step, self._run.config.data.context)]
 
     def end(self) -> str | None:
@@ -139,13 +115,6 @@ class SymbolsStream(Streaming):
 
 def parse_symbols(lines: Iterable[str], num_tokens: int) -> Iterator[int | None]:
     """Reads a symbol a line; None where a blank line begins a new sequence.
-
-    Args:
-        lines: as of ``tasks.lines.Rows``.
-        num_tokens: different symbols.
-
-    Raises:
-        ValueError: a line holds something else.
 
     Example:
         >>> list(parse_symbols(["3", "", "0"], 4))
@@ -185,72 +154,41 @@ class Questions:
         self._last = num_tokens - 1
         """The largest token; of induction the trigger."""
         half = options.context // 2
-        self._most = {"recall": 2 * options.num_pairs, "copying": half, "induction": 2}
+        sizes = {"recall": 2 * options.num_pairs, "copying": half, "induction": 2}
+        self.kept = np.zeros(sizes.get(options.rules, 1), np.int64)
+        """What answers are made of: the pairs; the first half; the trigger and the symbol after it,
+        each plus 1, 0 = none yet; the parity of the bits."""
         self.reset()
 
     def reset(self) -> None:
         """A new sequence begins."""
-        self._step = 0
-        self._kept: list[int] = []
-        """What answers are made of: the pairs; the first half; the trigger and what stood behind
-        it; the parity of the bits."""
+        self.step = 0
+        self.kept[:] = 0
 
     def answer(self, symbol: int) -> int | None:
         """Takes in a symbol; the right answer to what it asks, None where it asks nothing."""
-        self._step += 1
+        self.step += 1
         match self._rules:
+            case "recall" | "copying" if self.step <= len(self.kept):
+                self.kept[self.step - 1] = symbol
+                return None
             case "recall":
-                return self._value(symbol)
+                pairs = dict(zip(*self.kept.reshape(-1, 2).T.tolist(), strict=True))
+                return pairs.get(symbol) if symbol else None  # 0 is filler
             case "copying":
-                return self._copied(symbol)
+                place = self.step - 1 - len(self.kept)
+                return int(self.kept[place]) if place < len(self.kept) else None
             case "induction":
-                return self._behind(symbol)
-        self._kept = [symbol ^ sum(self._kept)]
-        return self._kept[0]
+                return self._after_trigger(symbol)
+        self.kept ^= symbol
+        return int(self.kept[0])
 
-    def _value(self, symbol: int) -> int | None:
-        if self._step <= self._most["recall"]:
-            self._kept.append(symbol)
-            return None
-        pairs = dict(zip(self._kept[::2], self._kept[1::2], strict=True))
-        return pairs.get(symbol) if symbol else None  # 0 is filler
-
-    def _copied(self, symbol: int) -> int | None:
-        place = self._step - 1 - self._most["copying"]
-        if place < 0:
-            self._kept.append(symbol)
-            return None
-        return self._kept[place] if place < len(self._kept) else None
-
-    def _behind(self, symbol: int) -> int | None:
-        if len(self._kept) == 1 or (not self._kept and symbol == self._last):
-            self._kept.append(symbol)
-            return None
-        return self._kept[1] if symbol == self._last else None
-
-    def record(self) -> NDArray[np.int64]:
-        """What answers are made of, each symbol plus 1, and 0 in the places without one."""
-        record = np.zeros(self._most.get(self._rules, 1), np.int64)
-        record[: len(self._kept)] = np.array(self._kept, np.int64) + 1
-        return record
-
-    def restore(self, step: int, record: NDArray[np.int64]) -> None:
-        """Resumes within a sequence of ``step`` symbols so far.
-
-        Raises:
-            ValueError: that many symbols leave no such record.
-        """
-        count = int(np.count_nonzero(record))
-        kept = [int(symbol) - 1 for symbol in record[:count]]
-        most = min(step, len(record))
-        fits = record[:count].all() and all(symbol <= self._last for symbol in kept)
-        if self._rules == "induction":
-            fits = fits and count <= most and kept[:1] in ([], [self._last])
-        else:
-            fits = fits and count == most
-        if not fits:
-            raise ValueError(
-                f"expected what {step} symbols of {self._rules} leave to answer from, got "
-                f"{shown(record.tolist())}"
-            )
-        self._step, self._kept = step, kept
+    def _after_trigger(self, symbol: int) -> int | None:
+        trigger, after = self.kept.tolist()
+        if not trigger:
+            self.kept[0] = symbol + 1 if symbol == self._last else 0
+        elif not after:
+            self.kept[1] = symbol + 1
+        elif symbol == self._last:
+            return int(after) - 1
+        return None

@@ -15,7 +15,6 @@ from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +49,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         ValueError: the model cannot stream, or an option is out of range.
     """
 
+    remembered = ("_last",)
     advice = "a causal embedding"
     remedy: ClassVar[Mapping[str, Any]] = {"embedding": "causal"}
 
@@ -107,15 +107,6 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         (scaled,) = problem.standardizer.apply([values], problem.channels)
         return scaled.astype(np.float32)
 
-    def record(self) -> Record:
-        """The last value of each channel, and the step within the sequence."""
-        return {"last": self._last, **super().record()}
-
-    def restore(self, record: Record) -> None:
-        """Resumes within the sequence."""
-        super().restore(record)
-        self._last = record["last"]
-
 
 def parse_observations(
     lines: Iterable[str], channels: tuple[str, ...]
@@ -124,15 +115,7 @@ def parse_observations(
 
     "?", "NaN", "NA" and "null" are missing values. There are no headers.
 
-    Args:
-        lines: as of ``tasks.lines.Rows``.
-        channels: of the run.
-
-    Yields:
-        float64 [channels], NaN = missing; None for a blank line, where a new sequence begins.
-
-    Raises:
-        ValueError: a line holds something else.
+    Yields float64 [channels], NaN = missing; None for a blank line, where a new sequence begins.
 
     Example:
         >>> found = parse_observations(["1, 2", "", "3 ?"], ("x", "y"))
