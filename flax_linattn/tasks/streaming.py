@@ -102,6 +102,10 @@ class Streaming(abc.ABC):
         names = ("num_steps", "num_breaks", "_stream.num_steps", *self.remembered)
         return {name: attrgetter(name)(self) for name in names}
 
+    def is_possible(self, record: Record) -> bool:
+        """Whether a record's numbers, counts from 0 on and finite, can be those of one stream."""
+        return True
+
     def resume(self) -> None:  # noqa: B027  (most have nothing to do)
         """Prepares what is not in the record, after the record was restored."""
 
@@ -247,6 +251,8 @@ class Streaming(abc.ABC):
                     f"expected a state after {shown(ages)} observations, got one after "
                     f"{shown((-(-taken // tokens)).tolist())}"
                 )
+        if not self.is_possible(record):
+            raise ValueError("its counts and last values contradict each other")
 
 
 def _restored(old: Any, array: NDArray[Any]) -> Any:

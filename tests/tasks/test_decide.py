@@ -589,6 +589,8 @@ def test_a_stream_goes_on_in_the_midst_of_an_episode(swings, tmp_path):
         ({"agent.memory.ages": 10**18}, "expected at least 1000"),
         ({"agent.memory.ages": 4 + 2**32, "num_steps": 4 + 2**32}, None),
         ({"num_steps": 3}, "expected at least 4 observations, got 3"),
+        ({"agent.steps": 5}, "contradict each other"),
+        ({"agent.last_actions": 1.5}, "contradict each other"),
         ({"agent.returns_to_go": np.inf}, "expected returns_to_go as finite numbers"),
     ],
 )

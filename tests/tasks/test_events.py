@@ -574,6 +574,7 @@ def two_lines(tied_run, tmp_path_factory):
         ({"_origin": math.inf}, "expected origin as finite numbers"),
         ({"_last": math.inf}, "expected last as finite numbers"),
         ({"log_likelihood": math.inf}, "expected log_likelihood as finite numbers"),
+        ({"num_foreseen": 3}, "contradict each other"),
         ({"num_foreseen": -1}, "expected num_foreseen as whole numbers from 0 on"),
     ],
 )

@@ -151,6 +151,9 @@ RECORDS = {
     "fewer rows": ({"num_breaks": -3}, "expected num_breaks as whole numbers from 0 on"),
     "a last of infinity": ({"last": np.inf}, "expected (last|last_values|returns_to_go) as finite"),
     "a last of NaN": ({"last": np.nan}, "holds NaN in record"),
+    "more rows of the time": ({"_at_last": 6}, "contradict each other"),
+    "no row of the time": ({"_at_last": 0}, "contradict each other"),
+    "nanoseconds of more than one microsecond": ({"_time_utc": 1000}, "contradict each other"),
     "rows of the time below 0": ({"_at_last": -1}, "expected at_last as whole numbers from 0 on"),
 }
 
@@ -160,7 +163,7 @@ def test_a_record_that_no_stream_has_is_refused(name, saved, case, tmp_path):
     stream, path = saved
     values, message = RECORDS[case]
     values = {LAST[name] if key == "last" else key: value for key, value in values.items()}
-    if "_at_last" in values and name != "forecast":
+    if {"_at_last", "_time_utc"} & {*values} and name != "forecast":
         pytest.skip("the stream has no times")
     if "more num_steps" in case and name != "forecast":
         pytest.skip("the state says nothing of sequences before")

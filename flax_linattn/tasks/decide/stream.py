@@ -148,6 +148,13 @@ class DecideStream(Streaming):
         self._drawn.append(action)
         return np.asarray(action)
 
+    def is_possible(self, record: Record) -> bool:
+        """An episode no longer than the stream, and a scaled action."""
+        return bool(
+            record["agent.steps"].max() <= record["num_steps"]
+            and np.abs(record["agent.last_actions"]).max() <= 1
+        )
+
     def resume(self) -> None:
         """The figure begins anew."""
         self._drawn.clear()

@@ -24,7 +24,7 @@ from flax_linattn.tasks.events.figures import draw_intensity
 from flax_linattn.tasks.events.next_event import Seen, tell
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,6 +298,10 @@ class EventsStream(Streaming):
         with np.errstate(over="ignore"):  # a time beyond all numbers is as good as any
             gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.problem.scale
             return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.marks)
+
+    def is_possible(self, record: Record) -> bool:
+        """No more events than observations."""
+        return max(record["_length"], record["num_foreseen"]) <= int(record["num_steps"])
 
     def resume(self) -> None:
         """The figure begins with the last event."""

@@ -23,6 +23,9 @@ from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming
 
+_FIRST, _LAST = np.datetime64("0001-01-02", "us"), np.datetime64("9999-12-30", "us")
+"""Within a day, which a time zone may add, the first and the last time of the calendar."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ForecastStreamOptions:
@@ -248,6 +251,15 @@ class ForecastStream(Streaming):
         if zone is not None:
             time = time.tz_localize("UTC").tz_convert(zone)
         self._time = None if time is pd.NaT else time
+
+    def is_possible(self, record: Record) -> bool:
+        """Rows of the last time where there is one, which is in the years of the calendar."""
+        (time, nanoseconds), rows = record["_time_utc"], record["_at_last"]
+        if np.isnat(time):
+            return rows == 0
+        return (
+            bool(_FIRST < time < _LAST) and nanoseconds < 1000 and 0 < rows <= record["num_steps"]
+        )
 
     def resume(self) -> None:
         """The last row may come again."""

@@ -101,6 +101,13 @@ class SymbolsStream(Streaming):
     def _cells(self, step: int, guess: int | str) -> Sequence[Any]:
         return [step, guess, self._right, self._guesses]
 
+    def is_possible(self, record: Record) -> bool:
+        """Right guesses among the guesses, and no symbols that the run does not have."""
+        symbols = np.append(record.get("_questions.kept", 0), record["_guess"])
+        return record["_right"] <= record["_guesses"] and bool(
+            (symbols <= self._run.problem.num_tokens).all()
+        )
+
     def ages(self, record: Record) -> Sequence[int]:
         """The step within the sequence; of a window no more than it holds."""
         (step,) = super().ages(record)
