@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,18 @@ _CHUNK = 256
 """Files that are read before they are decoded."""
 
 
+class Decoded(NamedTuple):
+    """Images of one shape.
+
+    Attributes:
+        pixels: uint8 ``[N, H, W, C]``.
+        notes: What was done to them.
+    """
+
+    pixels: NDArray[np.uint8]
+    notes: tuple[str, ...]
+
+
 def is_image(name: str) -> bool:
     """Whether a file of this name is an image.
 
@@ -92,8 +104,8 @@ def _check_size(tree: FileTree, num_images: int, height: int, width: int, channe
 
 def decode_images(
     tree: FileTree, names: Sequence[str], size: int | None, mode: Literal["RGB", "L"] = "RGB"
-) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-    """Reads image files, several at once: pixels uint8 [N, H, W, C], and notes on them.
+) -> Decoded:
+    """Reads image files, several at once.
 
     Photos are turned upright where EXIF metadata say how the camera was held, as every viewer does
     (torchvision does not). With ``size`` the shorter side is resized to it (bicubic) and the middle
@@ -139,7 +151,7 @@ def decode_images(
             pixels[rows[name]] = image.reshape(height, width, channels)
     if pixels is None:
         raise ValueError("expected the names of images to decode, got none; check the data set")
-    return pixels, tuple(_notes(names, kinds, num_turned, mode))
+    return Decoded(pixels, tuple(_notes(names, kinds, num_turned, mode)))
 
 
 def _notes(names: Sequence[str], kinds: Counter[str], num_turned: int, mode: str) -> Iterator[str]:
