@@ -196,6 +196,10 @@ class LineReader:
         )
 
     def _not_decoded(self, byte: int) -> DataFormatError:
+        with open_uncompressed(self.path) as file:
+            wide = self._file.encoding.startswith("utf-16")
+            if not wide and b"\0" in file.read(1024):  # an image, an archive
+                return self.error("text", "a binary file", "give a table, or export it as CSV")
         return self.error(
             f"text in {self._file.encoding.upper()}",
             f"the byte 0x{byte:02x}",

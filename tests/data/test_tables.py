@@ -90,6 +90,9 @@ def test_text_of_another_encoding_is_refused(tmp_path, text, line):
     path.write_bytes("date,v\n1,2\n".encode("utf-16")[:-1])
     with pytest.raises(DataFormatError, match=r":\d: expected text in UTF-16"):
         data.load_series(path)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    with pytest.raises(DataFormatError, match=r"toy\.csv:1: expected text, got a binary file"):
+        data.load_series(path)
 
 
 @given(
