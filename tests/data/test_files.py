@@ -22,6 +22,7 @@ WRITERS = {"a.txt": bytes, "a.txt.gz": gzip.compress, "a.txt.xz": lzma.compress}
         ("a.csv", TEXT.encode("utf-16")),
         ("a.csv", b"\xef\xbb\xbf" * 2 + TEXT.encode()),  # as some editors put another one first
     ],
+    ids=["plain", "gzip", "xz", "gzip by its content", "utf-16", "two byte-order marks"],
 )
 def test_lines_are_the_same_in_any_form(tmp_path, name, content):
     path = tmp_path / name
