@@ -151,7 +151,9 @@ def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
     """Whether a column numbers the rows, by integers that are neither dates nor since 1970."""
     first = _text(column.iloc[0])
     is_dated = dialect.time(first) is not None or epoch_unit(first)
-    return not is_dated and _match(column, r"[+-]?\d{1,18}")
+    if is_dated or _match(column, r"[12]\d{3}(0[1-9]|1[0-2])"):  # a year and a month
+        return False
+    return _match(column, r"[+-]?\d{1,18}")
 
 
 def _match(column: pd.Series, pattern: str) -> bool:

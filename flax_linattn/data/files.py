@@ -6,7 +6,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -196,10 +196,11 @@ class LineReader:
         )
 
     def _not_decoded(self, byte: int) -> DataFormatError:
-        with open_uncompressed(self.path) as file:
-            wide = self._file.encoding.startswith("utf-16")
-            if not wide and b"\0" in file.read(1024):  # an image, an archive
-                return self.error("text", "a binary file", "give a table, or export it as CSV")
+        head = b""
+        with suppress(*STREAM_DAMAGE), open_uncompressed(self.path) as file:
+            head = file.read(1024)
+        if b"\0" in head and not self._file.encoding.startswith("utf-16"):  # an image, an archive
+            return self.error("text", "a binary file", "give a table, or export it as CSV")
         return self.error(
             f"text in {self._file.encoding.upper()}",
             f"the byte 0x{byte:02x}",

@@ -86,11 +86,13 @@ def _read_frame(
     frame: pd.DataFrame, channels: Sequence[str] | None, options: FrameOptions, name: str
 ) -> History:
     """Reads a frame with ``data.from_frame``, and remembers which labels its columns had."""
-    ids, time, dialect = None, None, options.dialect
+    ids, time, dialect, id_column = None, None, options.dialect, options.id
     if frame.index.nlevels > 1:
         ids = frame.index.droplevel(-1)
         frame = frame.set_axis(frame.index.get_level_values(-1))
     else:
+        if frame.index.name == options.id and options.id not in frame.columns:
+            frame = frame.reset_index()  # an older form of Nixtla's frames
         if options.id in frame.columns:
             ids = pd.Index(frame[options.id])
             frame = frame.drop(columns=options.id)
@@ -109,10 +111,12 @@ def _read_frame(
         if keys.unique().map(lambda key: str(key).strip()).nunique() < len(ids.unique()):
             raise ValueError(f"{name}: expected ids of series that differ as text; rename some.")
         plain, categories = _encode(plain, keys, options.categories, name)
-        plain.insert(0, options.id, keys)
+        while id_column in plain.columns:  # of values, beside the ids of an index
+            id_column += "_"
+        plain.insert(0, id_column, keys)
     read: Any = data.from_frame(
         plain,
-        id_column=None if ids is None else options.id,
+        id_column=None if ids is None else id_column,
         channels=channels,
         times=options.times,
         resample=options.resample,

@@ -81,7 +81,7 @@ def load_state(
 
     Args:
         path: the file.
-        like: a state of the same structure; its NumPy arrays are read as such, with their dtype.
+        like: a state of the same structure; its NumPy arrays are read as such, read-only.
         check: refuses facts of something else, before the arrays are compared.
         allow_nan: as in ``save_state``.
 

@@ -625,3 +625,13 @@ def test_integers_are_times(tmp_path, first, name):
     assert data.from_frame(one, time_column=name).index.equals(found[0].index)
     with pytest.raises(DataFormatError, match=r"got 3 of 5 that do not follow .* id_column="):
         data.from_frame(panel.drop(columns="unique_id"), time_column=name)
+
+
+def test_a_year_and_a_month_in_digits_are_no_numbers_of_rows(tmp_path):
+    months = pd.date_range("2016-01", periods=30, freq="MS")
+    path = write(tmp_path, "date,v\n" + "".join(f"{month:%Y%m},1\n" for month in months))
+    with pytest.raises(DataFormatError, match=r"toy\.csv:2: .* got '201601'") as error:
+        data.load_series(path)
+    assert "date_format" in error.value.options
+    series = data.load_series(path, dialect=Dialect(date_format="%Y%m"))
+    assert series.freq == "MS" and series.index.equals(months)

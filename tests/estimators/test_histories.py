@@ -231,3 +231,18 @@ def test_times_with_a_zone_are_in_utc():
 def test_what_is_no_time(time):
     with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):
         as_time(time)
+
+
+def test_ids_in_the_index_and_columns_of_their_names():
+    ids = pd.Index(["a"] * 4 + ["b"] * 4, name="unique_id")
+    frame = pd.DataFrame({"ds": [*WHEN, *WHEN], "y": np.arange(8.0)}, ids)
+    found = as_history(frame)
+    assert [one.name for one in found.series] == ["a", "b"]
+    assert found.series[1].values.ravel().tolist() == [4, 5, 6, 7]
+    index = pd.MultiIndex.from_product([["a", "b"], WHEN], names=["store", "day"])
+    panel = pd.DataFrame({"store": np.arange(8.0), "unique_id": 1.0}, index)
+    found = as_history(panel)
+    assert [one.name for one in found.series] == ["a", "b"]
+    assert found.series[0].channels == ("store", "unique_id")
+    again = as_history(panel, found.series[0].channels, found.options)
+    assert again.series[1].values[:, 0].tolist() == [4, 5, 6, 7]

@@ -575,6 +575,7 @@ def two_lines(tied_run, tmp_path_factory):
         ({"_last": math.inf}, "expected last as finite numbers"),
         ({"log_likelihood": math.inf}, "expected log_likelihood as finite numbers"),
         ({"num_foreseen": 3}, "contradict each other"),
+        ({"_length": 1}, "contradict each other"),
         ({"num_foreseen": -1}, "expected num_foreseen as whole numbers from 0 on"),
     ],
 )

@@ -50,6 +50,8 @@ def test_the_first_column_year_holds_years():
     assert [row.time for row in rows] == [datetime(1961, 1, 1), datetime(1962, 1, 1)]
     named = RowLines(("a",), dialect=Dialect(time_column="Year"))
     assert read_lines(named.parse, ["a,Year", "2,1962"])[0].time == datetime(1962, 1, 1)
+    (row,) = read_lines(RowLines(("a",), zoned=False).parse, ["ds,a", "1850,2"])  # of years
+    assert row.time == datetime(1850, 1, 1)
     (row,) = read_lines(RowLines(("year",)).parse, ["year", "1961"])
     assert row.time is None and row.values.tolist() == [1961]
     with pytest.raises(ValueError, match=r"standard input:2: .* in the column Year, got '19x'"):

@@ -47,8 +47,18 @@ def read_event_table(
     table = read_table(path, header=True, texts=[*columns.values()])
     texts = {what: _column(table, what, name) for what, name in columns.items()}
     count = len(table.frame)
-    line = np.arange(1, count + 1) if table.lines is None else table.lines
-    rows = EventRows(path, texts["sequence"] or [""] * count, np.zeros(0), texts["mark"], line)
+    if not count:
+        raise EventFileError(
+            f"{path}: expected rows of events after the header, got none", "check the path"
+        )
+    rows = EventRows(
+        path,
+        texts["sequence"] or [""] * count,
+        np.zeros(0),
+        texts["mark"],
+        table.lines,
+        place=lambda row: f"{path}, row {row} (counting from 0)",
+    )
     for what in ("mark", "sequence"):
         cells = texts[what] or []
         if "" in cells:

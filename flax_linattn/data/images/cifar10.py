@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,8 @@ _PIXELS = 3 * SIDE * SIDE
 _RECORD = 1 + _PIXELS
 _OFFICIAL = {"train": 50_000, "test": 10_000}
 MAX_PICKLE_SIZE = 2**26
-"""Bytes of a pickle, about twice those of an official one: each may become an object."""
+"""Bytes of a pickle, about twice those of an official one: each may become a small object, and
+they are the most that its texts give when they are encoded, be it one text very often."""
 
 
 def has_cifar10(tree: FileTree) -> bool:
@@ -178,11 +180,14 @@ class _Array:
 
     values: NDArray[np.uint8] | None = None
 
+    def __init__(self, encode: Callable[[str], bytes]) -> None:
+        self._encode = encode
+
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, content = state
         if not isinstance(dtype, _Dtype) or dtype.code != "u1":
             raise ValueError("an array of something else than u1")
-        content = content.encode("latin1") if isinstance(content, str) else content
+        content = self._encode(content) if isinstance(content, str) else content
         order: Any = "F" if is_fortran else "C"
         self.values = np.frombuffer(content, np.uint8).reshape(shape, order=order)
 
@@ -203,6 +208,16 @@ class _Unpickler(_PythonUnpickler):
         pickle.TUPLE3[0]: lambda self: self.load_short_list(3),
     }
     del dispatch[pickle.BYTEARRAY8[0]]  # which is allocated before it is read
+    for code in (pickle.EMPTY_SET, pickle.FROZENSET, pickle.ADDITEMS):
+        del dispatch[code[0]]  # sets, which take the most memory for a byte of a file
+    encoded = 0
+
+    def encode(self, text: str) -> bytes:
+        """The bytes of a text that Python 2 wrote."""
+        self.encoded += len(text)
+        if self.encoded > MAX_PICKLE_SIZE:
+            raise ValueError(f"texts of more than {MAX_PICKLE_SIZE:,} characters")
+        return text.encode("latin1")
 
     def load_short_list(self, length: int) -> None:
         self.stack[-length:] = [self.stack[-length:]]
@@ -210,11 +225,11 @@ class _Unpickler(_PythonUnpickler):
     def find_class(self, module: str, name: str) -> Any:
         """What stands for a name; a new object each time, since a pickle may set its attributes."""
         known: dict[tuple[str, str], Any] = {
-            ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
-            ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
+            ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(self.encode),
+            ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(self.encode),
             ("numpy", "ndarray"): None,  # only passed on
             ("numpy", "dtype"): lambda code, *_: _Dtype(code),
-            ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # bytes for Python 2
+            ("_codecs", "encode"): lambda text, _: self.encode(text),  # bytes for Python 2
         }
         if (module, name) not in known:
             raise ValueError(f"the name {shown(f'{module} {name}', 80)}")

@@ -45,6 +45,10 @@ class StreamMemory:
         """What is stored of the steps so far: arrays of B rows."""
         return self.stream.state
 
+    def can_hold(self, age: int, steps: int) -> bool:
+        """Whether the state of a row may hold ``age`` steps after ``steps`` of its episode."""
+        return age == steps
+
     def decide(self, x: Numbers, begins: Rows) -> Numbers:
         """Takes in a step of each row.
 
@@ -81,6 +85,10 @@ class RestartMemory(StreamMemory):
         self.last_steps = np.zeros(
             (num_rows, self._context // 2, *run.model.observation_shape), np.float32
         )
+
+    def can_hold(self, age: int, steps: int) -> bool:
+        """See ``StreamMemory``."""
+        return age <= min(steps, self._context) and (age == 0) == (steps == 0)
 
     @property
     def kept(self) -> Any:

@@ -150,8 +150,10 @@ class DecideStream(Streaming):
 
     def is_possible(self, record: Record) -> bool:
         """An episode no longer than the stream, and a scaled action."""
+        steps = int(record["agent.steps"][0])
         return bool(
-            record["agent.steps"].max() <= record["num_steps"]
+            steps <= record["num_steps"]
+            and self._memory.can_hold(int(record["agent.memory.ages"][0]), steps)
             and np.abs(record["agent.last_actions"]).max() <= 1
         )
 

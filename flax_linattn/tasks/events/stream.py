@@ -301,7 +301,9 @@ class EventsStream(Streaming):
 
     def is_possible(self, record: Record) -> bool:
         """No more events than observations."""
-        return max(record["_length"], record["num_foreseen"]) <= int(record["num_steps"])
+        taken = int(record["_stream.num_steps"])
+        length = taken - (taken > 0 and self._begin is not None)
+        return record["_length"] == length and record["num_foreseen"] <= int(record["num_steps"])
 
     def resume(self) -> None:
         """The figure begins with the last event."""

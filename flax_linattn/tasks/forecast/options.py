@@ -41,34 +41,38 @@ class ForecastData(Options):
     Attributes:
         csv: a table with a row a time, times in the first column or none (.csv, .txt, .tsf; .gz and
             .xz too; .parquet, .feather, .xlsx); default the embedded ETTh1.
-        header: whether the first line names the columns; "auto" looks at it.
+        header: whether the first line holds the names of the columns; "auto" infers it from the
+            line.
         id_column: of a table with the rows of several series, the column that names the series of
             each row. One model learns from all. Default: unique_id where the table has the columns
             unique_id and ds, as of Nixtla's libraries.
         global_model: whether each column of a table, or series of a .tsf file, is a series of its
             own, with its own times and scale. One model learns from all.
-        times: of rows whose time repeats or does not follow, "report" tells, and takes them in
-            order, but not where they are more than half; "irregular" does that, too; "strict"
-            refuses a repeated one.
+        times: how to treat duplicate or irregular timestamps: "report" warns and keeps the rows in
+            order, but fails if more than half are irregular; "irregular" accepts any spacing;
+            "strict" refuses duplicates.
         freq: frequency of the rows as pandas writes it: 15min, h, D, B (business days), W-SUN, MS
             or ME (month starts or ends), QE-DEC, bh (business hours); M@30 is the 30th of each
             month. Times to forecast continue by it. Default: inferred from the times.
-        resample: means within intervals of this frequency, such as 15min, 1h, 1d, 1w or MS; default
-            the rows as they are.
-        dialect: how a table is written.
-        channels: the columns to read, separated by commas; default all.
-        targets: those of them to forecast; default all.
-        known_future: columns whose values are known for the horizon, such as prices or holidays,
-            separated by commas: the patch model reads them there, and does not forecast them.
-        known_calendar: what of the times of the steps to forecast the patch model reads, separated
-            by commas, such as hour,weekday: minute, hour, weekday, day (of the month), day of year,
-            week or month. It is computed from the times of the rows, which need no column of it.
-        split: training, validation and test, in the order of time: shares of all rows or numbers of
-            rows. Default that which is customary for a file of this name, else 0.7/0.1/0.2.
-        input_length: context length: number of past rows that a forecast is made from. 0 chooses it
-            among multiples of the season, by the error of the ridge on the validation rows.
-        horizon: rows to forecast.
-        calendar: whether the model sees hour, weekday and the like, where rows have times.
+        resample: frequency to resample to by the mean, such as 15min, 1h, 1d, 1w or MS; default: no
+            resampling.
+        dialect: separators, decimal mark, times, missing values and encoding of a table.
+        channels: the columns to read, separated by commas; default: all.
+        targets: channels to forecast, separated by commas; default: all channels, or y of a table
+            with the columns unique_id and ds.
+        known_future: known future covariates: columns whose values are known over the horizon, such
+            as prices or holidays, separated by commas. The patch model reads these columns and does
+            not forecast them.
+        known_calendar: time features of the horizon that the patch model reads, separated by
+            commas, such as hour,weekday: minute, hour, weekday, day (of the month), day of year,
+            week or month. They are computed from the timestamps.
+        split: training, validation and test sets in the order of time, as fractions or numbers of
+            rows. Default: the customary split of a file of this name, else 0.7/0.1/0.2.
+        input_length: context length: number of past rows the model receives. 0 selects a multiple
+            of the season by the error of the ridge on the validation rows.
+        horizon: forecast horizon, in rows.
+        calendar: whether the model receives time features such as hour and weekday, if rows have
+            timestamps.
         stride: rows from one training window to the next: 1 takes all windows, 0 as many as fit
             into the time limit. Validation and test take all windows.
         season: rows of a season; 0 infers it from the frequency: a day of rows closer than a day, a
@@ -122,33 +126,33 @@ class ForecastModel(ModelOptions):
     """The forecaster.
 
     Attributes:
-        layers: of the decoder, or of the encoder where there are both.
+        layers: architecture of the decoder (of the encoder for the model "encoder-decoder").
         model: "decoder" forecasts after every observation, and streams; "encoder-decoder" is
             Time-Series-Library's transformer; "patch" sees each channel by itself, in patches, and
             streams.
-        normalize: whether each input is normalised by its own mean and standard deviation.
-        label_length: rows that the decoder of the encoder-decoder sees.
-        causal: whether the encoder of the encoder-decoder sees only the past.
+        normalize: whether each input is normalized by its own mean and standard deviation.
+        label_length: number of past rows that the decoder of the encoder-decoder receives.
+        causal: whether the encoder of the encoder-decoder uses causal attention.
         num_decoder_layers: blocks of the decoder of the encoder-decoder.
         positions: most observations of a window that the decoder learns to forecast from, or the
             patch model, which forecasts from the ends of patches.
         absolute_positions: whether either is told how many observations, or patches, came before.
             In a stream that is never begun anew it has learned none of those beyond a window.
         patch_length: rows of a patch; 0 = an eighth of the context, but at least 16.
-        tell_missing: whether the model is told which values are missing, if any is in the training
-            rows; else it sees the last known ones as if they were true.
+        tell_missing: whether the model receives indicators of missing values, if the training rows
+            have any; otherwise missing values are only filled forward.
         linear_path: whether the patch model has a linear map of the window beside the attention.
-        ridge: whether that map is the ridge of the training rows, fitted in seconds. Training
-            leaves it as it is, and the validation rows choose how much of what the attention
-            learned is added to it, perhaps nothing.
-        ridge_maps: whether all channels share that map ("shared"), or each has its own ("channel").
-            "chosen" takes the one with the smaller error on the validation rows.
-        channel_mechanism: a mechanism by which each channel of the patch model looks at all others
-            that are forecast, such as softmax; default none: it sees each by itself.
-        quantiles: levels to forecast beside the mean, separated by commas, such as
-            0.025,0.1,0.5,0.9,0.975; default none.
-        conformal: whether the quantiles, where there are any, are corrected by their errors on the
-            validation rows.
+        ridge: whether the linear map is a ridge regression, fitted on the training rows and then
+            fixed. The validation rows set the weight, possibly zero, of what the attention adds to
+            it.
+        ridge_maps: whether channels share one ridge map ("shared") or each has its own ("channel");
+            "chosen" selects the one with the smaller error on the validation rows.
+        channel_mechanism: mechanism of cross-channel attention in the patch model, such as softmax;
+            default: none, channels are independent.
+        quantiles: quantile levels to forecast in addition to the mean, separated by commas, such as
+            0.025,0.1,0.5,0.9,0.975; default: none.
+        conformal: whether quantile forecasts are calibrated on the validation rows (conformal
+            prediction).
     """
 
     layers: Layers = FORECASTER_LAYERS

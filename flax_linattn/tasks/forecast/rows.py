@@ -139,7 +139,7 @@ class RowLines(CellLines):
         if len(texts) == 2:
             date, clock = texts
             time = join_date_and_clock(date, clock, self._dialect, after=self._last)
-        elif names[0].lower() == "year" and _YEAR.fullmatch(text.strip()):
+        elif self._is_year(names[0], text):
             time = datetime(int(text), 1, 1)
         else:
             found = self._dialect.time(text, after=self._last)
@@ -161,6 +161,13 @@ class RowLines(CellLines):
             self._check_shown(time, text)
             self._last = time
         return time
+
+    def _is_year(self, name: str, text: str) -> bool:
+        """Whether a cell holds a year: not of a run without times, whose rows are numbered."""
+        if self._dialect.time_unit != "none" or self._dialect.date_format:
+            return False
+        dated = self._zoned is not None or name.lower() == "year"
+        return dated and _YEAR.fullmatch(text.strip()) is not None
 
     def _check_shown(self, time: datetime, text: str) -> None:
         """Refuses a local time that clocks skip: a way through UTC changes it."""

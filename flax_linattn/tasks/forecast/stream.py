@@ -23,8 +23,10 @@ from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming
 
-_FIRST, _LAST = np.datetime64("0001-01-02", "us"), np.datetime64("9999-12-30", "us")
+_CALENDAR = np.array(["0001-01-02", "9999-12-30"], "M8[us]")
 """Within a day, which a time zone may add, the first and the last time of the calendar."""
+_NANOSECONDS = np.array(["1677-09-23", "2262-04-10"], "M8[us]")
+"""Likewise of those that pandas counts in nanoseconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,9 +259,9 @@ class ForecastStream(Streaming):
         (time, nanoseconds), rows = record["_time_utc"], record["_at_last"]
         if np.isnat(time):
             return rows == 0
-        return (
-            bool(_FIRST < time < _LAST) and nanoseconds < 1000 and 0 < rows <= record["num_steps"]
-        )
+        first, last = _NANOSECONDS if nanoseconds else _CALENDAR
+        in_calendar = bool(first < time < last) and nanoseconds < 1000
+        return in_calendar and 0 < rows <= record["num_steps"]
 
     def resume(self) -> None:
         """The last row may come again."""

@@ -104,8 +104,11 @@ class SymbolsStream(Streaming):
     def is_possible(self, record: Record) -> bool:
         """Right guesses among the guesses, and no symbols that the run does not have."""
         symbols = np.append(record.get("_questions.kept", 0), record["_guess"])
-        return record["_right"] <= record["_guesses"] and bool(
-            (symbols <= self._run.problem.num_tokens).all()
+        step = record["_stream.num_steps"]
+        return (
+            record["_right"] <= record["_guesses"]
+            and record.get("_questions.step", step) == step
+            and bool((symbols <= self._run.problem.num_tokens).all())
         )
 
     def ages(self, record: Record) -> Sequence[int]:

@@ -209,3 +209,17 @@ def test_a_batch_of_the_official_size(bounded, monkeypatch):
     monkeypatch.setattr(cifar10, "MAX_PICKLE_SIZE", len(content) - 1)
     with pytest.raises(DataFormatError, match=r"31,\d\d\d,\d\d\d bytes, more than 31,"):
         read_pickle("a", content)
+
+
+@pytest.mark.parametrize("how", ["encoded", "a set"])
+def test_one_text_does_not_become_many(how, bounded):
+    """By references to it, or by objects that take much memory for a byte of the file."""
+    if how == "a set":
+        content = b"\x80\x04(" + pickle.EMPTY_SET * 1000 + b"t."
+    else:
+        text = b"X" + (2**20).to_bytes(4, "little") + b"a" * 2**20
+        name = b"c_codecs\nencode\nq\x00X\x06\0\0\0latin1q\x01"
+        content = b"\x80\x02(" + name + text + b"q\x02" + b"h\x00h\x02h\x01\x86R" * 100 + b"t."
+    message = r"more than 67,108,864|another kind of file .143."
+    with bounded(), pytest.raises(DataFormatError, match=message):
+        read_pickle("a", content)
