@@ -112,12 +112,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 67_050,
-    "files of the package": 370,
-    "files of fewer than 60 lines in the package": 52,
-    "lines of tasks": 16_880,
-    "lines of data": 14_720,
-    "lines of tests": 49_330,
+    "lines of the package": 62_900,
+    "files of the package": 346,
+    "files of fewer than 60 lines in the package": 47,
+    "lines of tasks": 15_200,
+    "lines of data": 13_190,
+    "lines of tests": 48_850,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
