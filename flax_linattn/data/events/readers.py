@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from datetime import tzinfo
 from pathlib import Path
@@ -156,7 +157,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
         raise OptionError(
             f"mark and sequence must be different, got {mark!r} for both.", "mark", "sequence"
         )
-    cells: list[list[str]] = []
+    cells: tuple[list[str], ...] = ([], [], [], [])
     line: list[int] = []
     header: bool | None = None
     with LineReader(path) as reader:
@@ -185,14 +186,15 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
                     shown(text),
                     MEND,
                 )
-            cells.append(row)
+            for column, cell in zip(cells, row, strict=False):
+                column.append(sys.intern(cell))  # ids and labels repeat in millions of rows
             line.append(reader.line)
-        if not cells:
+        if not line:
             raise reader.error(
                 "rows of events after the header", "none", "check that this is the right file"
             )
-    texts = dict(zip(_JODIE, map(list, zip(*cells, strict=True)), strict=False))
-    rows = EventRows(path, texts[sequence], np.zeros(0), texts[mark], np.array(line))
+    texts = dict(zip(_JODIE, cells, strict=True))
+    rows = EventRows(path, texts[sequence], np.zeros(0), texts[mark], np.array(line), in_order=True)
     for name in (sequence, mark):
         for place, cell in enumerate(texts[name]):
             if not (cell.isascii() and cell.isdigit()) and (not cell or _is_float(cell)):

@@ -54,6 +54,8 @@ class EventRows:
         begin: Of each sequence, in the order of their first rows, float64 [N], NaN if not known.
         end: Likewise.
         dates: Whether the times are seconds since 1970 UTC.
+        in_order: Whether the times of the whole file must be in order, and not those of each
+            sequence alone: one that is not was damaged, or joined from several.
         advice: What to do where times go backwards.
         options: Names of the options that this advice is about.
     """
@@ -69,6 +71,7 @@ class EventRows:
     begin: NDArray[np.float64] | None = None
     end: NDArray[np.float64] | None = None
     dates: bool = False
+    in_order: bool = False
     advice: str = "sort the events of each sequence by time"
     options: tuple[str, ...] = ()
 
@@ -110,6 +113,14 @@ class EventRows:
         def sequence(row: int) -> str:
             return f"sequence {shown(keys[owner[row]]) if self.named else owner[row]}"
 
+        if self.in_order and not sort and (falls := np.diff(self.time) < 0).any():
+            row = int(np.argmax(falls)) + 1
+            raise EventFileError(
+                f"{self.where(row)}: expected rows in the order of their times, from "
+                f"{shown_time(self.time[row - 1])} on, got {shown_time(self.time[row])}",
+                self.advice,
+                *self.options,
+            )
         back = np.flatnonzero((np.diff(time) < 0) & (np.diff(owner) == 0))
         if back.size:
             row = int(back[0]) + 1
