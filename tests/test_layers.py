@@ -112,11 +112,11 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 62_900,
+    "lines of the package": 62_910,
     "files of the package": 346,
     "files of fewer than 60 lines in the package": 47,
     "lines of tasks": 15_200,
-    "lines of data": 13_190,
+    "lines of data": 13_200,
     "lines of tests": 48_850,
     "methods of Task": 13,
 }
