@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, shown
-from flax_linattn.data.cells import TIME, BadCellError
+from flax_linattn.data.cells import TIME, YEAR, BadCellError
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, printed
 from flax_linattn.data.regular import MOST_IRREGULAR, TimesPolicy
@@ -126,7 +126,7 @@ def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, 
     since = [i for i in named if epoch_unit(cells[i])]
     if since:
         return (since[0],)
-    if not (table.has_header and names[first] == "year" and _are_years(frame.iloc[:, first])):
+    if not (table.has_header and names[first] == "year" and _match(frame.iloc[:, first], YEAR)):
         return ()
     years = frame.iloc[:, first].astype(float)
     groups = years.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
@@ -142,16 +142,11 @@ def _is_time(cell: str, dialect: Dialect) -> bool:
     return dialect.time(cell) is not None and numeric == (dialect.time_unit != "none")
 
 
-def _are_years(column: pd.Series) -> bool:
-    """Whether a column holds years of four digits."""
-    return _match(column, r"[12]\d{3}")
-
-
 def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
     """Whether a column numbers the rows, by integers that are neither dates nor since 1970."""
     first = _text(column.iloc[0])
     is_dated = dialect.time(first) is not None or epoch_unit(first)
-    if is_dated or _match(column, r"[12]\d{3}(0[1-9]|1[0-2])"):  # a year and a month
+    if is_dated or _match(column, YEAR + "(0[1-9]|1[0-2])"):  # a year and a month
         return False
     return _match(column, r"[+-]?\d{1,18}")
 
@@ -191,7 +186,7 @@ def read_times(
         if column.dtype.kind in "iuf" and dialect.time_unit == "none":
             column = column.map(_text, na_action="ignore")
         if not dialect.date_format and dialect.time_unit == "none":
-            if _are_years(column):
+            if _match(column, YEAR):
                 column = column.map(_text) + "-01-01"
             elif _are_numbered(column, dialect):
                 return pd.Index(column.map(_text).astype(np.int64), name=frame.index.name)

@@ -173,6 +173,16 @@ class TimeSeries:
         columns = [column_of[name] for name in channels]
         return replace(self, values=self.values[:, columns], channels=tuple(channels))
 
+    def take(self, rows: slice) -> TimeSeries:
+        """The series of some rows in their order, with their places in the file.
+
+        Example:
+            >>> TimeSeries("a", np.arange(4.0)[:, None], ("x",)).take(slice(2, 4)).values.tolist()
+            [[2.0], [3.0]]
+        """
+        lines = None if self.lines is None else self.lines[rows]
+        return replace(self, values=self.values[rows], index=self.index[rows], lines=lines)
+
     def fill_forward(self, initial: NDArray | None = None) -> TimeSeries:
         """Replaces missing values by the channel's last known one.
 

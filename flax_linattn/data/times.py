@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import OptionError, shown
 from flax_linattn.data.cells import parse_time
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.time_index import as_zone
@@ -28,21 +28,19 @@ _EXPECTED = {"none": "a time such as 2016-07-01 00:00:00", "s": "seconds since 1
              "ns": "nanoseconds since 1970"}  # fmt: skip
 
 
-class BadTimeError(ValueError):
+class BadTimeError(OptionError):
     """A row has no time, or one that does not go with those of other rows.
 
     Attributes:
         row: Which one, from 0.
         expected: What should be there.
         found: What is there.
-        advice: What to do about it.
-        options: Names of the options that the advice is about.
+        advice: What to do about it; ``options`` are those that it is about.
     """
 
     def __init__(self, row: int, expected: str, found: str, advice: str, *options: str) -> None:
-        super().__init__(f"expected {expected}, got {found}; {advice}")
+        super().__init__(f"expected {expected}, got {found}; {advice}", *options)
         self.row, self.expected, self.found, self.advice = row, expected, found, advice
-        self.options = options
 
 
 def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.PeriodIndex:

@@ -32,7 +32,12 @@ from flax_linattn.tasks.forecast.panel import (
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
-from flax_linattn.tasks.forecast.windows import forecast_each, horizon_notes, rows_after
+from flax_linattn.tasks.forecast.windows import (
+    forecast_each,
+    horizon_notes,
+    num_observed,
+    rows_after,
+)
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
@@ -343,9 +348,7 @@ def _row_notes(
     found = []
     for one in series:
         if targets is not None:
-            observed = ~np.isnan(one.values[:, list(targets)]).all(axis=1)
-            stop = int(np.flatnonzero(observed)[-1]) + 1
-            one = dataclasses.replace(one, values=one.values[:stop], index=one.index[:stop])
+            one = one.take(slice(num_observed(one, targets)))
         found.append((one.name, row_notes(one)))
     return name_notes(found)
 

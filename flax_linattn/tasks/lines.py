@@ -20,7 +20,6 @@ from flax_linattn.data.cells import BadCellError, is_comment, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, LineReader
 from flax_linattn.data.tables import BINARY_SUFFIXES
-from flax_linattn.data.times import BadTimeError
 
 COMMA = Dialect(separator=",")
 """The dialect of lines whose cells are separated by commas."""
@@ -88,8 +87,6 @@ class Rows:
             raise
         except OptionError as error:
             raise OptionError(f"{self.place}: {error}", *error.options, **error.values) from error
-        except BadTimeError as error:
-            raise OptionError(f"{self.place}: {error}", *error.options) from error
         except ValueError as error:
             raise ValueError(f"{self.place}: {error}") from error
 

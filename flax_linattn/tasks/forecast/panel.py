@@ -170,15 +170,13 @@ def _check_windows(
     most = range(MAX_ROWS_PER_WINDOW * (length + horizon))
     total = bisect.bisect_left(most, True, key=fits)
     enough = f" ({total} rows in all)" if total < len(most) else ""
-    longest = str(source.csv or one.name)
-    if len(series) > 1:
-        longest = f"{source.csv}, whose longest series {one.name}" if source.csv else one.name
+    whose = f", whose longest series {one.name}" if source.csv and len(series) > 1 else ""
     missing = length + horizon - rows
     raise TooFewRowsError(
-        f"{longest} has {one.num_steps} rows, of which split={source.split} makes "
-        f"{len(split[which])} {PARTS[which]} rows; expected at least {len(split[which]) + missing} "
-        f"for input_length={length} and horizon={horizon}{enough}; give more rows, a smaller "
-        "horizon or input_length, or another split.",
+        f"{source.csv or one.name}{whose} has {one.num_steps} rows, of which split={source.split} "
+        f"makes {len(split[which])} {PARTS[which]} rows; expected at least "
+        f"{len(split[which]) + missing} for input_length={length} and horizon={horizon}{enough}; "
+        "give more rows, a smaller horizon or input_length, or another split.",
         "horizon",
         "input_length",
         "split",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
-from flax_linattn.data.cells import TIME
+from flax_linattn.data.cells import TIME, YEAR
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.times import join_date_and_clock
@@ -136,21 +136,21 @@ class RowLines(CellLines):
         text = " ".join(texts)
         if not names or (cells.is_json and not text.strip()):
             return None
+        time: datetime | None
         if len(texts) == 2:
             date, clock = texts
             time = join_date_and_clock(date, clock, self._dialect, after=self._last)
         elif self._is_year(names[0], text):
             time = datetime(int(text), 1, 1)
         else:
-            found = self._dialect.time(text, after=self._last)
-            if found is None and self._zoned is None and _INTEGER.fullmatch(text.strip()):
+            time = self._dialect.time(text, after=self._last)
+            if time is None and self._zoned is None and _INTEGER.fullmatch(text.strip()):
                 return None  # of a run without times, whose rows are numbered
-            if found is None:
+            if time is None:
                 raise ValueError(
                     f"expected a time such as {_TIMES[self._dialect.time_unit]} in the column "
                     f"{names[0]}, got {shown(text)}."
                 )
-            time = found
         if self._zoned is not None and (time.tzinfo is not None) != self._zoned:
             kinds = ("with its offset from UTC", "without an offset from UTC")
             expected, _ = kinds if self._zoned else kinds[::-1]
@@ -184,6 +184,6 @@ class RowLines(CellLines):
 
 
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
-_YEAR = re.compile(r"[12]\d{3}", re.ASCII)
+_YEAR = re.compile(YEAR, re.ASCII)
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
 _TIMES |= {"us": "1467331200000000", "ns": "1467331200000000000"}

@@ -288,15 +288,10 @@ def forecast_after(
 def context_notes(run: Run, series: data.TimeSeries) -> list[str]:
     """Notes on the rows that the forecast after a series is made from, and on those it is for."""
     problem, options = run.problem, run.config.data
-    observed, horizon = series, series.values[:0]
-    if problem.known_future:
-        observed = _observed(problem, series, options.horizon)
-        horizon = series.values[observed.num_steps :][: options.horizon]
-    rows = slice(max(observed.num_steps - options.input_length, 0), observed.num_steps)
-    lines = None if series.lines is None else series.lines[rows]
-    context = dataclasses.replace(
-        series, values=series.values[rows], index=series.index[rows], lines=lines
-    )
+    observed = _observed(problem, series, options.horizon) if problem.known_future else series
+    stop = observed.num_steps
+    context = series.take(slice(max(stop - options.input_length, 0), stop))
+    horizon = series.values[stop:][: options.horizon]
     missing = [
         problem.channels[which]
         for which in problem.known_future
@@ -315,10 +310,15 @@ def horizon_notes(missing: Mapping[str, Sequence[str]], of_panel: bool = False) 
     ]
 
 
+def num_observed(series: data.TimeSeries, targets: Sequence[int]) -> int:
+    """Rows up to the last one with a value of a target."""
+    observed = ~np.isnan(series.values[:, list(targets)]).all(axis=1)
+    return int(np.flatnonzero(observed)[-1]) + 1 if observed.any() else 0
+
+
 def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
     """The rows before the horizon, whose rows hold known future covariates alone."""
-    observed = ~np.isnan(series.values[:, list(problem.targets)]).all(axis=1)
-    stop = int(np.flatnonzero(observed)[-1]) + 1 if observed.any() else 0
+    stop = num_observed(series, problem.targets)
     if series.num_steps - stop < horizon:
         names = ", ".join(problem.channels[which] for which in problem.known_future)
         raise OptionError(
@@ -326,7 +326,7 @@ def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> d
             f"empty {', '.join(problem.target_names)}, got {series.num_steps - stop}; add them.",
             "test_file",
         )
-    return dataclasses.replace(series, values=series.values[:stop], index=series.index[:stop])
+    return series.take(slice(stop))
 
 
 def _extended(series: data.TimeSeries, index: pd.Index | None, horizon: int) -> data.TimeSeries:
