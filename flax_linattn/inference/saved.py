@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
-from flax_linattn.inference.differences import differences, layout
+from flax_linattn.inference.state_diff import differences, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
 from flax_linattn.storage import write_whole
 

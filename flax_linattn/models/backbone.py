@@ -19,7 +19,7 @@ from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.models.sequence_model import SequenceModel, check_state
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.ops.contract.checks import no_state
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import exportable
@@ -190,7 +190,7 @@ class Backbone(SequenceModel):
         if state is not None:
             check_state(state, BackboneState, len(self.blocks))
         call = call.counted(x, state)
-        key = dropout_key_of(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
+        key = resolve_dropout_key(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
         keys = split_key(key, len(self.blocks) + 1)
         h, window = self.input_embedding(
             x,

@@ -15,7 +15,7 @@ from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.head import Head, as_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.ops.contract.numerics import accumulation_dtype
@@ -164,7 +164,7 @@ class SequenceClassifier(Head):
         state: ClassifierState | None = call.state
         before = None if state is None else state.backbone
         call = call.counted(x, before)
-        key_backbone, key = split_key(dropout_key_of(self.dropout, call.dropout_key), 2)
+        key_backbone, key = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 2)
         of_backbone = call.replace(state=before, dropout_key=key_backbone)
         if self.attends_to_padding:
             of_backbone = of_backbone.replace(mask=None, positions=None)

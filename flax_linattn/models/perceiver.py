@@ -17,7 +17,7 @@ from flax_linattn.models.head import head_options
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import exportable
@@ -187,7 +187,7 @@ class PerceiverReader(SequenceModel):
             )
         state: PerceiverState | None = call.state
         call = call.counted(x, state)
-        keys = split_key(dropout_key_of(self.dropout, call.dropout_key), 3)
+        keys = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 3)
         h, window = self.input_embedding(
             x,
             positions=cast(Array, call.positions),
