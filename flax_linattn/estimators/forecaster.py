@@ -425,8 +425,8 @@ class ForecasterStream:
         Args:
             row: The channels [C] in the order of ``fit``, a mapping or pandas series of them, or a
                 number; NaN is a missing value. Known future covariates [H, F], flattened, follow.
-            time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string.
-                Not needed where the model has no calendar. It has a time zone, perhaps another one,
+            time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string, or
+                an integer if those of the series are integers. Not needed where the model has no calendar. It has a time zone, perhaps another one,
                 if the times of the series have one.
 
         Returns:

@@ -256,11 +256,11 @@ def as_future(
     return found
 
 
-def as_time(time: Any) -> datetime:
-    """The start of a datetime, ``numpy.datetime64``, pandas time or period, or string.
+def as_time(time: Any) -> datetime | int:
+    """The start of a datetime, ``numpy.datetime64``, pandas time or period, string, or integer.
 
     Returns:
-        The time in UTC if it has a zone, else without one.
+        The time in UTC if it has a zone, else without one; an integer as it is.
 
     Raises:
         ValueError: It is no time.
@@ -269,10 +269,12 @@ def as_time(time: Any) -> datetime:
         >>> as_time(np.datetime64("2016-07"))
         datetime.datetime(2016, 7, 1, 0, 0)
     """
+    if isinstance(time, int | np.integer) and not isinstance(time, bool):
+        return int(time)
     exact = time.to_timestamp() if hasattr(time, "to_timestamp") else time
     if isinstance(exact, np.datetime64):
         exact = exact.astype("M8[us]")
-    found = None if isinstance(exact, int | float | np.number) else parse_time(str(exact))
+    found = None if isinstance(exact, bool | float | np.number) else parse_time(str(exact))
     if found is None:
         raise ValueError(
             f"expected a time such as 2016-07-01 00:00:00, got {shown(time)}; give a datetime, a "

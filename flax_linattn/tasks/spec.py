@@ -124,8 +124,8 @@ class DataSpec(abc.ABC):
         return None
 
 
-def left_out_if_empty() -> Any:
-    """A field of a ``DataSpec``: a tuple that the file does not mention where it is empty.
+def left_out_if_empty(default: Any = ()) -> Any:
+    """A field of a ``DataSpec`` that its file leaves out if it is an empty tuple or None.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ def left_out_if_empty() -> Any:
         >>> Parts().to_json(), Parts(("a",)).to_json()
         ({'checksum': ''}, {'names': ['a'], 'checksum': ''})
     """
-    return dataclasses.field(default=(), metadata={LEFT_OUT: True})
+    return dataclasses.field(default=default, metadata={LEFT_OUT: True})
 
 
 class Run(NamedTuple):

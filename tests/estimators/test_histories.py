@@ -219,6 +219,10 @@ def test_times_of_many_kinds(time):
     assert as_time(time) == datetime.datetime(2024, 3, 1)
 
 
+def test_integers_stay_integers():
+    assert as_time(1949) == as_time(np.int64(1949)) == 1949
+
+
 def test_times_with_a_zone_are_in_utc():
     expected = datetime.datetime(2024, 2, 29, 23, tzinfo=datetime.UTC)
     assert as_time("2024-03-01 00:00:00+01:00") == expected
@@ -226,7 +230,7 @@ def test_times_with_a_zone_are_in_utc():
 
 
 @pytest.mark.parametrize(
-    "time", ["noon", 20240301, np.int64(20240301), pd.NaT, np.datetime64("NaT", "s")]
+    "time", ["noon", 2024.5, np.float64(2024), True, pd.NaT, np.datetime64("NaT", "s")]
 )
 def test_what_is_no_time(time):
     with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):
