@@ -125,11 +125,11 @@ def make_stream(index: pd.Index | None):
     """A stream of a run that nobody trained, on a series of this index."""
     run = states.untrained_run("forecast")
     step = None if index is None else 1
-    problem = dataclasses.replace(
-        run.problem, freq=None, time_zone=None, marks=(), integer_step=step
+    data_spec = dataclasses.replace(
+        run.data_spec, freq=None, time_zone=None, marks=(), integer_step=step
     )
     return states.make_stream(
-        run._replace(problem=problem, model=run.task.model(run.config, problem))
+        run._replace(data_spec=data_spec, model=run.task.model(run.config, data_spec))
     )
 
 

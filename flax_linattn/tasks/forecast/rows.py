@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import TIME, YEAR_COLUMN
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.series import TimeSeries
@@ -149,7 +149,7 @@ class RowLines(CellLines):
             times = [n for n in names if n.lower() == YEAR_COLUMN and n not in observed]
         if len(times) > 1:
             raise ValueError(
-                f"expected one column of times, got {listed(times)}; rename all but one."
+                f"expected one column of times, got {itemize(times)}; rename all but one."
             )
         return tuple(times)
 
@@ -167,7 +167,7 @@ class RowLines(CellLines):
             time: datetime | int = join_date_and_clock(date, clock, self._dialect, after=self._last)
         else:
             time = self._parse_time(text, names[0])
-        check_time_kind(time, self._kind, shown(text))
+        check_time_kind(time, self._kind, quote(text))
         if self._dialect.timezone and isinstance(time, datetime):
             self._check_shown(time, text)
             self._last = time
@@ -185,7 +185,7 @@ class RowLines(CellLines):
         expected = f"a time such as {_TIMES[dialect.time_unit]} in the column {name}"
         if self._kind == "integer":
             expected = f"an integer time in the column {name}, as the run's data have them"
-        raise ValueError(f"expected {expected}, got {shown(text)}.")
+        raise ValueError(f"expected {expected}, got {quote(text)}.")
 
     def _check_shown(self, time: datetime, text: str) -> None:
         """Refuses a local time that clocks skip: a way through UTC changes it."""
@@ -195,7 +195,7 @@ class RowLines(CellLines):
         except OverflowError:  # the first and the last day of the calendar
             return
         raise ValueError(
-            f"expected a time that there is once, got {shown(text)}, but clocks of "
+            f"expected a time that there is once, got {quote(text)}, but clocks of "
             f"{self._dialect.timezone} skip it; correct it, or write times with their offset from "
             "UTC."
         )
