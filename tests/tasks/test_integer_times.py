@@ -166,6 +166,6 @@ def test_rows_of_a_series_have_its_integers():
 
 def test_a_gap_of_integer_times_is_reported(tmp_path, capsys):
     train(tmp_path, table(np.delete(np.arange(FIRST, FIRST + ROWS + 1), 50)))
-    said = capsys.readouterr().out
+    said = "".join(capsys.readouterr())
     note = "rows that do not follow by the step 1: 1 (line 52, 1951 after 1949); they are taken"
     assert note in said and "from 1900 to 2020, step 1" in said
