@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import format_value
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import MEND, DataFormatError, LineReader
@@ -107,7 +107,7 @@ def _misplaced(reader: LineReader, text: str) -> DataFormatError:
     return reader.error(
         "@relation, the numeric attributes (inside one relational attribute and its @end, where "
         "multivariate), a nominal class attribute, then @data, in this order and each once",
-        shown(text),
+        format_value(text),
         "check that this is a .arff file of the UEA or UCR archive",
     )
 
@@ -118,7 +118,9 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
     name, kind = (_unquote(match[1]), match[2]) if match else ("", "")
     if name in header.names:
         raise reader.error(
-            "attributes of distinct names", f"{shown(name)} again", "remove or rename one of them"
+            "attributes of distinct names",
+            f"{format_value(name)} again",
+            "remove or rename one of them",
         )
     header.names.add(name)
     nominal = kind.startswith("{") and kind.endswith("}")
@@ -131,14 +133,16 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         labels = [_unquote(label) for label in _cells(kind[1:-1])]
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(
-                "distinct class labels, none of them empty", shown(kind), "list each label once"
+                "distinct class labels, none of them empty",
+                format_value(kind),
+                "list each label once",
             )
         header.classes = tuple(labels)
     else:
         raise reader.error(
             "an attribute 'NAME numeric', 'NAME relational' (first) or 'NAME {label,label,...}' "
             "(last, after the numeric ones)",
-            shown(text),
+            format_value(text),
             "correct the header, or fetch the file again",
         )
     return inside
@@ -171,7 +175,7 @@ def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | N
     if quote not in "'\"" or not closing:
         raise reader.error(
             "a quoted text of dimensions, a comma and a class label",
-            f"{shown(text)}" + (" without the closing quote" if quote in "'\"" else ""),
+            f"{format_value(text)}" + (" without the closing quote" if quote in "'\"" else ""),
             MEND,
         )
     rest = rest.strip()
