@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 
 from flax_linattn.annotations import fits
 from flax_linattn.checkpoint.quiet import quiet_threads
-from flax_linattn.checks import format_value
+from flax_linattn.checks import quote
 from flax_linattn.storage import write_text
 
 FOLDER = "arrays"
@@ -387,7 +387,7 @@ def read_json(file: Path) -> dict[str, Any]:
         ) from error
     if version != JSON_FORMAT:
         raise CorruptCheckpointError(
-            f"The checkpoint {file.parent} has format {format_value(version)}, this version reads "
+            f"The checkpoint {file.parent} has format {quote(version)}, this version reads "
             f"{JSON_FORMAT}. It is damaged, or needs the version of flax_linattn that wrote it."
         )
     if not whole:

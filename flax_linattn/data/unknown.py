@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Self
 
-from flax_linattn.checks import OptionError, format_names, format_value
+from flax_linattn.checks import OptionError, itemize, quote
 
 COMPARED = 1000
 """Channels among which one of a like name is looked for."""
@@ -26,6 +26,6 @@ class UnknownChannelError(OptionError):
         near = difflib.get_close_matches(str(name), channels[:COMPARED], 1)
         hint = f"did you mean {near[0]!r}?" if near else "choose among these."
         return cls(
-            f"unknown channel {format_value(name)}; {source} has {format_names(channels)}; {hint}",
+            f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}",
             "channels",
         )

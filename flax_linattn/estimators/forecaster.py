@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, format_names
+from flax_linattn.checks import OptionError, at_least, itemize
 from flax_linattn.data.cells import join_cells, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.frames import NIXTLA_ID
@@ -260,8 +260,8 @@ class Forecaster(Estimator):
         chosen = learned if levels is None else tuple(np.atleast_1d(levels).tolist())
         if not chosen or set(chosen) - set(learned):
             raise OptionError(
-                f"expected levels among the fitted ones ({format_names([*map(str, learned)])}), got "
-                f"{format_names([*map(str, chosen)]) or 'none'}; fit with other levels, such as "
+                f"expected levels among the fitted ones ({itemize([*map(str, learned)])}), got "
+                f"{itemize([*map(str, chosen)]) or 'none'}; fit with other levels, such as "
                 "options={'quantiles': '0.1,0.5,0.9'}.",
                 "quantiles",
             )
@@ -322,7 +322,7 @@ class Forecaster(Estimator):
             return None
         after = series[0].index[-1]
         raise ValueError(
-            f"expected X_future with {format_names(needed)} for the {horizon} rows after {after}, got "
+            f"expected X_future with {itemize(needed)} for the {horizon} rows after {after}, got "
             "none; pass it, or fit with the known columns in options={'known_future': ...}, '' for "
             "none."
         )

@@ -13,7 +13,7 @@ from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checkpoint.arrays import array_signature, fingerprint, named_leaves
-from flax_linattn.checks import OptionError, format_names, format_value
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config, flat_hints
 from flax_linattn.tasks.run import load_run, load_runs, read_config
@@ -132,7 +132,7 @@ class Initializer:
     def about(self) -> str:
         """The run that is continued, and its step."""
         steps = {str(step) for step in self._steps if step is not None}
-        after = f", after step {format_names(sorted(steps))}" if steps else ""
+        after = f", after step {itemize(sorted(steps))}" if steps else ""
         return f"continuing from {self._init.name}{after}"
 
     @property
@@ -222,10 +222,7 @@ class Initializer:
         changed = [
             name for name in flat_hints(type(self._config.data)) if before[name] != now[name]
         ]
-        values = [
-            f"{name}={format_value(now[name])} (was {format_value(before[name])})"
-            for name in changed
-        ]
+        values = [f"{name}={quote(now[name])} (was {quote(before[name])})" for name in changed]
         options = f"Options of the data that differ: {', '.join(values)}. " if values else ""
         return OptionError(
             f"{len(self.reinitialized)} of {count} arrays of the model do not fit those of "

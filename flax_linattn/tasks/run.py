@@ -15,7 +15,7 @@ from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checkpoint.arrays import fingerprint
-from flax_linattn.checks import OptionError, choice, format_value
+from flax_linattn.checks import OptionError, choice, quote
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
@@ -50,11 +50,11 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
     name, form = str(values.get("task")), values.get("format")
     if name not in list_tasks():
         raise ValueError(
-            f"{run_dir} is a run of task {format_value(name)}, expected one of {', '.join(list_tasks())}."
+            f"{run_dir} is a run of task {quote(name)}, expected one of {', '.join(list_tasks())}."
         )
     if form != FORMAT:
         raise ValueError(
-            f"{path} has the format {format_value(form)}, this version reads {FORMAT}; use the version "
+            f"{path} has the format {quote(form)}, this version reads {FORMAT}; use the version "
             "that made the run."
         )
     return get_task(name)
@@ -71,7 +71,7 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
         return of_run.Config.from_json(options)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{run_dir / CONFIG_FILE} does not fit this version: {format_value(error, TOLD)}"
+            f"{run_dir / CONFIG_FILE} does not fit this version: {quote(error, TOLD)}"
         ) from error
 
 
@@ -144,7 +144,7 @@ def read_data_spec(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
         data_spec.check()
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{path} does not fit this version: {format_value(error, TOLD)} Restore it from a copy, "
+            f"{path} does not fit this version: {quote(error, TOLD)} Restore it from a copy, "
             "or start a new run."
         ) from error
     return data_spec
@@ -282,7 +282,7 @@ def check_model(
     except (TypeError, OverflowError, MemoryError) as error:
         raise ValueError(
             f"no model can be made of {CONFIG_FILE} and {DATA_SPEC_FILE} in {run_dir}: "
-            f"{format_value(error, TOLD)}"
+            f"{quote(error, TOLD)}"
         ) from error
     check_same_model(shapes, run_dir)
 

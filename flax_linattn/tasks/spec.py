@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 import numpy as np
 
 from flax_linattn.annotations import annotation_origin, check_types, type_hints
-from flax_linattn.checks import OptionError, format_value
+from flax_linattn.checks import OptionError, quote
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
@@ -108,7 +108,7 @@ class DataSpec(abc.ABC):
 
     def not_continuing(self, previous: Self, name: str) -> OptionError:
         """The error that a field is not that of the data of the run to continue."""
-        before, now = (format_value(_plain(getattr(spec, name)), 200) for spec in (previous, self))
+        before, now = (quote(_plain(getattr(spec, name)), 200) for spec in (previous, self))
         return OptionError(
             f"expected data with the {name} of the run to continue ({before}), got {now}; give "
             "such data, or start a new run.",
@@ -193,7 +193,7 @@ def _read(kind: Any, values: Mapping[str, Any]) -> Any:
     hints, fields = type_hints(kind), {field.name: field for field in _fields(kind)}
     for name in values:
         if name not in fields:
-            raise ValueError(f"expected one of {', '.join(fields)}, got {format_value(name)}.")
+            raise ValueError(f"expected one of {', '.join(fields)}, got {quote(name)}.")
     for name, field in fields.items():
         nothing = field.default is field.default_factory is dataclasses.MISSING
         if nothing and name not in values:

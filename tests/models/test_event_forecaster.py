@@ -244,7 +244,7 @@ def test_phases_stay_over_many_events():
 
 def test_columns_come_apart_and_together():
     x = jnp.asarray(events())
-    columns = models.EventColumns.of(x)
+    columns = models.EventColumns.from_array(x)
     assert columns.waves.shape == (2, LENGTH, 4)
     assert_same_bits(columns.joined(), x)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import format_value
+from flax_linattn.checks import quote
 from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.events.clock import LARGEST_TIME
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
@@ -180,7 +180,7 @@ class _EventArrays:
         if wrong.any():
             first = int(np.argmax(wrong))
             place = first if flat is None else int(flat[first])
-            got = format_value(self.arrays[key].reshape(-1)[place].item())
+            got = quote(self.arrays[key].reshape(-1)[place].item())
             raise DataFormatError(
                 f"{self.place(key, place)}: expected {expected}, got {got}; {advice}"
             )

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.checks import format_value
+from flax_linattn.checks import quote
 from flax_linattn.data.events.clock import date_of, parse_bound
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
 from flax_linattn.data.files import DataFormatError
@@ -111,7 +111,7 @@ class EventRows:
             return date_of(value) if self.dates else str(float(value))
 
         def sequence(row: int) -> str:
-            return f"sequence {format_value(keys[owner[row]]) if self.named else owner[row]}"
+            return f"sequence {quote(keys[owner[row]]) if self.named else owner[row]}"
 
         if self.in_order and not sort and (falls := np.diff(self.time) < 0).any():
             row = int(np.argmax(falls)) + 1

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, check_same_length, format_names, format_value
+from flax_linattn.checks import at_least, check_same_length, itemize, quote
 
 UNMARKED = ("event",)
 """The marks of events that have none."""
@@ -85,7 +85,7 @@ class EventSequences:
             raise ValueError(f"{self.name}: expected at least one sequence of events, got none.")
         if len(set(self.mark_names)) < len(self.mark_names):
             raise ValueError(
-                f"{self.name}: expected different names of marks, got {format_names(self.mark_names)}."
+                f"{self.name}: expected different names of marks, got {itemize(self.mark_names)}."
             )
         for what, values in (("begin", self.begin), ("end", self.end), ("given", self.given)):
             if values is not None and np.shape(values) != (len(self.times),):
@@ -249,8 +249,8 @@ class EventSequences:
                 event = int(unknown[0])
                 name = self.mark_names[self.marks[sequence][event]]
                 raise ValueError(
-                    f"{self.name}: {self.place(sequence, event)}: the mark {format_value(name)} is none "
-                    f"of the marks known: {format_names(mark_names)}."
+                    f"{self.name}: {self.place(sequence, event)}: the mark {quote(name)} is none "
+                    f"of the marks known: {itemize(mark_names)}."
                 )
         return dataclasses.replace(self, marks=marks, mark_names=tuple(mark_names))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from flax_linattn.checks import format_names, format_value
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
 from flax_linattn.data.time_index import as_zone
@@ -59,7 +59,7 @@ class EventLines(CellLines):
             name = cells.texts.get(sequence)
             if own is not None and name != own:
                 raise ValueError(
-                    f"a stream is one sequence, and {format_value(name)} follows {format_value(own)} in column "
+                    f"a stream is one sequence, and {quote(name)} follows {quote(own)} in column "
                     f"{sequence!r}; give one after the other, with a blank line between them."
                 )
             own = name
@@ -71,17 +71,17 @@ class EventLines(CellLines):
             if is_number(text) and abs(value := float(text)) <= LARGEST_TIME:
                 return value
             raise ValueError(
-                f"expected a time as a finite number, at most {LARGEST_TIME:g}, got {format_value(text)}."
+                f"expected a time as a finite number, at most {LARGEST_TIME:g}, got {quote(text)}."
             )
         try:
             seconds = parse_date(text, self._zone)
         except SkippedTimeError as error:
             raise ValueError(
-                f"expected a time that there is, got {format_value(text)}: {error}."
+                f"expected a time that there is, got {quote(text)}: {error}."
             ) from None
         if seconds is None:
             raise ValueError(
-                f"expected a date such as 2016-07-01 00:00:00, as the run's are, got {format_value(text)}."
+                f"expected a date such as 2016-07-01 00:00:00, as the run's are, got {quote(text)}."
             )
         return seconds
 
@@ -90,7 +90,7 @@ class EventLines(CellLines):
             return 0
         if name not in self._marks:
             raise ValueError(
-                f"expected one of the marks of the run ({format_names([*self._marks])}), got "
-                f"{format_value(name)}."
+                f"expected one of the marks of the run ({itemize([*self._marks])}), got "
+                f"{quote(name)}."
             )
         return self._marks[name]

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Self
 
-from flax_linattn.checks import OptionError, at_least, choice, format_value
+from flax_linattn.checks import OptionError, at_least, choice, quote
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
@@ -215,7 +215,7 @@ class ForecastModel(ModelOptions):
             levels = [float(level) for level in split_cells(self.quantiles)]
         except ValueError:
             raise OptionError(
-                f"expected quantiles as levels such as 0.1,0.5,0.9, got {format_value(self.quantiles)}.",
+                f"expected quantiles as levels such as 0.1,0.5,0.9, got {quote(self.quantiles)}.",
                 "quantiles",
             ) from None
         return check_levels(levels)

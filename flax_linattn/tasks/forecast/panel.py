@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, format_names
+from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
@@ -208,7 +208,7 @@ def read_series(
         for name in channels or ():
             if name not in known:
                 raise OptionError(
-                    f"unknown series {name!r}; {source.csv} has {format_names([*known])}",
+                    f"unknown series {name!r}; {source.csv} has {itemize([*known])}",
                     "channels",
                 )
         series = tuple(known[name] for name in (known if channels is None else channels))
@@ -341,7 +341,7 @@ def _is_tsf(path: Path) -> bool:
 
 
 def _named(names: Sequence[str]) -> str:
-    return f"{len(names)} ({format_names(names, MAX_NAMES)})"
+    return f"{len(names)} ({itemize(names, MAX_NAMES)})"
 
 
 def name_notes(notes: Sequence[tuple[str, list[str]]]) -> list[str]:
@@ -383,7 +383,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         if np.nanmin(values) == np.nanmax(values)
     ]
     if still:
-        what = f"channels that never change ({format_names(still)}), of no use as targets"
+        what = f"channels that never change ({itemize(still)}), of no use as targets"
         found.append(f"{what}: {len(still)}")
     codes = find_codes(series.values[:stop])
     if codes:
@@ -394,7 +394,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         ]
         found.append(
             f"values that repeat, apart from all others: {len(codes)} "
-            f"({format_names(places, MAX_PLACES)}); say so with missing_values where one stands for a "
+            f"({itemize(places, MAX_PLACES)}); say so with missing_values where one stands for a "
             "missing value"
         )
         values = series.values.copy()
@@ -402,7 +402,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
             values[code.rows, code.channel] = np.nan
         series = dataclasses.replace(series, values=values)
     if few := _nearly_still(series, stop):
-        found.append(f"channels of one value but for a few rows ({format_names(few)}): {len(few)}")
+        found.append(f"channels of one value but for a few rows ({itemize(few)}): {len(few)}")
     flat = find_outliers(series.values[:stop])
     flattened = {tuple(place) for place in flat.tolist()}
     far = [p for p in find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
@@ -413,7 +413,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         if outliers:
             found.append(
                 f"values {what}: {len(outliers)} "
-                f"({format_names(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
+                f"({itemize(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
                 "one stands for a missing value"
             )
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, check_same_length, choice, format_names
+from flax_linattn.checks import OptionError, at_least, check_same_length, choice, itemize
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.data.time_features import CIRCLES
@@ -346,7 +346,7 @@ def _targets_of(
     if not targets or set(targets) & set(known):
         raise OptionError(
             "expected targets beside those known for the horizon, got "
-            f"{format_names([series.channels[i] for i in known])} as known; choose others.",
+            f"{itemize([series.channels[i] for i in known])} as known; choose others.",
             "targets",
             "known_future",
         )

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.checks import OptionError, format_names, format_value
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.time_index import continue_index, find_gaps, step_bounds
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, RowLines
@@ -185,7 +185,7 @@ class ForecastStream(Streaming):
         if names:
             first = names[self._known[0]]
             hint = (
-                f"A row of the stream also tells {format_names([*names.values()])} of the "
+                f"A row of the stream also tells {itemize([*names.values()])} of the "
                 f"{self._horizon} rows after it: as {first}+1 to {first}+{self._horizon}, named by "
                 "the first line, or in a JSON object a line."
             )
@@ -391,10 +391,10 @@ def _of_series(run: Run, name: str) -> Run:
     members = [member.name for member in run.data_spec.members]
     if bool(members) != bool(name):
         raise OptionError(
-            f"the run learned from {len(members)} series ({format_names(members, 5)}): name one, or a "
+            f"the run learned from {len(members)} series ({itemize(members, 5)}): name one, or a "
             "new one."
             if members
-            else f"the run learned from one series, got {format_value(name)}; leave the name out.",
+            else f"the run learned from one series, got {quote(name)}; leave the name out.",
             "series",
         )
     return run._replace(data_spec=run.data_spec.of_series(name))

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, format_names, format_value
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.catalog import SERIES, Entry
 from flax_linattn.models.layers import check_causal
 from flax_linattn.tasks.forecast.backtest import backtest
@@ -218,8 +218,8 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             near = difflib.get_close_matches(options.series, members, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             print(
-                f"# note: {format_value(options.series)} is none of the {len(members)} series of the run "
-                f"({format_names(members, 5)}{meant}). It is taken as a new one, scaled by the median of "
+                f"# note: {quote(options.series)} is none of the {len(members)} series of the run "
+                f"({itemize(members, 5)}{meant}). It is taken as a new one, scaled by the median of "
                 "their scales",
                 file=sys.stderr,
             )

@@ -16,7 +16,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, format_names
+from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.time_index import continue_index
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
@@ -238,7 +238,7 @@ def forecast_each(
     if short := short if len(short) < len(series) else []:
         note = (
             f"series with fewer than {length} rows, which a forecast sees: "
-            f"{format_names(short, MAX_NAMES)}; they are left out"
+            f"{itemize(short, MAX_NAMES)}; they are left out"
         )
     found = {}
     for place, one in enumerate(series):
@@ -307,7 +307,7 @@ def horizon_notes(missing: Mapping[str, Sequence[str]], of_panel: bool = False) 
     """Notes on known future covariates with missing values in the horizon of some series."""
     return [
         f"missing values of {name!r} in the horizon"
-        + (f" of series {format_names(series, MAX_NAMES)}" if of_panel else "")
+        + (f" of series {itemize(series, MAX_NAMES)}" if of_panel else "")
         + " repeat the last known one"
         for name, series in missing.items()
     ]

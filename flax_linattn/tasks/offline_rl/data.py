@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, format_value
+from flax_linattn.checks import OptionError, at_least, quote
 from flax_linattn.data.batching import ALL_ROWS
 from flax_linattn.data.episodes import Episodes, family_of, load_episodes, split_episodes
 from flax_linattn.data.episodes.episodes import LARGEST
@@ -112,7 +112,7 @@ class OfflineRLSpec(DataSpec):
         ):
             if not all(abs(value) <= LARGEST for value in values):
                 raise OptionError(
-                    f"{name} must be finite, in float32 too, got {format_value(values)}.", name
+                    f"{name} must be finite, in float32 too, got {quote(values)}.", name
                 )
         if len(self.observation_scale) != self.observation_dim:
             raise OptionError("an observation has a mean and a scale each.", "observation_scale")

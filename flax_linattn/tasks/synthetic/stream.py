@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flax_linattn import inference
-from flax_linattn.checks import at_least, format_value
+from flax_linattn.checks import at_least, quote
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
 from flax_linattn.tasks.synthetic.options import SyntheticData
@@ -138,7 +138,7 @@ def parse_symbols(lines: Iterable[str], num_tokens: int) -> Iterator[int | None]
             continue
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= largest):
             raise ValueError(
-                f"expected a symbol, a whole number from 0 to {largest}, got {format_value(text)}."
+                f"expected a symbol, a whole number from 0 to {largest}, got {quote(text)}."
             )
         yield int(text)
 

@@ -11,8 +11,8 @@ from flax_linattn.checks import (
     OptionError,
     at_least,
     check_same_length,
-    format_value,
     positive,
+    quote,
 )
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import flatten, some_forecast
@@ -182,7 +182,7 @@ class RenewalProcess(Process):
             if values.ndim != 1 or not np.isfinite(values).all():
                 raise OptionError(
                     f"{name} must be a finite number of each component, got "
-                    f"{format_value(values.tolist())}.",
+                    f"{quote(values.tolist())}.",
                     name,
                 )
         positive(deviations=float(self.deviations.min()))

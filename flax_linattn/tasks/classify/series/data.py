@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, check_same_length, format_names
+from flax_linattn.checks import OptionError, at_least, check_same_length, itemize
 from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
@@ -221,7 +221,7 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         ]
         if still:
             notes.append(
-                f"channels {what} of one value but for a few steps ({format_names(still)}): {len(still)}"
+                f"channels {what} of one value but for a few steps ({itemize(still)}): {len(still)}"
             )
         outliers = [
             f"{channels[channel]} {_place(part, row, channel)}"
@@ -230,7 +230,7 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         if outliers:
             notes.append(
                 f"values {what} so far out that they flatten all others of their channel: "
-                f"{len(outliers)} ({format_names(outliers, 3)}); write ? where one stands for a missing "
+                f"{len(outliers)} ({itemize(outliers, 3)}); write ? where one stands for a missing "
                 "value"
             )
     return notes

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError, at_least, choice, format_value
+from flax_linattn.checks import OptionError, at_least, choice, quote
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.images import LabelledImages
 from flax_linattn.data.images.decode import is_image
@@ -115,7 +115,7 @@ def _read_grey(line: str) -> Iterator[int]:
     for text in line.replace(",", " ").split():
         if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) < 256):
             raise ValueError(
-                f"expected grey values, whole numbers from 0 to 255, got {format_value(text)}."
+                f"expected grey values, whole numbers from 0 to 255, got {quote(text)}."
             )
         yield int(text)
 
