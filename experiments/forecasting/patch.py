@@ -112,7 +112,12 @@ def config_of(size: Size, series: str, horizon: int, **options: Any) -> Any:
     if found is None:
         return None
     # As the preset was when the table was measured: nothing is left to the data, nor to the clock.
-    fixed = {"context_length": LENGTH, "patch_length": 16, "ridge_maps": "shared", "time_limit": 0.0}
+    fixed = {
+        "context_length": LENGTH,
+        "patch_length": 16,
+        "ridge_maps": "shared",
+        "time_limit": 0.0,
+    }
     found = {**found, "stride": 1, **fixed, **OPTIONS.get(series, {})}
     return configured(
         "forecast",

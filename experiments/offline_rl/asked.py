@@ -16,10 +16,10 @@ from typing import Any
 
 from scipy import stats
 
+from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
 from experiments.offline_rl.rules import follows
 from experiments.offline_rl.trained import environments_of, timed, trained
-from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, all_of
 from flax_linattn.bench import Journal
@@ -54,7 +54,7 @@ def measure(size: Size, journal: Journal) -> None:
 def one(config: OfflineRLConfig, shares: Sequence[float]) -> dict[str, Any]:
     """A run that plays for several returns."""
     run, _ = trained(config)
-    asked = [share * run.problem.best_return for share in shares]
+    asked = [share * run.data_spec.best_return for share in shares]
     with environments_of(run) as environments:
         found = {
             act: [
@@ -64,8 +64,8 @@ def one(config: OfflineRLConfig, shares: Sequence[float]) -> dict[str, Any]:
             for act in ACTS
         }
     return {
-        "best": run.problem.best_return,
-        "mean": run.problem.mean_return,
+        "best": run.data_spec.best_return,
+        "mean": run.data_spec.mean_return,
         "asked": asked,
         **found,
     }

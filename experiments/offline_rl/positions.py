@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
 from experiments.offline_rl.trained import train_and_play
-from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal

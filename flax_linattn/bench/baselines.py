@@ -101,7 +101,7 @@ def by_name(
     return q, k, v, dict(zip(names, gates, strict=True))
 
 
-def of_inputs(
+def adapt_peers(
     spec: str, peers: Mapping[str, Callable[..., Array]]
 ) -> dict[str, Callable[..., Array]]:
     """Peers of q, k and v as functions of the ``inputs`` of a mechanism.

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.offline_rl import asked, latency, positions, problems, rules, table1
 from experiments.intervals import Interval
+from experiments.offline_rl import asked, latency, positions, problems, rules, table1
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError
 
 

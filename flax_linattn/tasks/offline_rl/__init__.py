@@ -19,6 +19,7 @@ from flax_linattn.tasks.offline_rl.options import (
 from flax_linattn.tasks.offline_rl.stream import OfflineRLStream, OfflineRLStreamOptions
 
 __all__ = [
+    "DecisionAgent",
     "OfflineRLConfig",
     "OfflineRLData",
     "OfflineRLFit",
@@ -27,6 +28,5 @@ __all__ = [
     "OfflineRLSpec",
     "OfflineRLStream",
     "OfflineRLStreamOptions",
-    "DecisionAgent",
     "make_agent",
 ]

@@ -3,8 +3,8 @@
 import statistics
 from typing import Any
 
-from experiments.offline_rl import asked, latency, positions, rules, table1
 from experiments.intervals import over_sets
+from experiments.offline_rl import asked, latency, positions, rules, table1
 from experiments.verdicts import HOLDS
 from tests.experiments.prose import Allowed, Sentence, stored
 

@@ -15,7 +15,7 @@ from flax_linattn.checks import import_extra
 from flax_linattn.control.environments import make_environments
 from flax_linattn.control.play import Agent, play
 from flax_linattn.data.episodes import Episodes
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -27,7 +27,7 @@ MAX_SIDE = 240
 """Pixels of the longer side."""
 
 
-def draw(
+def save_animation(
     make_agent: Callable[[VectorEnv], Agent],
     env_id: str,
     path: str | Path,
@@ -51,14 +51,14 @@ def draw(
         ValueError: imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
-        >>> draw(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
+        >>> save_animation(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
     """
     imageio = import_extra("imageio.v2", MISSING)
     with closing(make_environments(env_id, 1, render=True, **options)) as environments:
         frames_per_second = int(environments.metadata.get("render_fps", 30))
         every = math.ceil(frames_per_second / MAX_FRAMES_PER_SECOND)
         milliseconds = 1000 * every / frames_per_second
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             writer: Any = imageio.get_writer(file, format="GIF", duration=milliseconds, loop=0)
 
             def on_step(steps: int, episodes: int) -> None:
@@ -71,7 +71,7 @@ def draw(
                 return play(make_agent(environments), environments, [seed], on_step=on_step)
 
 
-def check_drawing(env_id: str, **options: Any) -> None:
+def check_rendering(env_id: str, **options: Any) -> None:
     """Draws one picture, to find out what is missing before hours of play.
 
     Args:
@@ -82,7 +82,7 @@ def check_drawing(env_id: str, **options: Any) -> None:
         ValueError: imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
-        >>> check_drawing("Pendulum-v1")  # doctest: +SKIP
+        >>> check_rendering("Pendulum-v1")  # doctest: +SKIP
     """
     import_extra("imageio.v2", MISSING)
     with closing(make_environments(env_id, 1, render=True, **options)) as environments:
