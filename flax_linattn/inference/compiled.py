@@ -12,7 +12,7 @@ from flax import nnx
 
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.state import check_rows, reset_rows
-from flax_linattn.inference.state_diff import differences, foreign
+from flax_linattn.inference.state_diff import diff_states, explain_mismatch
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, State
 
@@ -77,10 +77,10 @@ def step(
         mask = check_rows("mask", mask, jnp.shape(x)[0])
     if reset is not None:
         state = reset_rows(state, reset, model.init_state(1, max_length))
-    return checked(model, state, jnp.shape(x)[0], lambda: model.step(x, state, mask=mask))
+    return call_with_state(model, state, jnp.shape(x)[0], lambda: model.step(x, state, mask=mask))
 
 
-def checked(
+def call_with_state(
     model: StreamingModel,
     state: State,
     batch_size: int,
@@ -90,14 +90,14 @@ def checked(
     try:
         y, new_state = call()
     except Exception as error:
-        reason = foreign(model, state, batch_size)
+        reason = explain_mismatch(model, state, batch_size)
         if reason is None:
             raise
         raise ValueError(reason) from error
-    changed = differences(state, new_state)
+    changed = diff_states(state, new_state)
     if not changed:
         return y, new_state
-    reason = foreign(model, state, batch_size)
+    reason = explain_mismatch(model, state, batch_size)
     if reason is None and jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
         reason = (
             "this model's state grows with every step, and each would be compiled anew; "

@@ -107,14 +107,14 @@ def sample_events(
         raise ValueError(
             f"expected waited as one number a row, {x.shape[:1]}, got shape {jnp.shape(waited)}."
         )
-    drawn: SampledEvents = _draw_events(
+    drawn: SampledEvents = _sample_events(
         model, outputs, x, state, keys, waited, num_events=num_events
     )
     return drawn
 
 
 @compiled("num_events")
-def _draw_events(
+def _sample_events(
     model: EventModel,
     outputs: Array,
     x: Array,

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model
-from flax_linattn.inference.prefill import check_capacity, check_prompt, take_in
+from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_state
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Mask, State
 
@@ -162,7 +162,7 @@ def _generate(
     dtype: DTypeLike | None,
 ) -> tuple[GenerateOutput, Array]:
     batch = prompt.shape[0]
-    logits, state = take_in(
+    logits, state = prefill_state(
         model, prompt, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
     )
     if logits.ndim != 2 or not 1 <= (top_k or 1) <= logits.shape[1]:

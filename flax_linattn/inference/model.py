@@ -128,7 +128,7 @@ see flax_linattn.inference.StreamingModel.
         )
 
 
-def begin_state(
+def resolve_state(
     model: StreamingModel,
     x: Array,
     state: State | None,
@@ -148,10 +148,10 @@ def begin_state(
         return state
     if dtype is None and jnp.issubdtype(x.dtype, jnp.floating):
         dtype = x.dtype
-    return state_of_rows(model, x.shape[0], max_length, jnp.float32 if dtype is None else dtype)
+    return make_state(model, x.shape[0], max_length, jnp.float32 if dtype is None else dtype)
 
 
-def state_of_rows(
+def make_state(
     model: StreamingModel, batch_size: int, max_length: int | None, dtype: DTypeLike
 ) -> State:
     """The same, for so many rows of a dtype; what is narrower than float32 counts as that."""

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
-from flax_linattn.inference.model import StreamingModel, begin_state, check_model
+from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
 from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import check_rows
 from flax_linattn.ops.contract.state import exportable
@@ -101,7 +101,7 @@ def _unroll(
         y, state = step(model, x, state, mask=mask, reset=reset, max_length=max_length)
         return state, y
 
-    state = begin_state(model, x, state, max_length, dtype)
+    state = resolve_state(model, x, state, max_length, dtype)
     by_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (x, mask, reset))
     state, y = jax.lax.scan(body, state, by_time)
     return jnp.moveaxis(y, 0, 1), state
@@ -198,6 +198,6 @@ def _rollout(
             )
         return (following, state), y
 
-    state = begin_state(model, x, state, max_length, dtype)
+    state = resolve_state(model, x, state, max_length, dtype)
     (x, state), y = jax.lax.scan(body, (x, state), length=num_steps)
     return Rollout(jnp.moveaxis(y, 0, 1), x, state)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import quote
-from flax_linattn.inference.state_diff import differences, layout
+from flax_linattn.inference.state_diff import diff_states, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
 from flax_linattn.storage import atomic_write
 
@@ -94,25 +94,25 @@ def load_state(
             numbers are NaN, and not allowed.
     """
     names, leaves = list(layout(like)), jax.tree.leaves(like)
-    with _opened(path) as archive:
-        facts = _checked_facts(path, archive)
+    with _open_archive(path) as archive:
+        facts = _read_facts(path, archive)
         if check is not None:
             check(facts)
         stored = archive.arrays
         if len(stored) != len(leaves) or not all(map(_fits, stored, leaves)):
             found = {
                 name: jax.ShapeDtypeStruct(of.shape, of.dtype)
-                for name, of in zip(_named(names, len(stored)), stored, strict=True)
+                for name, of in zip(_leaf_names(names, len(stored)), stored, strict=True)
                 if of.dtype.kind in "biufc"
             }
             raise ValueError(
                 f"{path} holds the state of another model or of other options; give those that it "
                 "was made with, or remove it to begin anew."
-                + differences(dict(zip(names, leaves, strict=True)), found)
+                + diff_states(dict(zip(names, leaves, strict=True)), found)
             )
         arrays = []
         for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
-            with _reading(path):
+            with _readable(path):
                 array = archive.read(index).view(leaf.dtype)
             if not allow_nan and _has_nan(array):
                 raise ValueError(
@@ -151,9 +151,9 @@ def describe_state(path: str | Path) -> StateFile:
         ...     describe_state(path)
         StateFile(facts={'num_steps': 7}, arrays=('float32[3]',), num_bytes=12)
     """
-    with _opened(path) as archive:
-        facts = _checked_facts(path, archive)
-        with _reading(path):
+    with _open_archive(path) as archive:
+        facts = _read_facts(path, archive)
+        with _readable(path):
             archive.check()
     arrays = tuple(f"{of.dtype}{list(of.shape)}" for of in archive.arrays)
     return StateFile(facts, arrays, sum(of.num_bytes for of in archive.arrays))
@@ -217,7 +217,7 @@ class _Archive:
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[_Archive]:
+def _open_archive(path: str | Path) -> Iterator[_Archive]:
     try:
         opened = open(path, "rb")  # noqa: SIM115  (closed below)
     except FileNotFoundError:
@@ -225,13 +225,13 @@ def _opened(path: str | Path) -> Iterator[_Archive]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; give a file.") from error
     with opened as file:
-        with _reading(path):
+        with _readable(path):
             archive = _Archive(file)
         yield archive
 
 
 @contextmanager
-def _reading(path: str | Path) -> Iterator[None]:
+def _readable(path: str | Path) -> Iterator[None]:
     """Whatever a stranger's bytes raise, one kind of error leaves this context."""
     try:
         yield
@@ -242,7 +242,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _checked_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
+def _read_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
     form = archive.facts.pop("format", None)
     if form != FORMAT:
         raise ValueError(
@@ -252,7 +252,7 @@ def _checked_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
     return archive.facts
 
 
-def _named(names: list[str], count: int) -> list[str]:
+def _leaf_names(names: list[str], count: int) -> list[str]:
     """Names of that many leaves: those that are known, then numbers."""
     return [names[i] if i < len(names) else str(i) for i in range(count)]
 

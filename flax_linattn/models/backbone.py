@@ -189,7 +189,7 @@ class Backbone(SequenceModel):
         state: BackboneState | None = call.state
         if state is not None:
             check_state(state, BackboneState, len(self.blocks))
-        call = call.counted(x, state)
+        call = call.with_positions(x, state)
         key = resolve_dropout_key(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
         keys = split_key(key, len(self.blocks) + 1)
         h, window = self.input_embedding(
@@ -199,20 +199,20 @@ class Backbone(SequenceModel):
             runs=call.runs,
             state=None if state is None else state.window,
         )
-        of_blocks = call.replace(is_causal=self.is_causal)
+        block_call = call.replace(is_causal=self.is_causal)
         if self.class_token is not None:
-            h, of_blocks = self._behind_class_token(h, of_blocks)
+            h, block_call = self._prepend_class_token(h, block_call)
         if not self.layers.rotary:
-            of_blocks = of_blocks.replace(positions=None)
-        h = zero_padding(apply_dropout(self.dropout, h, keys[0]), of_blocks.mask)
+            block_call = block_call.replace(positions=None)
+        h = zero_padding(apply_dropout(self.dropout, h, keys[0]), block_call.mask)
         layers = []
         for i, block in enumerate(self.blocks):
             before = None if state is None else state.layers[i]
             h, layer = self._map_block(
-                block, h, of_blocks.replace(state=before, dropout_key=keys[i + 1])
+                block, h, block_call.replace(state=before, dropout_key=keys[i + 1])
             )
             layers.append(layer)
-        h = self._normed(h)
+        h = self._apply_final_norm(h)
         if not call.return_state:
             return h, None
         return h, BackboneState(
@@ -244,11 +244,11 @@ class Backbone(SequenceModel):
             h, layer = block.step(h, layer, mask=mask, positions=positions)
             layers.append(layer)
         new = jnp.ones(x.shape[0], jnp.int32) if mask is None else mask.astype(jnp.int32)
-        return self._normed(h), BackboneState(
+        return self._apply_final_norm(h), BackboneState(
             state.position + new, window, tuple(layers), state.segment_id
         )
 
-    def _normed(self, h: Array) -> Array:
+    def _apply_final_norm(self, h: Array) -> Array:
         return h if self.final_norm is None else self.final_norm(h)
 
     def _map_block(
@@ -264,14 +264,14 @@ class Backbone(SequenceModel):
 
         return jax.checkpoint(run, policy=REMAT[self.layers.remat])(variables, h, call)
 
-    def _behind_class_token(self, h: Features, call: Call) -> tuple[Features, Call]:
+    def _prepend_class_token(self, h: Features, call: Call) -> tuple[Features, Call]:
         """Prepends the class token to the features, and to the call."""
         batch, _, features = h.shape
         token = jnp.broadcast_to(cast(Any, self.class_token)[...], (batch, 1, features))
         positions, mask = cast(Array, call.positions), call.mask
-        return _behind(token, h), call.replace(
-            positions=_behind(jnp.zeros((batch, 1)), positions),
-            mask=None if mask is None else _behind(jnp.ones((batch, 1)), mask),
+        return _prepend(token, h), call.replace(
+            positions=_prepend(jnp.zeros((batch, 1)), positions),
+            mask=None if mask is None else _prepend(jnp.ones((batch, 1)), mask),
         )
 
     def _check_packs(self) -> None:
@@ -376,7 +376,7 @@ def split_embedding_options(
     return embedding, cast(nn.ParameterOptions, parameters)
 
 
-def _behind(first: Array, others: Array) -> Array:
+def _prepend(first: Array, others: Array) -> Array:
     """What stands for the class token, then what does for the observations, along time."""
     return jnp.concatenate([first.astype(others.dtype), others], axis=1)
 

@@ -130,7 +130,7 @@ class SequenceClassifier(Head):
         by_class_token = pooling == poolings.CLASS_TOKEN
         self.pooling = None if by_class_token else poolings.POOLINGS[pooling]()
         self.head_activation = head_activation
-        self.backbone, of_head = resolve_backbone(
+        self.backbone, head_parameters = resolve_backbone(
             backbone,
             layers,
             CLASSIFIER_LAYERS,
@@ -142,11 +142,14 @@ class SequenceClassifier(Head):
         self.pooled_features = num_classes if self.flatten else features
         self.dropout = make_dropout(self.backbone.layers.dropout_rate, rngs)
         positions = max_length if self.flatten and max_length is not None else 1
-        init, dtype = UniformFanIn(positions * features), of_head.get("param_dtype", jnp.float32)
+        init, dtype = (
+            UniformFanIn(positions * features),
+            head_parameters.get("param_dtype", jnp.float32),
+        )
         # Not of kernel_init: it has an axis more than those of linear layers.
         kernel = init(rngs.params(), (positions, features, num_classes), dtype)
         self.kernel = nnx.Param(kernel)
-        bias_init = of_head.get("bias_init") or init
+        bias_init = head_parameters.get("bias_init") or init
         self.bias = nnx.Param(bias_init(rngs.params(), (num_classes,), dtype))
 
     def read(self, pooled: Array) -> Array:
@@ -163,18 +166,18 @@ class SequenceClassifier(Head):
             self._check_streams()
         state: ClassifierState | None = call.state
         before = None if state is None else state.backbone
-        call = call.counted(x, before)
+        call = call.with_positions(x, before)
         key_backbone, key = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 2)
-        of_backbone = call.replace(state=before, dropout_key=key_backbone)
+        backbone_call = call.replace(state=before, dropout_key=key_backbone)
         if self.attends_to_padding:
-            of_backbone = of_backbone.replace(mask=None, positions=None)
-        h, after = self.backbone._map(x, of_backbone)
+            backbone_call = backbone_call.replace(mask=None, positions=None)
+        h, after = self.backbone._map(x, backbone_call)
         if self.pooling is None:
-            h = apply_dropout(self.dropout, self._activated(h[:, 0]), key)
+            h = apply_dropout(self.dropout, self._activate(h[:, 0]), key)
             return self.read(h.astype(accumulation_dtype(h.dtype))), None
-        h = apply_dropout(self.dropout, self._activated(h), key)
+        h = apply_dropout(self.dropout, self._activate(h), key)
         if self.flatten:
-            h = self._contributions_of_call(h, call)
+            h = self._sequence_contributions(h, call)
         h = h.astype(accumulation_dtype(h.dtype))
         pooled, pool = prefix.attend(
             poolings.pooling_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
@@ -218,7 +221,7 @@ class SequenceClassifier(Head):
         weights for them.
         """
         h, backbone = self.backbone._map_step(x, state.backbone, mask)
-        h = self._activated(h)
+        h = self._activate(h)
         if self.flatten:
             h = self._contributions(h, state.backbone.position)
         h = h.astype(accumulation_dtype(h.dtype))
@@ -228,7 +231,7 @@ class SequenceClassifier(Head):
             pool = prefix.select(mask, pool, state.pool)
         return self.read(pooling.read(pool)), ClassifierState(backbone, pool)
 
-    def _activated(self, h: Array) -> Array:
+    def _activate(self, h: Array) -> Array:
         return h if self.head_activation == "none" else ACTIVATIONS[self.head_activation](h)
 
     def _contributions(self, h: Array, positions: Array) -> Array:
@@ -238,7 +241,7 @@ class SequenceClassifier(Head):
         )
         return jnp.einsum("...c,...cn->...n", h, kernel)
 
-    def _contributions_of_call(self, h: Array, call: Call) -> Array:
+    def _sequence_contributions(self, h: Array, call: Call) -> Array:
         """Logits that the observations of sequences [B, T, C] contribute."""
         positions, mask = cast(Array, call.positions), call.mask
         if call.state is not None or call.runs is not None:

@@ -125,16 +125,16 @@ class DecisionEmbedding(nnx.Module):
                 f"steps must be float32 or float64, got {x.dtype}, which has no number for every "
                 "time; cast them, for example x.astype(jnp.float32)."
             )
-        columns = DecisionColumns.of(x, self.observation_dim)
+        columns = DecisionColumns.from_array(x, self.observation_dim)
         told = columns.known[..., None] > 0  # else what stands there, NaN above all, has no part
         tokens = [
             self.action(jnp.where(told, columns.action, 0)),
             self.return_to_go(columns.return_to_go[..., None]),
             self.observation(columns.observation),
         ]
-        return self.norm(self._timed(jnp.stack(tokens, axis=-2), columns.time))
+        return self.norm(self._add_times(jnp.stack(tokens, axis=-2), columns.time))
 
-    def _timed(self, tokens: Array, time: Array) -> Array:
+    def _add_times(self, tokens: Array, time: Array) -> Array:
         """Tokens [..., 3, C] plus what stands for their times."""
         if self.times is None:
             return tokens

@@ -183,13 +183,13 @@ class PointwiseEmbedding(BaseEmbedding):
     def _map(
         self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
     ) -> tuple[Array, State]:
-        return self._embedded(x), ()
+        return self._embed(x), ()
 
     def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
-        return self._embedded(x), state
+        return self._embed(x), state
 
     @abc.abstractmethod
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         """Features [..., C] of observations."""
 
 
@@ -361,16 +361,16 @@ class TokenTable(PointwiseEmbedding):
         """Dtype of the table."""
         return self.table.dtype
 
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         check_tokens(x)
         x = x.astype(jnp.int32)  # a narrow dtype, such as that of bytes, may not hold N
         # Negative ones would count from the table's end.
         known = jnp.where(x < 0, self.num_tokens, x)
         h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
-        h = self._of_rows(h)
+        h = self._transform_rows(h)
         return h if self.dtype is None else h.astype(self.dtype)
 
-    def _of_rows(self, rows: Array) -> Array:
+    def _transform_rows(self, rows: Array) -> Array:
         """What is made of the rows [..., C] of the tokens, before their positions are added."""
         return rows
 
@@ -422,7 +422,7 @@ class TokenEmbedding(TokenTable):
         wide = accumulation_dtype(h.dtype)
         return jnp.einsum("...c,nc->...n", h, table, preferred_element_type=wide)
 
-    def _of_rows(self, rows: Array) -> Array:
+    def _transform_rows(self, rows: Array) -> Array:
         return rows * jnp.asarray(self.features**0.5, rows.dtype)
 
 
@@ -453,7 +453,7 @@ class OneHotEmbedding(PointwiseEmbedding):
         self.num_tokens = self.features = int(num_tokens)
         self.observation_shape = ()
 
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         check_tokens(x)
         x = x.astype(jnp.int32)  # a narrow dtype may not hold N
         known = (x >= 0) & (x < self.num_tokens)
@@ -484,7 +484,7 @@ class FeatureEmbedding(PointwiseEmbedding):
         self.features = features
         self.observation_shape = (features,)
 
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         return x
 
 

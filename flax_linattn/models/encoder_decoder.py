@@ -194,12 +194,12 @@ class EncoderDecoder(nnx.Module):
             resolve_dropout_key(self.dropout, dropout_key),
             2 + len(self.encoder) + len(self.decoder),
         )
-        x, mean, std = self._normalized(values)
+        x, mean, std = self._normalize_window(values)
         known = None if marks is None else marks[:, :length]
-        memory = self._encoded(x, known, [keys[0], *keys[2 : 2 + len(self.encoder)]])
+        memory = self._encode(x, known, [keys[0], *keys[2 : 2 + len(self.encoder)]])
         future = jnp.zeros((x.shape[0], self.horizon, self.num_channels), x.dtype)
         labels = length - self.label_length
-        y = self._embedded(
+        y = self._embed(
             self.decoder_embedding,
             jnp.concatenate([x[:, labels:], future], axis=1),
             None if marks is None else marks[:, labels:],
@@ -207,7 +207,7 @@ class EncoderDecoder(nnx.Module):
         )
         for decoder, key in zip(self.decoder, keys[2 + len(self.encoder) :], strict=True):
             y = decoder(y, memory, dropout_key=key)
-        return self._forecasts(y[:, -self.horizon :], mean, std)
+        return self._read_forecasts(y[:, -self.horizon :], mean, std)
 
     def forecast(
         self,
@@ -247,11 +247,11 @@ class EncoderDecoder(nnx.Module):
             )
         self._check_values(values)
         self._check_marks(marks, *values.shape[:2])
-        x, mean, std = self._normalized(values)
-        memory = self._encoded(x, marks, [None] * (1 + len(self.encoder)))
+        x, mean, std = self._normalize_window(values)
+        memory = self._encode(x, marks, [None] * (1 + len(self.encoder)))
         labels = values.shape[1] - self.label_length
         y, window = self.decoder_embedding(
-            _joined(x[:, labels:], None if marks is None else marks[:, labels:]),
+            _concatenate(x[:, labels:], None if marks is None else marks[:, labels:]),
             positions=jnp.arange(self.label_length),
         )
         size = self.label_length + self.horizon if max_length is None else max_length
@@ -281,36 +281,36 @@ class EncoderDecoder(nnx.Module):
         batch = state.position.shape[0]
         self._check_marks(None if marks is None else marks[:, None], batch, 1)
         y, window = self.decoder_embedding.step(
-            _joined(jnp.zeros_like(state.mean), marks), state.window, positions=state.position
+            _concatenate(jnp.zeros_like(state.mean), marks), state.window, positions=state.position
         )
         layers = []
         for block, layer in zip(self.decoder, state.layers, strict=True):
             y, layer = block.step(y, layer)
             layers.append(layer)
-        forecast = self._forecasts(y[:, None], state.mean[:, None], state.std[:, None])[:, 0]
+        forecast = self._read_forecasts(y[:, None], state.mean[:, None], state.std[:, None])[:, 0]
         return forecast, HorizonState(
             state.position + 1, window, tuple(layers), state.mean, state.std
         )
 
-    def _encoded(
+    def _encode(
         self, x: Features, marks: Features | None, keys: Sequence[Array | None]
     ) -> Features:
-        memory = self._embedded(self.encoder_embedding, x, marks, keys[0])
+        memory = self._embed(self.encoder_embedding, x, marks, keys[0])
         for encoder, key in zip(self.encoder, keys[1:], strict=True):
             memory = encoder(memory, is_causal=self.is_causal, dropout_key=key)
         return self.encoder_norm(memory)
 
-    def _embedded(
+    def _embed(
         self,
         embedding: ObservationEmbedding,
         x: Features,
         marks: Features | None,
         key: Array | None,
     ) -> Features:
-        h, _ = embedding(_joined(x, marks), positions=jnp.arange(x.shape[1]))
+        h, _ = embedding(_concatenate(x, marks), positions=jnp.arange(x.shape[1]))
         return apply_dropout(self.dropout, h, key)
 
-    def _normalized(self, values: Features) -> tuple[Features, Array, Array]:
+    def _normalize_window(self, values: Features) -> tuple[Features, Array, Array]:
         """Windows without their mean and scale, and these, [B, 1, channels]."""
         shape = (values.shape[0], 1, self.num_channels)
         mean, std = jnp.zeros(shape), jnp.ones(shape)
@@ -319,7 +319,7 @@ class EncoderDecoder(nnx.Module):
             std = jnp.sqrt(jnp.var(values, axis=1, keepdims=True) + EPSILON)
         return (values - mean) / std, mean, std
 
-    def _forecasts(self, y: Features, mean: Array, std: Array) -> Array:
+    def _read_forecasts(self, y: Features, mean: Array, std: Array) -> Array:
         y = self.head(self.decoder_norm(y)).astype(jnp.float32)
         targets = jnp.asarray(self.targets)
         return y * std[..., targets] + mean[..., targets]
@@ -343,6 +343,6 @@ class EncoderDecoder(nnx.Module):
             )
 
 
-def _joined(values: Array, marks: Array | None) -> Array:
+def _concatenate(values: Array, marks: Array | None) -> Array:
     """An observation as ``ObservationEmbedding`` takes it."""
     return values if marks is None else jnp.concatenate([values, marks], axis=-1)

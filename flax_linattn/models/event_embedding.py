@@ -156,7 +156,7 @@ class EventEmbedding(ConvolvedEmbedding):
                 f"observations of events must be float32 or float64, got {x.dtype}, which has no "
                 "number for every mark; cast them, for example x.astype(jnp.float32)."
             )
-        log_gap, known, mark, waves = EventColumns.of(x)
+        log_gap, known, mark, waves = EventColumns.from_array(x)
         angles = (log_gap / self.spread)[..., None] * jnp.asarray(FREQUENCIES, x.dtype)
         gap = jnp.concatenate(
             [(log_gap / self.spread)[..., None], jnp.cos(angles), jnp.sin(angles)], axis=-1

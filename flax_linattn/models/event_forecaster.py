@@ -85,7 +85,7 @@ class EventForecaster(Head):
         >>> model = models.EventForecaster(3, features=16, num_layers=1, num_heads=2,
         ...                                rngs=nnx.Rngs(0))
         >>> x = models.EventColumns(log_gap=jnp.zeros((2, 5)), known=jnp.ones((2, 5)),
-        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).joined()
+        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).to_array()
         >>> following = model.next_event(model(x))
         >>> following.gap.log_mean().shape, following.log_marks().shape
         ((2, 5), (2, 5, 3))
@@ -110,7 +110,7 @@ class EventForecaster(Head):
         if not isinstance(backbone, Backbone):
             layers, options = (layers or EVENT_LAYERS).take(options)
             check_causal(layers)
-        self.backbone, of_head = resolve_backbone(
+        self.backbone, head_parameters = resolve_backbone(
             backbone,
             layers,
             EVENT_LAYERS,
@@ -137,10 +137,10 @@ class EventForecaster(Head):
         self.periods = given.periods
         features = self.layers.features
         # In float32 whatever the layers compute in: times need it, and so the outputs have it.
-        of_head["dtype"] = jnp.float32
-        self.hidden = linear(features, features, rngs=rngs, **of_head)
-        self.times = linear(features, 3 * num_components, rngs=rngs, **of_head)
-        self.marks = linear(features, self.num_marks, rngs=rngs, **of_head)
+        head_parameters["dtype"] = jnp.float32
+        self.hidden = linear(features, features, rngs=rngs, **head_parameters)
+        self.times = linear(features, 3 * num_components, rngs=rngs, **head_parameters)
+        self.marks = linear(features, self.num_marks, rngs=rngs, **head_parameters)
 
     @property
     def param_dtype(self) -> Any:
@@ -173,7 +173,7 @@ class EventForecaster(Head):
             log_gap: [...], log of the time since then, in units of the scale.
             mark: [...], int.
         """
-        waves = EventColumns.of(before).waves
+        waves = EventColumns.from_array(before).waves
         log_gap = log_gap.astype(before.dtype)
         if self.periods:
             cosine, sine = jnp.split(waves, 2, axis=-1)
@@ -183,7 +183,7 @@ class EventForecaster(Head):
             c, s = jnp.cos(angle), jnp.sin(angle)
             waves = jnp.concatenate([c * cosine - s * sine, c * sine + s * cosine], axis=-1)
         known = jnp.ones_like(log_gap)
-        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).joined()
+        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).to_array()
 
 
 def next_event(

@@ -49,12 +49,14 @@ class SeriesHead(Head):
     quantile_head: QuantileHead | None
 
     def _set_quantiles(
-        self, levels: Sequence[float], *, of_each: bool, rngs: nnx.Rngs, **options: Any
+        self, levels: Sequence[float], *, per_target: bool, rngs: nnx.Rngs, **options: Any
     ) -> None:
         """Makes the head of quantiles, where there are levels."""
         shape = (self.layers.features, self.horizon, len(self.targets))
         self.quantile_head = (
-            QuantileHead(levels, *shape, of_each=of_each, rngs=rngs, **options) if levels else None
+            QuantileHead(levels, *shape, per_target=per_target, rngs=rngs, **options)
+            if levels
+            else None
         )
 
     @property
@@ -162,7 +164,7 @@ class Forecaster(SeriesHead):
             layers, options = (layers or FORECASTER_LAYERS).take(options)
             check_causal(layers)
             backbone = int(backbone) + num_marks
-        backbone, of_head = resolve_backbone(
+        backbone, head_parameters = resolve_backbone(
             backbone, layers, FORECASTER_LAYERS, rngs=rngs, **options
         )
         if not backbone.is_causal or not backbone.input_embedding.streams:
@@ -176,9 +178,9 @@ class Forecaster(SeriesHead):
         self.moments = Moments(memory) if normalize else None
         self.backbone = backbone
         self.head = linear(
-            backbone.layers.features, horizon * len(self.targets), rngs=rngs, **of_head
+            backbone.layers.features, horizon * len(self.targets), rngs=rngs, **head_parameters
         )
-        self._set_quantiles(quantiles, of_each=False, rngs=rngs, **of_head)
+        self._set_quantiles(quantiles, per_target=False, rngs=rngs, **head_parameters)
 
     def read(self, h: Array, mean: Array, std: Array) -> Array:
         """Computes forecasts float32 [..., H, targets] from features and the moments of the inputs.
@@ -203,8 +205,8 @@ class Forecaster(SeriesHead):
             raise ValueError("packed sequences need every_step=True, or positions.")
         state: ForecasterState | None = call.state
         before = None if state is None else state.backbone
-        call = call.counted(x, before)
-        x, (mean, std), moments = self._normalized(x, call)
+        call = call.with_positions(x, before)
+        x, (mean, std), moments = self._normalize_inputs(x, call)
         h, after = self.backbone._map(x, call.replace(state=before))
         if positions is not None and not every_step:
             h, mean, std = (a[:, positions] for a in (h, mean, std))
@@ -249,11 +251,11 @@ class Forecaster(SeriesHead):
             new = self.moments.merge(moments, self.moments.lift(values))
             moments = new if mask is None else select(mask, new, moments)
             mean, std = self.moments.read(moments)
-        x = _scaled(x, mean, std, self.num_channels)
+        x = _standardize(x, mean, std, self.num_channels)
         h, backbone = self.backbone._map_step(x, state.backbone, mask)
         return self.read(h, mean, std), ForecasterState(backbone, moments)
 
-    def _normalized(
+    def _normalize_inputs(
         self, x: Features, call: Call
     ) -> tuple[Features, tuple[Array, Array], MomentsState | None]:
         """The inputs of the backbone, what they were normalised by, and the moments after them."""
@@ -266,7 +268,7 @@ class Forecaster(SeriesHead):
             mask=call.mask,
             starts=None if call.runs is None else call.runs.starts,
         )
-        return _scaled(x, *moments, self.num_channels), moments, after
+        return _standardize(x, *moments, self.num_channels), moments, after
 
     def _neutral(self, x: Array) -> tuple[Array, Array]:
         zeros = jnp.zeros((*x.shape[:-1], self.num_channels), jnp.float32)
@@ -309,7 +311,7 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
     return chosen
 
 
-def _scaled(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
+def _standardize(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
     """The channels normalised, the marks as they are."""
     values = (x[..., :num_channels].astype(jnp.float32) - mean) / std
     return jnp.concatenate([values.astype(x.dtype), x[..., num_channels:]], axis=-1)

@@ -126,10 +126,10 @@ def resolve_backbone(
         **options: ``rngs``; and of the backbone for a number, and how the parameters of both are
             made.
     """
-    of_head = head_options(options)
+    head_parameters = head_options(options)
     if isinstance(backbone, Backbone):
         given = {"layers": layers, **(embedding_options or {}), **options}
-        kept = ("rngs", *of_head)
+        kept = ("rngs", *head_parameters)
         refused = [name for name, value in given.items() if value is not None and name not in kept]
         if refused:
             raise OptionError(
@@ -158,7 +158,7 @@ def resolve_backbone(
             )
         backbone = Backbone(made, layers, **options)
     check_class_token(backbone, reads_class_token)
-    return backbone, of_head
+    return backbone, head_parameters
 
 
 def check_class_token(backbone: Backbone, needed: bool) -> None:

@@ -61,7 +61,7 @@ class LanguageModel(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        self.backbone, of_head = resolve_backbone(
+        self.backbone, head_parameters = resolve_backbone(
             backbone,
             layers,
             LANGUAGE_LAYERS,
@@ -81,7 +81,9 @@ class LanguageModel(Head):
         self.head = (
             None
             if tied
-            else linear(self.layers.features, self.num_tokens, use_bias=False, rngs=rngs, **of_head)
+            else linear(
+                self.layers.features, self.num_tokens, use_bias=False, rngs=rngs, **head_parameters
+            )
         )
 
     def read(self, h: Array) -> Array:

@@ -124,18 +124,18 @@ class Moments:
         weight = earlier + b.weight
         share = b.weight / jnp.where(weight > 0, weight, 1.0)
         difference = b.mean - a.mean
-        between = jnp.square(difference) * self._of_channels(earlier * share)
+        between = jnp.square(difference) * self._per_channel(earlier * share)
         return MomentsState(
             a.num_tokens + b.num_tokens,
             weight,
-            a.mean + difference * self._of_channels(share),
-            a.spread * self._of_channels(kept) + b.spread + between,
+            a.mean + difference * self._per_channel(share),
+            a.spread * self._per_channel(kept) + b.spread + between,
         )
 
     def read(self, state: MomentsState) -> tuple[Float[Array, "... C"], Float[Array, "... C"]]:
         """Mean and standard deviation; 0 and nearly 0 before the first token."""
-        weight = self._of_channels(jnp.where(state.weight > 0, state.weight, 1.0))
+        weight = self._per_channel(jnp.where(state.weight > 0, state.weight, 1.0))
         return state.mean, jnp.sqrt(state.spread / weight + EPSILON)
 
-    def _of_channels(self, weight: Array) -> Array:
+    def _per_channel(self, weight: Array) -> Array:
         return weight if self.missing else weight[..., None]

@@ -171,7 +171,7 @@ class PatchForecaster(SeriesHead):
         choice(("sinusoidal", "none"), position=position)
         if memory is not None and not memory > 0:
             raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
-        layers, options, of_head = split_options(layers or PATCH_LAYERS, options)
+        layers, options, head_parameters = split_options(layers or PATCH_LAYERS, options)
         check_causal(layers)
         self.num_channels = int(num_channels)
         self.horizon = int(horizon)
@@ -213,7 +213,7 @@ class PatchForecaster(SeriesHead):
             **options,
         )
         begin = {"kernel_init": ZEROS, "bias_init": ZEROS} if self.context else {}
-        self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | of_head)
+        self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | head_parameters)
         linear_layer: Any = partial(PositionLinear, len(self.targets)) if channel_maps else linear
         self.linear_map = (
             linear_layer(
@@ -247,7 +247,7 @@ class PatchForecaster(SeriesHead):
         self.known_share = (
             Correction(jnp.ones((), jnp.float32)) if fixed_map and self.known_future else None
         )
-        self._set_quantiles(quantiles, of_each=True, rngs=rngs, **of_head)
+        self._set_quantiles(quantiles, per_target=True, rngs=rngs, **head_parameters)
         self.mixing = (
             ChannelMixing(len(self.targets), layers, channel_mechanism, rngs=rngs, **options)
             if channel_mechanism
@@ -301,10 +301,10 @@ class PatchForecaster(SeriesHead):
             number = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
             mask = jnp.arange(length, dtype=jnp.int32) < count[:, None]
 
-        values, marks, known = self._parted(x)
-        before = self._first_state(batch) if state is None else state
+        values, marks, known = self._split_inputs(x)
+        before = self._initial_state(batch) if state is None else state
         moments, last_moments = self.moments(values, before.moments, mask=mask)
-        history = jnp.concatenate([_filled(before, values[:, 0]), values], axis=1)
+        history = jnp.concatenate([_fill_empty(before, values[:, 0]), values], axis=1)
 
         at = jnp.maximum(count - 1, 0)[:, None]
         if every_step:
@@ -324,7 +324,7 @@ class PatchForecaster(SeriesHead):
         h = _take(rearrange(h, "b s k c f -> b (s k) c f"), in_phase * h.shape[2] + at // size)
         if self.mixing is not None:
             h = self.mixing(h, dropout_key=key_mixing)
-        seen = self._ending(history, at, self.context)
+        seen = self._last_values(history, at, self.context)
         mean, std = (_take(moment, at) for moment in moments)
         y = self.read(h, seen, mean, std, tuple(_take(part, at) for part in known))
         if not everything:
@@ -371,18 +371,18 @@ class PatchForecaster(SeriesHead):
         rows = self.backbone.init_state(batch_size * self.patch_length * len(self.targets))
         shape = (batch_size, self.patch_length, len(self.targets))
         phases = tuple(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in jax.tree.leaves(rows))
-        return self._first_state(batch_size)._replace(phases=phases)
+        return self._initial_state(batch_size)._replace(phases=phases)
 
     def _map_step(
         self, x: FeaturesStep, state: PatchState, mask: Array | None
     ) -> tuple[Float[Array, "B H targets"], PatchState]:
         """Forecasts [B, H, targets] and the new state."""
-        values, marks, known = self._parted(jnp.asarray(x, jnp.float32))
+        values, marks, known = self._split_inputs(jnp.asarray(x, jnp.float32))
         moments = self.moments.merge(state.moments, self.moments.lift(values))
         mean, std = self.moments.read(moments)
-        history = jnp.concatenate([_filled(state, values), values[:, None]], axis=1)
+        history = jnp.concatenate([_fill_empty(state, values), values[:, None]], axis=1)
         now = jnp.zeros((x.shape[0], 1), jnp.int32)
-        patch = self._ending(history, now, self.patch_length)[:, 0]
+        patch = self._last_values(history, now, self.patch_length)[:, 0]
         tokens = self._tokens(patch, marks, mean, std)
 
         row = jnp.arange(x.shape[0], dtype=jnp.int32)
@@ -400,7 +400,7 @@ class PatchForecaster(SeriesHead):
         h = rearrange(h, "(b c) f -> b c f", c=len(self.targets))
         if self.mixing is not None:
             h = self.mixing(h)
-        y = self.read(h, self._ending(history, now, self.context)[:, 0], mean, std, known)
+        y = self.read(h, self._last_values(history, now, self.context)[:, 0], mean, std, known)
         recent = history[:, 1:]
         if mask is not None:
             moments = select(mask, moments, state.moments)
@@ -425,13 +425,13 @@ class PatchForecaster(SeriesHead):
                 "have; choose another mechanism, such as aaren, or forecast from windows."
             )
 
-    def _first_state(self, batch_size: int) -> PatchState:
+    def _initial_state(self, batch_size: int) -> PatchState:
         """Without phases."""
         count = len(self.targets)
         recent = jnp.zeros((batch_size, self._window, count * (1 + self.missing)), jnp.float32)
         return PatchState(self.moments.init_state(batch_size, count), recent, ())
 
-    def _parted(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
+    def _split_inputs(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
         """The targets, which of them are missing behind them, the other marks, what is known.
 
         That is of now [..., F] and of the horizon [..., H, F], or nothing.
@@ -482,7 +482,7 @@ class PatchForecaster(SeriesHead):
         real = ends < count[:, None, None]
         at = rearrange(jnp.minimum(ends, length - 1), "b s k -> b (s k)")
         tokens = self._tokens(
-            self._ending(history, at, size), _take(marks, at), *(_take(m, at) for m in moments)
+            self._last_values(history, at, size), _take(marks, at), *(_take(m, at) for m in moments)
         )
         channels = len(self.targets)
         tokens = rearrange(tokens, "b (s k) c p -> (b s c) k p", k=num_patches)
@@ -502,7 +502,7 @@ class PatchForecaster(SeriesHead):
             phases = tuple(leaf[row, back] for leaf in phases)
         return rearrange(h, "(b s c) k f -> b s k c f", b=batch, c=channels), phases
 
-    def _ending(self, history: Array, at: Int[Array, "B N"], size: int) -> Array:
+    def _last_values(self, history: Array, at: Int[Array, "B N"], size: int) -> Array:
         """The last values up to some observations, counted behind the window: [B, N, size, C]."""
         first = self._window + 1 - size
         offsets = jnp.arange(first, first + size, dtype=jnp.int32)
@@ -526,7 +526,7 @@ def _take(x: Array, at: Int[Array, "B N"]) -> Array:
     return x[jnp.arange(x.shape[0], dtype=jnp.int32)[:, None], at]
 
 
-def _filled(state: PatchState, first: Array) -> Array:
+def _fill_empty(state: PatchState, first: Array) -> Array:
     """The last observations, ``first`` [B, C] in place of those of an empty row."""
     empty = state.moments.num_tokens == 0
     return jnp.where(empty[:, None, None], first[:, None], state.recent)

@@ -186,7 +186,7 @@ class PerceiverReader(SequenceModel):
                 "own, or pass every_step=True and take the outputs at their last tokens."
             )
         state: PerceiverState | None = call.state
-        call = call.counted(x, state)
+        call = call.with_positions(x, state)
         keys = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 3)
         h, window = self.input_embedding(
             x,

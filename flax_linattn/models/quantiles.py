@@ -39,7 +39,7 @@ class QuantileHead(nnx.Module):
         in_features: of the features.
         horizon: H.
         num_targets: C, channels that are forecast.
-        of_each: whether features are those of each target, whose weights are then shared.
+        per_target: whether features are those of each target, whose weights are then shared.
         rngs: holds the stream "params".
         **options: of ``nn.linear``.
 
@@ -60,13 +60,13 @@ class QuantileHead(nnx.Module):
         horizon: int,
         num_targets: int,
         *,
-        of_each: bool = False,
+        per_target: bool = False,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
         self.levels = check_levels(levels)
-        self.of_each = of_each
-        count = horizon * len(self.levels) * (1 if of_each else num_targets)
+        self.per_target = per_target
+        count = horizon * len(self.levels) * (1 if per_target else num_targets)
         options = {"kernel_init": ZEROS, "bias_init": ZEROS} | options
         self.projection = linear(in_features, count, rngs=rngs, **options)
         shape = (horizon, num_targets, len(self.levels))
@@ -86,7 +86,7 @@ class QuantileHead(nnx.Module):
             float32 [..., H, C, 1 + Q].
         """
         horizon, _, size = self.correction.shape
-        pattern = "... c (h q) -> ... h c q" if self.of_each else "... (h c q) -> ... h c q"
+        pattern = "... c (h q) -> ... h c q" if self.per_target else "... (h c q) -> ... h c q"
         maps = self.projection(h).astype(jnp.float32)
         offsets = rearrange(maps, pattern, h=horizon, q=size)
         offsets = offsets + ndtri(jnp.asarray(self.levels, jnp.float32))

@@ -14,7 +14,7 @@ from flax import nnx
 
 from flax_linattn import checkpoint, storage
 from flax_linattn.annotations import fits
-from flax_linattn.models.description import NotDescribedError, describe, make_abstract
+from flax_linattn.models.description import NotDescribedError, build_abstract, describe
 
 FORMAT = 1
 FILE = "model.json"
@@ -82,7 +82,7 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    description, reason = _described(model)
+    description, reason = _describe(model)
     checkpoint.write_json(
         folder / FILE,
         {
@@ -175,13 +175,13 @@ def _read(path: Path) -> dict[str, Any]:
     return saved
 
 
-def _described(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
+def _describe(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
     """The description, or why there is none."""
     try:
         description = describe(model)
     except NotDescribedError as error:
         return None, str(error)
-    again = nnx.state(make_abstract(description))
+    again = nnx.state(build_abstract(description))
     if _signatures(again) != _signatures(nnx.state(model)):
         return None, f"its parts are not those that {type(model).__name__} makes"
     return description, None
@@ -201,7 +201,7 @@ def _abstract(path: Path, saved: dict[str, Any]) -> Any:
             "load_model(path, like=model)."
         )
     try:
-        return make_abstract(saved["description"])
+        return build_abstract(saved["description"])
     except (
         ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
         ValueError,

@@ -56,7 +56,7 @@ class LinearTokenEmbedding(TokenTable):
         super().__init__(num_tokens, features, embedding_init=init, rngs=rngs, **options)
         self.bias = nnx.Param(init(rngs.params(), (features,), self.table.dtype))
 
-    def _of_rows(self, rows: Array) -> Array:
+    def _transform_rows(self, rows: Array) -> Array:
         return rows + self.bias[...]
 
 

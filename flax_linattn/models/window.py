@@ -141,7 +141,9 @@ class WindowModel(Head):
         choice(READOUTS, readout=readout)
         choice(PROJECTIONS, projections=projections)
         num_symbols, context = int(num_symbols), int(context)
-        layers, options, of_head = split_options(layers or window_layers(num_symbols), options)
+        layers, options, head_parameters = split_options(
+            layers or window_layers(num_symbols), options
+        )
         check_causal(layers)
         self.num_symbols = num_symbols
         self.context = context
@@ -163,7 +165,7 @@ class WindowModel(Head):
             num_symbols,
             use_bias=False,
             rngs=rngs,
-            **of_head,
+            **head_parameters,
         )
 
     def read(self, h: Array) -> Array:
@@ -176,7 +178,7 @@ class WindowModel(Head):
         check_tokens(x)
         tokens, real = x[:, -self.context :], None
         if call.mask is not None or call.state is not None or x.shape[1] < self.context:
-            tokens, real = self._last(x, call.mask, call.state)
+            tokens, real = self._last_tokens(x, call.mask, call.state)
         h, _ = self.backbone._map(tokens, call.replace(mask=real, state=None, return_state=False))
         scores = self.read(zero_padding(h, real))
         real = jnp.ones(tokens.shape, bool) if real is None else real
@@ -220,7 +222,9 @@ class WindowModel(Head):
     def _check_streams(self) -> None:
         """Passes: with any mechanism the state is the window."""
 
-    def _last(self, x: Array, mask: Array | None, state: WindowState | None) -> tuple[Array, Array]:
+    def _last_tokens(
+        self, x: Array, mask: Array | None, state: WindowState | None
+    ) -> tuple[Array, Array]:
         """The last tokens of the state and x, behind padding, and which are real."""
         state = self.init_state(x.shape[0]) if state is None else state
         before = jnp.arange(self.context) >= self.context - state.num_tokens[:, None]

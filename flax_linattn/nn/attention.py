@@ -171,10 +171,10 @@ class Attention(ProjectedAttention):
         elif context_mask is not None:
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
         else:
-            y, after = self._map(x, self._checked(x, call))
+            y, after = self._map(x, self._check_call(x, call))
         return (y, after) if return_state else y
 
-    def _checked(self, x: Features, call: Call) -> Call:
+    def _check_call(self, x: Features, call: Call) -> Call:
         """The call of x [B, T, C], with positions counted where the layer needs them.
 
         Raises:
@@ -186,7 +186,7 @@ class Attention(ProjectedAttention):
         if self.position is not None and call.positions is None:
             if call.state is not None:
                 raise ValueError(_POSITIONS)
-            call = call.counted(x)
+            call = call.with_positions(x)
         return call
 
     def _map(self, x: Features, call: Call) -> tuple[Features, State | None]:
@@ -194,7 +194,7 @@ class Attention(ProjectedAttention):
         # In a block, too, which makes something of the zeros at padding. So gradients of queries,
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
-        k = self._heads(self.key_projection(x))
+        k = self._split_heads(self.key_projection(x))
         q = self._queries(x, k)
         if self.position is not None and call.positions is not None:
             q, k = self.position(q, call.positions), self.position(k, call.positions)
@@ -212,7 +212,7 @@ class Attention(ProjectedAttention):
                 "without position."
             )
         context = zero_padding(context, context_mask)
-        k = self._heads(self.key_projection(context))
+        k = self._split_heads(self.key_projection(context))
         q = self._queries(zero_padding(x, call.mask), k)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
         return self._attend(q, k, context, call.replace(mask=context_mask), query_mask=real)
@@ -237,8 +237,8 @@ class Attention(ProjectedAttention):
             )
         context = zero_padding(context, mask)
         return Context(
-            self._heads(self.key_projection(context)),
-            self._heads(self.value_projection(context)),
+            self._split_heads(self.key_projection(context)),
+            self._split_heads(self.value_projection(context)),
             mask,
         )
 
@@ -262,7 +262,7 @@ class Attention(ProjectedAttention):
             query_mask=jnp.ones(x.shape[:2], bool) if mask is None else mask,
             **self._parameters(),
         )
-        return self._out(y)
+        return self._project_out(y)
 
     def _check_cross(self) -> None:
         if not self.mechanism.capabilities.cross:
@@ -301,7 +301,7 @@ class Attention(ProjectedAttention):
             )
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._heads(self.key_projection(x))
+        k = self._split_heads(self.key_projection(x))
         q = self._queries(x, k)
         self._check_positions(positions)
         if self.position is not None:

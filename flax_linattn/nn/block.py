@@ -182,7 +182,7 @@ class TransformerBlock(nnx.Module):
             return_state=return_state,
             form=form,
         )
-        call = self.attention._checked(x, call)
+        call = self.attention._check_call(x, call)
         y, after = self._map(zero_padding(x, mask), call)
         return (y, after) if return_state else y
 

@@ -33,9 +33,9 @@ class Call:
     Attributes:
         mask: bool [B, T], True = a valid token; None = all are.
         segment_ids: int [B, T], packed sequences; None = one sequence in each row.
-        runs: where packed sequences begin; set by ``counted``.
-        positions: int [B, T], position of each token in its sequence; set by ``counted``.
-        num_tokens: int [B], tokens so far in the last sequence of each row; set by ``counted``.
+        runs: where packed sequences begin; set by ``with_positions``.
+        positions: int [B, T], position of each token in its sequence; set by ``with_positions``.
+        num_tokens: int [B], tokens so far in the last sequence of each row; set by ``with_positions``.
         state: state of the module after an earlier call; None = this is the first call.
         dropout_key: random key; None = no dropout.
         is_causal: whether each token sees itself and earlier tokens only.
@@ -58,7 +58,7 @@ class Call:
         """A copy with other values of these attributes, such as the state of one part."""
         return dataclasses.replace(self, **changes)
 
-    def counted(self, x: Array, before: Any = None) -> Self:
+    def with_positions(self, x: Array, before: Any = None) -> Self:
         """A copy with ``runs``, ``positions`` and ``num_tokens``, unless they are set already.
 
         Args:
@@ -69,7 +69,7 @@ class Call:
         Example:
             >>> import jax.numpy as jnp
             >>> mask = jnp.array([[True, False, True]])
-            >>> call = Call(mask=mask).counted(jnp.ones((1, 3, 8)))
+            >>> call = Call(mask=mask).with_positions(jnp.ones((1, 3, 8)))
             >>> call.positions.tolist(), call.num_tokens.tolist()
             ([[0, 0, 1]], [2])
         """
@@ -84,7 +84,7 @@ class Call:
         return self.replace(runs=runs, positions=positions, num_tokens=num_tokens)
 
     def last_segment(self, before: Any = None) -> Int[Array, "B"] | None:
-        """The segment in which each row ends, for the next state; ``before`` as in ``counted``."""
+        """The segment in which each row ends, for the next state; ``before`` as in ``with_positions``."""
         if self.runs is not None:
             return self.runs.last
         return None if before is None else before.segment_id

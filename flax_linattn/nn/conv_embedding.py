@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.nn.embedding import EmbeddingCallOptions, next_token, recent_tokens
+from flax_linattn.nn.embedding import EmbeddingCallOptions, recent_tokens, recent_tokens_step
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.meshes import automatic
@@ -165,21 +165,21 @@ class ConvEmbedding(nnx.Module):
         self, x: Int[Array, "B T"], *, mask: Mask | None, runs: Runs | None, state: State | None
     ) -> tuple[Features, State | None]:
         """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
-        codes = self._codes(x)
+        codes = self._token_codes(x)
         if not self.streams:
             if state is not None or runs is not None:
                 self._check_streams(packed=runs is not None)
-            return self._whole(codes, mask), None
+            return self._map_sequence(codes, mask), None
         real = jnp.ones(x.shape, bool) if mask is None else mask
         windows = self.init_state(x.shape[0]) if state is None else state
         taps, first = recent_tokens(zero_padding(codes, mask)[..., None], windows[0], real, runs)
-        h = self._activated(0, self._looked_up(taps[..., 0]), mask)
+        h = self._activate(0, self._lookup(taps[..., 0]), mask)
         kept = [first]
         for i, kernel in enumerate(self.kernels):
             window = windows[i + 1].astype(h.dtype)
             taps, window = recent_tokens(h, window, real, runs)
             weights = kernel[...].astype(h.dtype)
-            h = self._activated(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
+            h = self._activate(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
             kept.append(window.astype(accumulation_dtype(window.dtype)))
         return h, tuple(kept)
 
@@ -209,14 +209,14 @@ class ConvEmbedding(nnx.Module):
     ) -> tuple[FeaturesStep, State]:
         """Takes in a token a row: x int [B] -> y [B, C] and the new state."""
         self._check_streams()
-        codes = zero_padding(self._codes(x), mask)
-        taps, first = next_token(codes[:, None], state[0], mask)
-        h = self._activated(0, self._looked_up(taps[..., 0]), mask)
+        codes = zero_padding(self._token_codes(x), mask)
+        taps, first = recent_tokens_step(codes[:, None], state[0], mask)
+        h = self._activate(0, self._lookup(taps[..., 0]), mask)
         kept = [first]
         for i, kernel in enumerate(self.kernels):
-            taps, window = next_token(h, state[i + 1].astype(h.dtype), mask)
+            taps, window = recent_tokens_step(h, state[i + 1].astype(h.dtype), mask)
             weights = kernel[...].astype(h.dtype)
-            h = self._activated(i + 1, jnp.einsum("bki,kio->bo", taps, weights), mask)
+            h = self._activate(i + 1, jnp.einsum("bki,kio->bo", taps, weights), mask)
             kept.append(window.astype(accumulation_dtype(window.dtype)))
         return h, tuple(kept)
 
@@ -224,13 +224,13 @@ class ConvEmbedding(nnx.Module):
     def _compute_dtype(self) -> DTypeLike:
         return self.param_dtype if self.dtype is None else self.dtype
 
-    def _codes(self, x: Array) -> Array:
+    def _token_codes(self, x: Array) -> Array:
         """Tokens counted from 1; N + 1 stands for one that there is not. 0 is left for no token."""
         check_tokens(x)
         x = x.astype(jnp.int32)
         return jnp.where((x >= 0) & (x < self.num_tokens), x + 1, self.num_tokens + 1)
 
-    def _looked_up(self, codes: Array) -> Array:
+    def _lookup(self, codes: Array) -> Array:
         """The first convolution, of one-hot vectors: codes int [B, T, taps] -> [B, T, C/4]."""
         table = self.table[...].astype(self._compute_dtype)
         table = jnp.pad(table, ((0, 0), (1, 0), (0, 0)))  # no token adds nothing
@@ -240,7 +240,7 @@ class ConvEmbedding(nnx.Module):
         )
         return sum(rows, start=jnp.zeros((), table.dtype))
 
-    def _whole(self, codes: Array, mask: Array | None) -> Array:
+    def _map_sequence(self, codes: Array, mask: Array | None) -> Array:
         """The network over whole sequences, real tokens first, so that they are neighbours."""
         length, front = codes.shape[1], mask
         if mask is not None:
@@ -250,7 +250,7 @@ class ConvEmbedding(nnx.Module):
         half = self.kernel_size // 2
         around = jnp.pad(codes, ((0, 0), (half, half)))
         taps = [around[:, tap : tap + length] for tap in range(self.kernel_size)]
-        h = self._activated(0, self._looked_up(jnp.stack(taps, axis=-1)), front)
+        h = self._activate(0, self._lookup(jnp.stack(taps, axis=-1)), front)
         for i, kernel in enumerate(self.kernels):
             h = jax.lax.conv_general_dilated(
                 h,
@@ -259,13 +259,13 @@ class ConvEmbedding(nnx.Module):
                 padding="SAME",
                 dimension_numbers=("NWC", "WIO", "NWC"),
             )
-            h = self._activated(i + 1, h, front)
+            h = self._activate(i + 1, h, front)
         if mask is None:
             return h
         place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         return jnp.take_along_axis(h, place[..., None], axis=1)
 
-    def _activated(self, layer: int, h: Array, mask: Array | None) -> Array:
+    def _activate(self, layer: int, h: Array, mask: Array | None) -> Array:
         """Behind a convolution: norm, GELU, and 0 at padding."""
         norm = self.norms[layer]
         h = norm(h) if self.streams else norm(h, mask=mask)

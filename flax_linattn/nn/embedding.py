@@ -182,7 +182,7 @@ class ValueEmbedding(nnx.Module):
         """
         _check_floating(x)
         self._check_streams()
-        taps, window = next_token(zero_padding(x, mask), state.astype(x.dtype), mask)
+        taps, window = recent_tokens_step(zero_padding(x, mask), state.astype(x.dtype), mask)
         y = self.projection(taps.reshape(x.shape[0], -1))
         return y, window.astype(accumulation_dtype(x.dtype))
 
@@ -202,7 +202,7 @@ def _check_floating(x: Array) -> None:
         )
 
 
-def next_token(
+def recent_tokens_step(
     x: FeaturesStep, window: Float[Array, "B W C"], mask: Array | None
 ) -> tuple[Float[Array, "B taps C"], Float[Array, "B W C"]]:
     """``recent_tokens`` of one token a row, which needs no search for the tokens before it.

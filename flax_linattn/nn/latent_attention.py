@@ -156,7 +156,7 @@ class LatentAttention(ProjectedAttention):
         self, x: Features, call: Call, latents: Array | None = None
     ) -> tuple[Array, State | None]:
         """Reads tokens [B, T, C] that are 0 at padding: y, as the call has it, and the state."""
-        k = self._heads(self.key_projection(x))
+        k = self._split_heads(self.key_projection(x))
         return self._attend(self._latents(latents, k), k, x, call)
 
     @automatic(1)
@@ -184,7 +184,7 @@ class LatentAttention(ProjectedAttention):
         """
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._heads(self.key_projection(x))
+        k = self._split_heads(self.key_projection(x))
         return self._attend_step(self._latents(latents, k), k, x, state, mask)
 
     def _latents(self, latents: Array | None, k: Array) -> Array:

@@ -138,7 +138,7 @@ class PositionLinear(nnx.Linear):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        def of_each(init: nnx.Initializer | None) -> nnx.Initializer:
+        def per_position(init: nnx.Initializer | None) -> nnx.Initializer:
             one = UniformFanIn(in_features) if init is None else init
 
             def draw(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> Any:
@@ -152,15 +152,15 @@ class PositionLinear(nnx.Linear):
                 every = jax.vmap(values)(jax.random.split(key, num_positions))
                 if not carries:
                     return every
-                return dataclasses.replace(first, raw_value=every, metadata=_shifted(first))
+                return dataclasses.replace(first, raw_value=every, metadata=_shift_sharding(first))
 
             return draw
 
         super().__init__(
             in_features,
             out_features,
-            kernel_init=of_each(kernel_init),
-            bias_init=of_each(bias_init),
+            kernel_init=per_position(kernel_init),
+            bias_init=per_position(bias_init),
             use_bias=use_bias,
             dtype=dtype,
             param_dtype=param_dtype,
@@ -185,7 +185,7 @@ class PositionLinear(nnx.Linear):
         return y if bias is None else y + bias
 
 
-def _shifted(drawn: nnx.VariableMetadata[Any]) -> dict[str, Any]:
+def _shift_sharding(drawn: nnx.VariableMetadata[Any]) -> dict[str, Any]:
     """The metadata of one position's weights for those of all, whose first axis is not split."""
     metadata = dict(drawn.metadata)
     if metadata.get("out_sharding") is not None:

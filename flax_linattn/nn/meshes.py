@@ -17,17 +17,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def automatic(kept: int | Callable[[Any], int]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def automatic(
+    num_shared_axes: int | Callable[[Any], int],
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a module's call: on explicit mesh axes it runs as on automatic ones.
 
-    Its results lie as its first array: split alike along the first ``kept`` axes. A state that
+    Its results lie as its first array: split alike along the first ``num_shared_axes`` axes. A state that
     came in goes out as it came, so that a loop can carry it; a new one is split along the batch.
     Variables that the call sets, such as the counts of random streams, keep their split; others
     are not touched, so that a function that is traced may close over a module. See
     :func:`flax_linattn.ops.contract.meshes.automatic`.
 
     Args:
-        kept: leading axes that the output has of the first array: 2 for [B, T, ...]; or a function
+        num_shared_axes: leading axes that the output has of the first array: 2 for [B, T, ...]; or a function
             of the module that says how many.
 
     Raises:
@@ -58,13 +60,15 @@ def automatic(kept: int | Callable[[Any], int]) -> Callable[[Callable[P, R]], Ca
             def run(params: Any, others: Any, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
                 again: Any = nnx.merge(graphdef, params, others, copy=True)
                 results = cast(Any, method)(again, *inputs, **kwargs)
-                return results, _changes(others, nnx.state(again, nnx.Not(nnx.Param)))
+                return results, _changed_variables(others, nnx.state(again, nnx.Not(nnx.Param)))
 
             def split(results: tuple[Any, Any]) -> Any:
                 first = _first_array(list(given.values())[1:], method)
-                axes = meshes.axes_of(first)[: kept(module) if callable(kept) else kept]
-                y = _axes_of(results[0], axes, given.get("state"))
-                return y, _axes_as_before(results[1], others)
+                axes = meshes.axes_of(first)[
+                    : num_shared_axes(module) if callable(num_shared_axes) else num_shared_axes
+                ]
+                y = _result_axes(results[0], axes, given.get("state"))
+                return y, _previous_axes(results[1], others)
 
             results: R
             results, changes = meshes.automatic(run, (params, others, inputs, kwargs), split)
@@ -87,18 +91,18 @@ def _first_array(arguments: Any, method: Any) -> Any:
     )
 
 
-def _changes(before: Any, after: Any) -> dict[Any, Any]:
+def _changed_variables(before: Any, after: Any) -> dict[Any, Any]:
     """Variables by path whose values are other objects now, or that are new."""
     old = dict(nnx.to_flat_state(before))
 
-    def kept(path: Any, variable: Any) -> bool:
+    def num_shared_axes(path: Any, variable: Any) -> bool:
         values = (jax.tree.leaves(v) for v in (old.get(path), variable))
         return all(a is b for a, b in itertools.zip_longest(*values))
 
-    return {path: v for path, v in nnx.to_flat_state(after) if not kept(path, v)}
+    return {path: v for path, v in nnx.to_flat_state(after) if not num_shared_axes(path, v)}
 
 
-def _axes_as_before(changes: dict[Any, Any], before: Any) -> Any:
+def _previous_axes(changes: dict[Any, Any], before: Any) -> Any:
     """Those of the old values, where they have the shapes of the new ones; else none."""
     old = dict(nnx.to_flat_state(before))
 
@@ -110,22 +114,22 @@ def _axes_as_before(changes: dict[Any, Any], before: Any) -> Any:
         return bool(structures[0] == structures[1])
 
     return {
-        path: jax.tree.map(axes, v, old[path]) if alike(v, old.get(path)) else _leading(v, ())
+        path: jax.tree.map(axes, v, old[path]) if alike(v, old.get(path)) else _pad_axes(v, ())
         for path, v in changes.items()
     }
 
 
-def _axes_of(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
+def _result_axes(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
     """What a call's output is split over, and its state where it returns both."""
     if type(results) is not tuple:
-        return _leading(results, axes)
+        return _pad_axes(results, axes)
     y, after = results
     structure: Any = jax.tree.structure(state)
     if jax.tree.structure(after) == structure:
-        return _leading(y, axes), jax.tree.map(meshes.axes_of, state)
-    return _leading(y, axes), _leading(after, axes[:1])
+        return _pad_axes(y, axes), jax.tree.map(meshes.axes_of, state)
+    return _pad_axes(y, axes), _pad_axes(after, axes[:1])
 
 
-def _leading(tree: Any, axes: tuple[Any, ...]) -> Any:
+def _pad_axes(tree: Any, axes: tuple[Any, ...]) -> Any:
     """For every array these leading axes, and no others."""
     return jax.tree.map(lambda x: (axes + (None,) * x.ndim)[: x.ndim], tree)

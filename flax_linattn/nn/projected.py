@@ -168,9 +168,9 @@ class ProjectedAttention(nnx.Module):
             What the output projection makes of it, and the state if the call wants one.
         """
         attended = self.mechanism.attend(
-            self._unit(q),
-            self._unit(k),
-            self._heads(self.value_projection(source)),
+            self._to_unit_length(q),
+            self._to_unit_length(k),
+            self._split_heads(self.value_projection(source)),
             is_causal=call.is_causal,
             mask=call.mask,
             query_mask=query_mask,
@@ -182,22 +182,22 @@ class ProjectedAttention(nnx.Module):
             **self._token_arguments(source),
         )
         y, state = attended if isinstance(attended, tuple) else (attended, None)
-        return self._out(y), state
+        return self._project_out(y), state
 
     def _attend_step(
         self, q: Array, k: Array, x: Array, state: State, mask: Array | None
     ) -> tuple[Array, State]:
         """Attends from one token of each row, x [B, C]."""
         y, state = self.mechanism.step(
-            self._unit(q),
-            self._unit(k),
-            self._heads(self.value_projection(x)),
+            self._to_unit_length(q),
+            self._to_unit_length(k),
+            self._split_heads(self.value_projection(x)),
             state,
             mask,
             **self._parameters(),
             **self._token_arguments(x),
         )
-        return self._out(y), state
+        return self._project_out(y), state
 
     def _check_inputs(self, axes: str, **inputs: Any) -> None:
         """Raises if an input is not an array [axes, C]; the message has its name."""
@@ -223,7 +223,7 @@ class ProjectedAttention(nnx.Module):
     def _axes(self, argument: ops.TokenArgument) -> tuple[int, ...]:
         return argument.shape(self.num_heads, self.head_dim, self.head_dim)
 
-    def _unit(self, x: Array) -> Array:
+    def _to_unit_length(self, x: Array) -> Array:
         return unit_length(x) if self.mechanism.capabilities.unit_vectors else x
 
     def _queries(self, x: Array, k: Array) -> Array:
@@ -233,12 +233,12 @@ class ProjectedAttention(nnx.Module):
         if self.query_projection is None:
             return k
         # A learned query knows nothing of the inputs' dtype; the keys do.
-        return self._heads(self.query_projection(source)).astype(k.dtype)
+        return self._split_heads(self.query_projection(source)).astype(k.dtype)
 
-    def _heads(self, x: Array) -> Array:
+    def _split_heads(self, x: Array) -> Array:
         return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)
 
-    def _out(self, y: Array) -> Array:
+    def _project_out(self, y: Array) -> Array:
         y = rearrange(y, "... h v -> ... (h v)")
         return y if self.out_projection is None else self.out_projection(y)
 
@@ -247,11 +247,11 @@ class ProjectedAttention(nnx.Module):
 class _FlatBias:
     """The first bias of a token argument, which has axes of its own, as the vector of a layer."""
 
-    of_axes: nnx.Initializer
+    init: nnx.Initializer
     axes: tuple[int, ...]
 
     def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-        bias: Array = self.of_axes(key, self.axes, dtype)
+        bias: Array = self.init(key, self.axes, dtype)
         return bias.reshape(shape)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, quote
-from flax_linattn.inference.capacity import counts
+from flax_linattn.inference.capacity import count_observations
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
@@ -242,7 +242,7 @@ class Streaming(abc.ABC):
         if max(ages) > num_steps + self.num_unlisted:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
         tokens = getattr(self._run.model, "tokens_per_observation", 1)
-        for taken in counts(state):
+        for taken in count_observations(state):
             # A model counts in 32 bits, and begins at the lowest number after the highest. The
             # first observation may have fewer tokens.
             missing = (tokens * np.asarray(ages, np.int64) - taken) % 2**32
