@@ -34,7 +34,7 @@ class Agent(Protocol):
         Args:
             observations: float32 [B, S], the current observations.
             rewards: float32 [B], of the previous actions; 0 where an episode begins.
-            begins: bool [B], whether an episode begins with this observation, so that the agent has
+            begins: Bool [B], whether an episode begins with this observation, so that the agent has
                 to forget the previous episode of the row.
 
         Returns:

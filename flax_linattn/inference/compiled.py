@@ -63,15 +63,15 @@ def step(
     reset: Array | None = None,
     max_length: int | None = None,
 ) -> tuple[Array, State]:
-    """Takes in one observation a row, where ``reset`` says so as the first of a new sequence.
+    """Processes one observation per row, where ``reset`` says so as the first of a new sequence.
 
     Args:
-        model: a :class:`StreamingModel`.
+        model: A :class:`StreamingModel`.
         x: [B, ...].
-        state: of the model, made with ``max_length``.
-        mask: bool [B]; where False the row takes in nothing.
-        reset: bool [B]; where True the row forgets first, whatever ``mask`` says.
-        max_length: most observations, for mechanisms with a cache.
+        state: Of the model, made with ``max_length``.
+        mask: Boolean array of shape [B]; where False, the row ignores the observation.
+        reset: Bool [B]; where True the row forgets first, whatever ``mask`` says.
+        max_length: Maximum number of observations, needed by mechanisms with a cache.
     """
     if mask is not None:
         mask = check_rows("mask", mask, jnp.shape(x)[0])

@@ -32,22 +32,22 @@ def prefill(
     is that of one piece, whatever T.
 
     Args:
-        model: a :class:`StreamingModel`.
+        model: A :class:`StreamingModel`.
         x: [B, T, in_features], T >= 1; tokens int [B, T] for a model that takes them.
-        mask: bool [B, T], True = a real token; padding may stand anywhere.
-        state: what came before; default nothing. It stays usable.
-        max_length: most observations of a sequence, for mechanisms with a cache: these and those
-            to come. Not needed with ``state``.
-        chunk_size: observations of a piece; default all in one.
-        dtype: which the state is made for, see ``StreamingModel``; default that of ``x``.
+        mask: Boolean array of shape [B, T]; True marks valid tokens. Padding may be anywhere.
+        state: What came before; default nothing. It stays usable.
+        max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
+            these and those to come. Not needed with ``state``.
+        chunk_size: Observations of a piece; default all in one.
+        dtype: Which the state is made for, see ``StreamingModel``; default that of ``x``.
 
     Returns:
-        What ``step`` would have returned for each row's last real token, [B, ...] (0 if it
-        has none in this call and the model's call gives outputs at every position), and the state.
+        What ``step`` would have returned for each row's last valid token, [B, ...] (0 if it has
+        none in this call and the model's call gives outputs at every position), and the state.
 
     Raises:
-        ValueError: shapes that do not fit, a state that grows for want of ``max_length`` or is
-            one of another model, or a model that cannot stream.
+        ValueError: Shapes that do not fit, a state that grows for want of ``max_length`` or is one
+            of another model, or a model that cannot stream.
         TypeError: ``mask`` is not bool, or the model is none.
 
     Example:
@@ -103,7 +103,7 @@ _prefill = compiled("max_length", "chunk_size", "dtype")(prefill_state)
 def prefill_chunk(
     model: StreamingModel, x: Array, mask: Array | None, y: Array, state: State
 ) -> tuple[Array, State]:
-    """One piece: the output after each row's last real token (before it, ``y``) and the state."""
+    """One piece: the output after each row's last valid token (before it, ``y``) and the state."""
     outputs, new_state = call_with_state(
         model, state, x.shape[0], lambda: model(x, mask=mask, state=state, return_state=True)
     )

@@ -35,16 +35,16 @@ def save_state(
     ``with file_lock(f"{path}.lock"):``.
 
     Args:
-        path: the file, ``.npz``.
-        state: arrays in any tree, such as ``Stream.state``, of JAX or of NumPy.
+        path: The file, ``.npz``.
+        state: Arrays in any tree, such as ``Stream.state``, of JAX or of NumPy.
         facts: JSON values to keep beside it, among them what tells whose state it is; none is
             called "format".
-        allow_nan: for arrays that may hold NaN. No state of a mechanism does unless it has failed.
+        allow_nan: For arrays that may hold NaN. No state of a mechanism does unless it has failed.
 
     Raises:
-        ValueError: more facts or arrays than a file takes, or numbers that are NaN where they are
+        ValueError: More facts or arrays than a file takes, or numbers that are NaN where they are
             not allowed; the file before stays.
-        OSError: it cannot be written.
+        OSError: It cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -80,17 +80,17 @@ def load_state(
     this takes.
 
     Args:
-        path: the file.
-        like: a state of the same structure; its NumPy arrays are read as such, read-only.
-        check: refuses facts of something else, before the arrays are compared.
-        allow_nan: as in ``save_state``.
+        path: The file.
+        like: A state of the same structure; its NumPy arrays are read as such, read-only.
+        check: Refuses facts of something else, before the arrays are compared.
+        allow_nan: As in ``save_state``.
 
     Returns:
         The state and the facts.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged, the state of something else, or of a stream that had failed: its
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, the state of something else, or of a stream that had failed: its
             numbers are NaN, and not allowed.
     """
     names, leaves = list(layout(like)), jax.tree.leaves(like)
@@ -126,9 +126,9 @@ class StateFile(NamedTuple):
     """What ``describe_state`` returns.
 
     Attributes:
-        facts: that were saved beside the state.
-        arrays: dtype and shape of each.
-        num_bytes: of their values.
+        facts: That were saved beside the state.
+        arrays: Dtype and shape of each.
+        num_bytes: Of their values.
     """
 
     facts: dict[str, Any]
@@ -140,8 +140,8 @@ def describe_state(path: str | Path) -> StateFile:
     """What a file of ``save_state`` holds, without the model that it belongs to.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged, or no state file.
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, or no state file.
 
     Example:
         >>> import pathlib, tempfile
@@ -179,14 +179,14 @@ class _Archive:
     """An archive to read from, as if a stranger had made it: facts and headers now, arrays later.
 
     Args:
-        file: open for as long as the archive is used.
+        file: Open for as long as the archive is used.
 
     Attributes:
-        facts: as written.
-        arrays: the headers of its arrays.
+        facts: As written.
+        arrays: The headers of its arrays.
 
     Raises:
-        ValueError: the file is none that ``_write_archive`` wrote (``NpzError``), or its facts are
+        ValueError: The file is none that ``_write_archive`` wrote (``NpzError``), or its facts are
             none.
     """
 

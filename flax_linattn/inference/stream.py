@@ -29,22 +29,22 @@ class Stream:
     constant size.
 
     Args:
-        model: a :class:`StreamingModel`, whose weights are taken as they are now.
+        model: A :class:`StreamingModel`, whose weights are taken as they are now.
         batch_size: B, independent streams side by side.
-        max_length: most observations, for mechanisms with a cache.
-        dtype: of the observations: float64 ones need a state of float64.
+        max_length: Maximum number of observations, needed by mechanisms with a cache.
+        dtype: Of the observations: float64 ones need a state of float64.
 
     Attributes:
-        state: the model's state, batch axis first. The next call reuses its memory: copy it
+        state: The model's state, batch axis first. The next call reuses its memory: copy it
             (``jax.tree.map(jnp.copy, stream.state)``) to keep it. It may be set, to one saved
             earlier for example, which is copied and stays usable.
-        num_steps: observations taken in since the last reset of all rows.
-        num_compilations: programs compiled for taking in observations: one for ``step`` and one
-            for ``prefill``, if all inputs are alike.
+        num_steps: Observations taken in since the last reset of all rows.
+        num_compilations: Programs compiled for taking in observations: one for ``step`` and one for
+            ``prefill``, if all inputs are alike.
 
     Raises:
-        ValueError: the model cannot stream.
-        TypeError: it is no model.
+        ValueError: The model cannot stream.
+        TypeError: It is no model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -135,21 +135,21 @@ class Stream:
     def step(
         self, x: ArrayLike, mask: ArrayLike | None = None, *, reset: ArrayLike | None = None
     ) -> Array:
-        """Takes in one observation a row.
+        """Processes one observation per row.
 
         Args:
             x: [B, in_features].
-            mask: bool [B]; where False the row takes in nothing. Where the model's room has an end
-                (a cache, a table of positions), rows are counted on the host: a mask or reset on a
-                device is waited for, one of NumPy is not.
-            reset: bool [B]; where True the row first forgets all observations, so that this one
+            mask: Boolean array of shape [B]; where False, the row ignores the observation. Where
+                the model's room has an end (a cache, a table of positions), rows are counted on the
+                host: a mask or reset on a device is waited for, one of NumPy is not.
+            reset: Bool [B]; where True the row first forgets all observations, so that this one
                 begins a new sequence.
 
         Returns:
             The model's output for each row.
 
         Raises:
-            ValueError: a cache or a table of positions has no room for the observation, which is
+            ValueError: A cache or a table of positions has no room for the observation, which is
                 not taken in; shapes that do not fit; or the state grows, for want of
                 ``max_length``. (A model of one's own with such a table says so in
                 ``num_positions``; else its outputs tell.)
@@ -173,15 +173,15 @@ class Stream:
 
         Args:
             x: [B, T, in_features], T >= 1.
-            mask: bool [B, T], True = a real token, padding anywhere. Rows of padding alone stay as
-                they are: streams may begin while others run.
-            chunk_size: observations of a piece.
+            mask: Boolean array of shape [B, T]; True marks valid tokens, padding anywhere. Rows of
+                padding alone stay as they are: streams may begin while others run.
+            chunk_size: Observations of a piece.
 
         Returns:
             See :func:`flax_linattn.inference.prefill`.
 
         Raises:
-            ValueError: a row has no room for its observations, none of which is taken in; shapes
+            ValueError: A row has no room for its observations, none of which is taken in; shapes
                 that do not fit; or the state grows, for want of ``max_length``.
             TypeError: ``mask`` is not bool, or the model has no call on sequences.
 
@@ -239,7 +239,7 @@ class Stream:
         This forks a row into several, which then run independently, and reorders rows.
 
         Args:
-            indices: int [B].
+            indices: Int [B].
 
         Raises:
             TypeError: ``indices`` is not of an integer dtype.

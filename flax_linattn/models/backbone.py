@@ -32,9 +32,9 @@ class BackboneState(NamedTuple):
 
     Attributes:
         position: int32 [B], number of tokens of the current segment taken in.
-        window: the embedding's state.
-        layers: the blocks' states.
-        segment_id: int [B], the segment in which the last call ended; None if not packed.
+        window: The embedding's state.
+        layers: The blocks' states.
+        segment_id: Int [B], the segment in which the last call ended; None if not packed.
     """
 
     position: Int[Array, "B"]
@@ -47,32 +47,33 @@ class Backbone(SequenceModel):
     """Observations to features: embedding, N blocks, a final LayerNorm unless it is left out.
 
     After Time-Series-Library's Transformer encoder (convolution over values plus positions,
-    dropout, post-LN layers, final norm). Positions count real tokens only, so padding
-    anywhere changes nothing; the embedding is told them, and rotary layers, in ``step`` too.
+    dropout, post-LN layers, final norm). Positions count valid tokens only, so padding anywhere
+    changes nothing; the embedding is told them, and rotary layers, in ``step`` too.
 
     Args:
-        embedding: an :class:`Embedding`; or a number of channels, for an
+        embedding: An :class:`Embedding`; or a number of channels, for an
             :class:`ObservationEmbedding`.
-        layers: the blocks; or their width, for ``Layers(features)``. Default ``Layers()``.
-        is_causal: each position sees itself and the past; needed to stream.
-        max_length: most tokens of a sequence; needed for learned positions, as the default
-            size of caches, and by mechanisms that learn something for each position.
-        final_norm: whether the last layer's output is normalised.
-        class_token: put a learned vector before the observations, which sees all of them and which
+        layers: The blocks; or their width, for ``Layers(features)``. Default ``Layers()``.
+        is_causal: Each position sees itself and the past; needed to stream.
+        max_length: Maximum number of tokens of a sequence; needed for learned positions, as the
+            default size of caches, and by mechanisms that learn something for each position.
+        final_norm: Whether the last layer's output is normalized.
+        class_token: Put a learned vector before the observations, which sees all of them and which
             they see, for heads that classify by it. It comes first in what is returned, [B, 1 + T,
             C]; it is no observation, so it has no position (rotary layers leave it unturned) and no
             mask hides it. Needs ``is_causal=False``, and sequences that come whole and unpacked.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
             parameters are made (``nn.ParameterOptions``); and with a number of channels, those of
             its embedding (kernel_size, embedding_padding, position).
 
     Attributes:
-        layers: the blocks' options.
-        mechanisms: of each layer.
+        layers: The blocks' options.
+        mechanisms: Of each layer.
 
     Raises:
-        ValueError: an option that is unknown, out of range, or not for this embedding.
+        ValueError: An option that is unknown, out of range, or not for this embedding.
 
     Example:
         >>> import jax.numpy as jnp
@@ -149,7 +150,7 @@ class Backbone(SequenceModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return {
             "embedding": self.input_embedding,
             "layers": self.layers,
@@ -176,7 +177,7 @@ class Backbone(SequenceModel):
 
     @property
     def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
+        """Maximum length of a sequence imposed by positions; None if unlimited."""
         return self.input_embedding.max_length
 
     @property

@@ -34,8 +34,8 @@ class ClassifierState(NamedTuple):
     """What a classifier carries from call to call.
 
     Attributes:
-        backbone: the backbone's state.
-        pool: the pooling's state.
+        backbone: The backbone's state.
+        pool: The pooling's state.
     """
 
     backbone: BackboneState
@@ -45,33 +45,35 @@ class ClassifierState(NamedTuple):
 class SequenceClassifier(Head):
     """Class logits of sequences of observations.
 
-    Poolings: "last" real token, "mean" over real tokens, or "flatten", Time-Series-Library's
-    head, in which every position has its own weights (``max_length`` of them). All stream:
-    flatten is a sum of what the positions contribute, so its running sum is its state. By "class"
-    nothing is pooled: the features of a class token are classified (``Backbone``), as vision
-    transformers do. It sees the whole sequence, so it neither streams nor packs.
+    Poolings: "last" valid token, "mean" over valid tokens, or "flatten", Time-Series-Library's
+    head, in which every position has its own weights (``max_length`` of them). All stream: flatten
+    is a sum of what the positions contribute, so its running sum is its state. By "class" nothing
+    is pooled: the features of a class token are classified (``Backbone``), as vision transformers
+    do. It sees the whole sequence, so it neither streams nor packs.
 
     A call returns logits [B, classes]; with ``every_step`` [B, T, classes], those of every prefix;
     and of packed sequences, without it, [B, T, classes], at each position those of its sequence.
     Without any token they are the bias, with pooling "class" what the class token alone gives.
 
     Args:
-        backbone: a :class:`Backbone`; or a number of channels, for one on observations.
-        num_classes: classes.
+        backbone: A :class:`Backbone`; or a number of channels, for one on observations.
+        num_classes: Number of classes.
         pooling: "last", "mean" or "flatten"; or "class", which a backbone with a class token needs
             and which needs one. For a number of channels it is made, with ``is_causal=False``.
-        max_length: most observations of a sequence; needed by "flatten". Default the backbone's.
-        head_activation: of the features before they are pooled: "gelu", Time-Series-Library's, or
+        max_length: Maximum number of observations of a sequence; needed by "flatten". Default the
+            backbone's.
+        head_activation: Of the features before they are pooled: "gelu", Time-Series-Library's, or
             "none".
-        attends_to_padding: let attention see padding, whose observations are 0, as
+        attends_to_padding: Let attention see padding, whose observations are 0, as
             Time-Series-Library does; pooling leaves it out all the same.
-        layers: of the backbone for so many channels.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: further arguments of that :class:`Backbone` (num_layers, mechanism, is_causal,
+        layers: Options of the layers of a backbone that is built for a number of channels.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism, is_causal,
             kernel_size, ...).
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -194,19 +196,19 @@ class SequenceClassifier(Head):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return super().options | {"pooling": self.pooling_name}
 
     @property
     def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
+        """Maximum length of a sequence imposed by positions; None if unlimited."""
         ends = (self.backbone.num_positions, self.max_length if self.flatten else None)
         return min((end for end in ends if end is not None), default=None)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> ClassifierState:
-        """The state before the first observation; see ``Backbone.init_state``."""
+        """Returns the state before the first observation; see ``Backbone.init_state``."""
         return ClassifierState(
             self.backbone.init_state(batch_size, max_length, dtype=dtype),
             poolings.identity(batch_size, self.pooled_features, accumulation_dtype(dtype)),

@@ -65,17 +65,17 @@ class DecisionEmbedding(nnx.Module):
     Args:
         observation_dim: S.
         action_dim: A.
-        features: C.
-        position: of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
-        max_length: rows of the learned table.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernels.
-        bias_init: initialiser of the biases.
-        rngs: holds the stream "params".
+        features: Number of features C.
+        position: Of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
+        max_length: Rows of the learned table.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the kernels.
+        bias_init: Initializer of the biases.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
         TypeError: (from the call) steps of another dtype than float32 and float64.
 
     Example:

@@ -40,18 +40,20 @@ class DecisionTransformer(Head):
     Args:
         observation_dim: S.
         action_dim: A.
-        position: of the times of steps, see :class:`DecisionEmbedding`. With "sinusoidal" and
+        position: Of the times of steps, see :class:`DecisionEmbedding`. With "sinusoidal" and
             "none" an episode may last as long as it likes.
-        max_length: most steps of an episode, for the learned table and the default size of caches.
-        layers: of the backbone; default ``DECISION_LAYERS``.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: of ``layers`` by name, and how parameters are made (``nn.ParameterOptions``).
+        max_length: Maximum number of steps of an episode, for the learned table and the default
+            size of caches.
+        layers: Of the backbone; default ``DECISION_LAYERS``.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Of ``layers`` by name, and how parameters are made (``nn.ParameterOptions``).
 
     Attributes:
         tokens_per_observation: 3.
 
     Raises:
-        ValueError: an option out of range, or a mechanism that looks at the future.
+        ValueError: An option out of range, or a mechanism that looks at the future.
 
     Example:
         >>> import jax.numpy as jnp
@@ -128,7 +130,7 @@ class DecisionTransformer(Head):
 
     @property
     def num_positions(self) -> int | None:
-        """Most steps of an episode that have a time; None = any number."""
+        """Maximum length of an episode imposed by positions; None if unlimited."""
         return self.max_length if self.position == "learned" else None
 
     @property
@@ -158,7 +160,7 @@ class DecisionTransformer(Head):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> BackboneState:
-        """The state before the first step; ``max_length`` is a number of steps."""
+        """Returns the state before the first step; ``max_length`` is a number of steps."""
         tokens = None if max_length is None else TOKENS * max_length
         return self.backbone.init_state(batch_size, tokens, dtype=dtype)
 

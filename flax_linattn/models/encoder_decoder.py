@@ -27,10 +27,10 @@ class HorizonState(NamedTuple):
 
     Attributes:
         position: int32 [B], positions decoded so far, those of the labels among them.
-        window: of the decoder's embedding.
-        layers: the decoder blocks' states, the window's projections among them.
-        mean: of the window, [B, channels].
-        std: its standard deviation, [B, channels].
+        window: Of the decoder's embedding.
+        layers: The decoder blocks' states, the window's projections among them.
+        mean: Of the window, [B, channels].
+        std: Its standard deviation, [B, channels].
     """
 
     position: Array
@@ -45,33 +45,34 @@ class EncoderDecoder(nnx.Module):
 
     After Time-Series-Library's ``Transformer``: values by a circular convolution, calendar features
     by a linear layer and positions are added up; post-LN blocks; a decoder that sees the last
-    ``label_length`` observations and zeros in place of the horizon. With input normalisation the
-    window's mean and standard deviation are taken out, and put back in the forecast
-    (Non-stationary Transformer, Liu et al., 2022, without its learned factors).
+    ``label_length`` observations and zeros in place of the horizon. With input normalization the
+    window's mean and standard deviation are taken out, and put back in the forecast (Non-stationary
+    Transformer, Liu et al., 2022, without its learned factors).
 
     Departures: no dropout on attention weights. A mechanism that offers no cross-attention (Aaren,
     whose query is learned) takes softmax attention from decoder to encoder: the Aaren paper does
     not say what it put there.
 
     Args:
-        num_channels: observed channels.
-        horizon: H, steps to forecast.
-        num_marks: calendar features.
-        label_length: observations that the decoder sees.
-        targets: which channels to forecast; default all.
-        normalize: whether a window is normalised.
-        is_causal: whether the encoder sees only the past, as in the Aaren paper; the library's own
+        num_channels: Observed channels.
+        horizon: Number of steps H to forecast.
+        num_marks: Calendar features.
+        label_length: Observations that the decoder sees.
+        targets: Which channels to forecast; default all.
+        normalize: Whether a window is normalized.
+        is_causal: Whether the encoder sees only the past, as in the Aaren paper; the library's own
             sees the whole window.
-        num_decoder_layers: blocks of the decoder; they have the last of the encoder's mechanisms.
+        num_decoder_layers: Blocks of the decoder; they have the last of the encoder's mechanisms.
         embedding_padding: "circular" or "causal"; with "causal" the decoder also steps.
-        max_length: most observations of a window, for mechanisms that learn something for each
-            position.
-        layers: of the encoder, and of the decoder but for their number.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name.
+        max_length: Maximum number of observations of a window, for mechanisms that learn something
+            for each position.
+        layers: Of the encoder, and of the decoder but for their number.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -149,7 +150,7 @@ class EncoderDecoder(nnx.Module):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         names = ("num_channels", "horizon", "num_marks", "label_length", "targets", "normalize")
         own = {name: getattr(self, name) for name in (*names, "is_causal", "max_length", "layers")}
         return own | {
@@ -182,10 +183,11 @@ class EncoderDecoder(nnx.Module):
         Args:
             values: float32 [B, L, num_channels], L >= label_length.
             marks: float32 [B, L + H, num_marks], of the window and of the horizon.
-            dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
+            dropout_key: Random key that enables dropout; None disables it; see
+                ``nn.TransformerBlock``.
 
         Raises:
-            ValueError: wrong shapes.
+            ValueError: Wrong shapes.
         """
         length = values.shape[1]
         self._check_values(values)
@@ -234,11 +236,11 @@ class EncoderDecoder(nnx.Module):
         Args:
             values: float32 [B, L, num_channels], L >= label_length.
             marks: float32 [B, L, num_marks], of the window.
-            max_length: most positions of the decoder, for mechanisms with a cache; default
-                label_length + horizon.
+            max_length: Maximum number of positions of the decoder, for mechanisms with a cache;
+                default label_length + horizon.
 
         Raises:
-            ValueError: wrong shapes; the embedding is circular, or the mechanism has no state.
+            ValueError: Wrong shapes; the embedding is circular, or the mechanism has no state.
         """
         if not self.steps_ahead:
             raise ValueError(
@@ -270,13 +272,13 @@ class EncoderDecoder(nnx.Module):
 
         Args:
             marks: float32 [B, num_marks], of that step; None where the model has none.
-            state: from ``init_state`` or ``step``.
+            state: State from ``init_state`` or ``step``.
 
         Returns:
             The forecast [B, targets], and the new state.
 
         Raises:
-            ValueError: marks are missing, or not expected.
+            ValueError: Marks are missing, or not expected.
         """
         batch = state.position.shape[0]
         self._check_marks(None if marks is None else marks[:, None], batch, 1)

@@ -33,8 +33,8 @@ class ForecasterState(NamedTuple):
     """What a forecaster carries from call to call.
 
     Attributes:
-        backbone: the backbone's state.
-        moments: those of the observations so far; None without input normalisation.
+        backbone: The backbone's state.
+        moments: Those of the observations so far; None without input normalization.
     """
 
     backbone: BackboneState
@@ -78,9 +78,9 @@ class SeriesHead(Head):
         Args:
             values: float32 [B, L, num_channels].
             marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
-            positions: the observations to forecast from.
-            ahead: the known channels of their horizons, of a model that has any.
-            dropout_key: a key turns dropout on (training).
+            positions: The observations to forecast from.
+            ahead: The known channels of their horizons, of a model that has any.
+            dropout_key: Random key that enables dropout; None disables it.
         """
         if marks is not None:
             values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
@@ -95,32 +95,33 @@ class SeriesHead(Head):
 class Forecaster(SeriesHead):
     """The next ``horizon`` values of a series, after each of its observations.
 
-    Every observation is normalised by the mean and standard deviation of those so far, and the
-    forecast brought back by the same: the input normalisation of the Non-stationary Transformer
-    (Liu et al., 2022), taken over the past instead of a window, so that nothing looks ahead and
-    the model streams. All steps of the horizon come from one linear layer.
+    Every observation is normalized by the mean and standard deviation of those so far, and the
+    forecast brought back by the same: the input normalization of the Non-stationary Transformer
+    (Liu et al., 2022), taken over the past instead of a window, so that nothing looks ahead and the
+    model streams. All steps of the horizon come from one linear layer.
 
     A call returns forecasts float32 [B, H, targets] after the last real observation; with
     ``every_step`` [B, T, H, targets] after every one, with ``positions`` [B, P, H, targets] after
     some. Packed sequences need one of these. Of a row without tokens forecasts mean nothing.
 
     Args:
-        backbone: a :class:`Backbone` that streams, for observations of the channels and the
-            marks behind them; or the number of channels, for such a one.
-        horizon: H, steps to forecast.
-        num_marks: further inputs that are known and not forecast, such as calendar features.
-        targets: which channels to forecast; default all.
-        normalize: whether inputs are normalised.
-        memory: tokens over which the normalisation forgets, see ``Moments``; None = none.
+        backbone: A :class:`Backbone` that streams, for observations of the channels and the marks
+            behind them; or the number of channels, for such a one.
+        horizon: Number of steps H to forecast.
+        num_marks: Further inputs that are known and not forecast, such as calendar features.
+        targets: Which channels to forecast; default all.
+        normalize: Whether inputs are normalized.
+        memory: Tokens over which the normalization forgets, see ``Moments``; None = none.
         quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
             then has a last axis of the mean and the quantiles, see ``QuantileHead``.
-        layers: of the backbone for so many channels.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: further arguments of that :class:`Backbone` (num_layers, mechanism with a
-            causal form, kernel_size, position, max_length, ...).
+        layers: Options of the layers of a backbone that is built for a number of channels.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
+            form, kernel_size, position, max_length, ...).
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -222,7 +223,7 @@ class Forecaster(SeriesHead):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return super().options | {
             "num_marks": self.backbone.observation_shape[0] - self.num_channels,
             "normalize": self.moments is not None,
@@ -232,7 +233,7 @@ class Forecaster(SeriesHead):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> ForecasterState:
-        """The state before the first observation; see ``Backbone.init_state``."""
+        """Returns the state before the first observation; see ``Backbone.init_state``."""
         moments = None
         if self.moments is not None:
             moments = self.moments.init_state(batch_size, self.num_channels)
@@ -258,7 +259,7 @@ class Forecaster(SeriesHead):
     def _normalize_inputs(
         self, x: Features, call: Call
     ) -> tuple[Features, tuple[Array, Array], MomentsState | None]:
-        """The inputs of the backbone, what they were normalised by, and the moments after them."""
+        """The inputs of the backbone, what they were normalized by, and the moments after them."""
         if self.moments is None:
             return x, self._neutral(x), None
         before = None if call.state is None else call.state.moments
@@ -312,6 +313,6 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
 
 
 def _standardize(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
-    """The channels normalised, the marks as they are."""
+    """The channels normalized, the marks as they are."""
     values = (x[..., :num_channels].astype(jnp.float32) - mean) / std
     return jnp.concatenate([values.astype(x.dtype), x[..., num_channels:]], axis=-1)

@@ -77,7 +77,7 @@ class LogNormalMixture(NamedTuple):
         """Log of the time that a share of all times does not exceed.
 
         Args:
-            share: above 0 and below 1; a number, or an array of the leading axes.
+            share: Above 0 and below 1; a number, or an array of the leading axes.
             waited: [...], log of a time that has passed without an event; the quantile is then of
                 the times beyond. -inf = none, as None.
 

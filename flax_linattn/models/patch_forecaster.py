@@ -42,11 +42,11 @@ class PatchState(NamedTuple):
     """What a patch forecaster carries from call to call; its size does not depend on the length.
 
     Attributes:
-        moments: of the observations so far, which also count them.
+        moments: Of the observations so far, which also count them.
         recent: float32 [B, W, targets], the last observations, the newest last. Where there are
             fewer the first one stands in their place; zeros before it. Where values may be missing
             [B, W, 2 targets]: which of them are (1), behind the values.
-        phases: the backbone's state of each phase and target, leaves [B, patch_length, targets,
+        phases: The backbone's state of each phase and target, leaves [B, patch_length, targets,
             ...]: observation t, counted from 0, belongs to phase t modulo the patch length.
     """
 
@@ -62,7 +62,7 @@ class PatchForecaster(SeriesHead):
     in PatchTST (Nie et al., "A Time Series is Worth 64 Words", 2023): no channel knows of another,
     unless ``channel_mechanism`` lets each look at all others before it is forecast. Departures, so
     that it streams: attention is causal; patches end at the observation that is forecast from, and
-    do not overlap; each is normalised by the running mean and deviation at its end (``Moments``),
+    do not overlap; each is normalized by the running mean and deviation at its end (``Moments``),
     and the forecast is brought back by those of the last; a head reads the last token instead of
     all.
 
@@ -83,42 +83,43 @@ class PatchForecaster(SeriesHead):
     or ``return_state`` all of them. Of a row without tokens forecasts mean nothing.
 
     Args:
-        num_channels: of an observation.
-        horizon: H, steps to forecast.
+        num_channels: Of an observation.
+        horizon: Number of steps H to forecast.
         patch_length: P, values of a patch.
-        context: values that the linear map sees, the last one among them; 0 = there is no map.
-        fixed_map: whether training leaves the linear map as it is, such as one that was fitted by
-            a ridge before. Then calibration may set ``share``, which scales what the head adds, and
+        context: Values that the linear map sees, the last one among them; 0 = there is no map.
+        fixed_map: Whether training leaves the linear map as it is, such as one that was fitted by a
+            ridge before. Then calibration may set ``share``, which scales what the head adds, and
             ``known_share``, which scales what is added of known channels.
-        channel_maps: whether each target has a linear map of its own, kernel [targets, context, H],
+        channel_maps: Whether each target has a linear map of its own, kernel [targets, context, H],
             instead of one for all, [context, H].
-        num_marks: further inputs behind the channels, such as calendar features, which every token
+        num_marks: Further inputs behind the channels, such as calendar features, which every token
             is told as they are at its end.
-        missing: whether the first ``num_channels`` marks tell which values are missing (1; else 0).
-            In place of these a token has 0 beside a 1, and the normalisation leaves them out, so
+        missing: Whether the first ``num_channels`` marks tell which values are missing (1; else 0).
+            In place of these a token has 0 beside a 1, and the normalization leaves them out, so
             that what stands there changes nothing but the linear map: give the last known value.
-        known_future: channels that are known for the horizon, too: an observation has them for each
+        known_future: Channels that are known for the horizon, too: an observation has them for each
             of its steps, [H, F] flattened, behind the marks, see ``KnownFuture``.
-        targets: which channels to forecast; default all. Others change nothing, but for those
+        targets: Which channels to forecast; default all. Others change nothing, but for those
             known.
-        memory: observations over which the normalisation forgets, see ``Moments``; None = none.
-        position: what tokens are told of their number: "sinusoidal" or "none".
-        channel_mechanism: a mechanism, not causal, of attention from target to target behind the
+        memory: Observations over which the normalization forgets, see ``Moments``; None = none.
+        position: What tokens are told of their number: "sinusoidal" or "none".
+        channel_mechanism: A mechanism, not causal, of attention from target to target behind the
             backbone, see ``ChannelMixing``; None = targets are independent.
         quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
             then has a last axis of the mean and the quantiles, see ``QuantileHead``.
-        max_length: most observations of a sequence, for mechanisms that learn something for each
-            position.
-        layers: of the backbone.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name, and how parameters are made
+        max_length: Maximum number of observations of a sequence, for mechanisms that learn
+            something for each position.
+        layers: Options of the backbone's layers.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name, and how parameters are made
             (``nn.ParameterOptions``).
 
     Attributes:
-        backbone: what maps a channel's patches, [rows, patches, P + num_marks], to features.
+        backbone: What maps a channel's patches, [rows, patches, P + num_marks], to features.
 
     Raises:
-        ValueError: an option that is unknown or out of range, or a mechanism without a causal form.
+        ValueError: An option that is unknown or out of range, or a mechanism without a causal form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -336,7 +337,7 @@ class PatchForecaster(SeriesHead):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         embedding = self.backbone.input_embedding
         assert isinstance(embedding, ObservationEmbedding)
         return super().options | {
@@ -366,7 +367,7 @@ class PatchForecaster(SeriesHead):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> PatchState:
-        """The state before the first observation; it does not grow, and is float32."""
+        """Returns the state before the first observation; it does not grow, and is float32."""
         self._check_streams()
         rows = self.backbone.init_state(batch_size * self.patch_length * len(self.targets))
         shape = (batch_size, self.patch_length, len(self.targets))

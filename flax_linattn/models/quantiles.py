@@ -36,15 +36,15 @@ class QuantileHead(nnx.Module):
 
     Args:
         levels: Q, rising, each between 0 and 1.
-        in_features: of the features.
-        horizon: H.
+        in_features: Of the features.
+        horizon: Number of steps H to forecast.
         num_targets: C, channels that are forecast.
-        per_target: whether features are those of each target, whose weights are then shared.
-        rngs: holds the stream "params".
-        **options: of ``nn.linear``.
+        per_target: Whether features are those of each target, whose weights are then shared.
+        rngs: Random number generators; "params" initializes the parameters.
+        **options: Of ``nn.linear``.
 
     Raises:
-        ValueError: levels that are not between 0 and 1, or do not rise.
+        ValueError: Levels that are not between 0 and 1, or do not rise.
 
     Example:
         >>> head = QuantileHead((0.1, 0.5, 0.9), 8, 4, 2, rngs=nnx.Rngs(0))
@@ -78,9 +78,9 @@ class QuantileHead(nnx.Module):
         """The point forecasts and, behind them on a last axis, the quantiles.
 
         Args:
-            h: features [..., F], or of each target [..., C, F].
-            point: the forecasts of the mean, float32.
-            std: what a target's deviation is known to be.
+            h: Features [..., F], or of each target [..., C, F].
+            point: The forecasts of the mean, float32.
+            std: What a target's deviation is known to be.
 
         Returns:
             float32 [..., H, C, 1 + Q].

@@ -44,13 +44,13 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     or the new one. Nothing is pickled. Of several processes all have to call, and the first writes.
 
     Args:
-        path: a folder, new or of a model saved before, which is replaced.
-        model: of :mod:`flax_linattn.models`; any other ``nnx.Module`` is saved, too, and then
+        path: A folder, new or of a model saved before, which is replaced.
+        model: Of :mod:`flax_linattn.models`; any other ``nnx.Module`` is saved, too, and then
             loaded by ``load_model(path, like=...)``.
 
     Raises:
-        ValueError: the folder holds something else, or the model no variable.
-        OSError: it cannot be written.
+        ValueError: The folder holds something else, or the model no variable.
+        OSError: It cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -116,16 +116,16 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
     """Loads what ``save_model`` saved, once every file is checked.
 
     Args:
-        path: the folder.
-        like: a model of the same structure, which stays as it is: for modules of your own, for
+        path: The folder.
+        like: A model of the same structure, which stays as it is: for modules of your own, for
             parameters that are to lie on a mesh as its own do, or to have its dtypes.
 
     Returns:
         The model, in evaluation mode; with ``like`` one of its class and mode.
 
     Raises:
-        FileNotFoundError: there is no such folder.
-        ValueError: it is damaged, not of ``save_model``, of a later version, or not ``like`` the
+        FileNotFoundError: There is no such folder.
+        ValueError: It is damaged, not of ``save_model``, of a later version, or not ``like`` the
             model given; or it is of a class that is not of this package, and needs ``like``.
 
     Example:

@@ -47,7 +47,7 @@ def window_layers(num_symbols: int, **options: Any) -> Layers:
 
     Args:
         num_symbols: N.
-        **options: of :class:`Layers`, in place of the paper's.
+        **options: Of :class:`Layers`, in place of the paper's.
 
     Example:
         >>> layers = window_layers(16, mechanism="softmax:scale=1")
@@ -91,19 +91,20 @@ class WindowModel(Head):
 
     Args:
         num_symbols: N; symbols are 0 ... N - 1, and features are as many.
-        context: tokens of a window.
+        context: Tokens of a window.
         readout: "flatten", a matrix [context * N, N] of the whole context, so that each place
             has its own weights; or "last", a matrix [N, N] of the last token.
         projections: "position", matrices of queries, keys and values for each position, and none
             after attention; a learned query has one for all. Or "shared", the four projections of
             ``nn.Attention``.
-        layers: of the backbone; default ``window_layers(num_symbols)``.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name (mechanism, num_layers, ...), and how parameters
+        layers: Of the backbone; default ``window_layers(num_symbols)``.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name (mechanism, num_layers, ...), and how parameters
             are made (``nn.ParameterOptions``).
 
     Raises:
-        ValueError: an option that is unknown or out of range, layers of another width, or a
+        ValueError: An option that is unknown or out of range, layers of another width, or a
             mechanism that is not causal.
 
     Example:

@@ -39,9 +39,9 @@ class Context(NamedTuple):
     """What attention takes keys and values from, projected once for many calls.
 
     Attributes:
-        k: keys [B, S, H, K].
-        v: values [B, S, H, V].
-        mask: bool [B, S], True = a real token; None = all are.
+        k: Keys [B, S, H, K].
+        v: Values [B, S, H, V].
+        mask: Boolean array of shape [B, S]; True marks valid tokens. None if all are valid.
     """
 
     k: Keys
@@ -64,26 +64,26 @@ class Attention(ProjectedAttention):
 
     Args:
         in_features: C, features of the inputs.
-        num_heads: H.
-        mechanism: what ``ops.get_mechanism`` takes as a name ("elementwise_series:order=2"), or
-            a mechanism.
+        num_heads: Number of attention heads H.
+        mechanism: What ``ops.get_mechanism`` takes as a name ("elementwise_series:order=2"), or a
+            mechanism.
         qkv_features: H * K = H * V, default ``in_features``.
-        out_features: features of the outputs, default ``in_features``.
-        use_bias: whether the four projections have a bias.
-        position: what queries and keys learn of their positions, such as ``RotaryPosition()``;
+        out_features: Features of the outputs, default ``in_features``.
+        use_bias: Whether the four projections have a bias.
+        position: What queries and keys learn of their positions, such as ``RotaryPosition()``;
             default nothing.
-        dtype: dtype of the computation, default that of inputs and parameters together.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernels; see ``ParameterOptions``.
-        bias_init: of the biases.
-        out_kernel_init: of the output projection's kernel; default ``kernel_init``.
-        out_bias_init: of its bias; default ``bias_init``.
-        query_init: initialiser of the learned query token (the paper names none).
-        rngs: holds the stream "params".
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the kernels; see ``ParameterOptions``.
+        bias_init: Initializer of the biases.
+        out_kernel_init: Initializer of the output projection's kernel; default ``kernel_init``.
+        out_bias_init: Initializer of the output projection's bias; default ``bias_init``.
+        query_init: Initializer of the learned query token (the paper names none).
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: the heads do not divide ``qkv_features``, the mechanism is unknown, or
-            positions are to reach a learned query, which has none.
+        ValueError: The heads do not divide ``qkv_features``, the mechanism is unknown, or positions
+            are to reach a learned query, which has none.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -137,25 +137,25 @@ class Attention(ProjectedAttention):
         """Attends over whole sequences.
 
         Args:
-            x: [B, T, C].
+            x: Input features of shape [B, T, C].
             context: [B, S, C] to take keys and values from (cross-attention); default ``x``.
-            is_causal: each position sees itself and the past.
-            mask: bool [B, T], True = a real token of ``x``.
-            context_mask: bool [B, S], True = a real token of ``context``.
-            segment_ids: int [B, T], packed sequences.
-            positions: int [B, T], for a layer with a ``position``; default the number of real
+            is_causal: Whether each position attends only to itself and earlier positions.
+            mask: Boolean array of shape [B, T]; True marks valid tokens of ``x``.
+            context_mask: Boolean array of shape [B, S]; True marks valid tokens of ``context``.
+            segment_ids: Integer array of shape [B, T]; ids of packed sequences.
+            positions: Int [B, T], for a layer with a ``position``; default the number of valid
                 tokens before, in this call.
-            state: what an earlier call returned.
-            return_state: return ``(y, state)``.
-            form: see ``ops.Mechanism.attend``.
+            state: State returned by an earlier call.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
+            form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
-            y [B, T, out_features], and the state if asked for. At masked positions y is the
+            y [B, T, out_features], and the state if ``return_state``. At masked positions y is the
             output projection's bias.
 
         Raises:
-            ValueError: a shape or combination that the mechanism does not offer.
-            TypeError: x or context is no array.
+            ValueError: A shape or combination that the mechanism does not offer.
+            TypeError: X or context is no array.
         """
         call = Call(
             mask=mask,
@@ -178,8 +178,8 @@ class Attention(ProjectedAttention):
         """The call of x [B, T, C], with positions counted where the layer needs them.
 
         Raises:
-            ValueError: another shape, or positions that are missing or not asked for.
-            TypeError: x is no array.
+            ValueError: Another shape, or positions that are missing or not asked for.
+            TypeError: X is no array.
         """
         self._check_inputs("B, T", x=x)
         self._check_positions(call.positions)
@@ -223,10 +223,10 @@ class Attention(ProjectedAttention):
 
         Args:
             context: [B, S, C].
-            mask: bool [B, S], True = a real token.
+            mask: Boolean array of shape [B, S]; True marks valid tokens.
 
         Raises:
-            ValueError: the mechanism offers no cross-attention, or wants arguments of tokens, which
+            ValueError: The mechanism offers no cross-attention, or wants arguments of tokens, which
                 a projected context does not hold.
         """
         self._check_cross()
@@ -247,9 +247,9 @@ class Attention(ProjectedAttention):
         """Cross-attention of x [B, T, C] to a context projected before, as the call has it.
 
         Args:
-            x: [B, T, C].
-            context: of ``project``.
-            mask: bool [B, T], True = a real token of ``x``.
+            x: Input features of shape [B, T, C].
+            context: Of ``project``.
+            mask: Boolean array of shape [B, T]; True marks valid tokens of ``x``.
 
         Returns:
             y [B, T, out_features].
@@ -279,19 +279,19 @@ class Attention(ProjectedAttention):
         mask: Array | None = None,
         positions: Int[Array, "B"] | None = None,
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one token a row.
+        """Processes one token per row.
 
         Args:
-            x: [B, C].
-            state: from ``init_state``, the call or ``step``.
-            mask: bool [B]; where False the state stays as it is.
-            positions: int [B], for a layer with a ``position``.
+            x: Input features of shape [B, C], one token per row.
+            state: State from ``init_state``, ``__call__`` or ``step``.
+            mask: Boolean array of shape [B]; where False, the row's state is unchanged.
+            positions: Int [B], for a layer with a ``position``.
 
         Returns:
             y [B, out_features] and the new state.
 
         Raises:
-            ValueError: shapes that do not fit, positions are missing, or each position has weights
+            ValueError: Shapes that do not fit, positions are missing, or each position has weights
                 of its own.
         """
         if isinstance(self.key_projection, PositionLinear):

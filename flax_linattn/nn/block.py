@@ -44,7 +44,7 @@ class BlockCallOptions(SequenceOptions, total=False):
 
 
 class TransformerBlock(nnx.Module):
-    """Attention and feed-forward with residuals, normalised before (pre) or after (post).
+    """Attention and feed-forward with residuals, normalized before (pre) or after (post).
 
     Post: x = LN(x + attention(x)); x = LN(x + feed_forward(x)). Pre: x = x +
     attention(LN(x)); x = x + feed_forward(LN(x)). With width 512 and hidden 2048 it has the
@@ -56,24 +56,25 @@ class TransformerBlock(nnx.Module):
     (``drop_path_rate``), in this order and behind its dropout, as timm's vision transformers do.
 
     Args:
-        features: C.
-        num_heads: H.
-        hidden_features: width of the feed-forward layer, default 4 C.
-        mechanism: a name or a mechanism.
-        norm: "pre" or "post".
-        activation: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        position: as in ``Attention``.
-        drop_path_rate: share of rows whose branch is left out in training, each branch by itself;
+        features: Number of features C.
+        num_heads: Number of attention heads H.
+        hidden_features: Width of the feed-forward layer, default 4 C.
+        mechanism: Name of the attention mechanism, or the mechanism itself.
+        norm: Place of the norms, "pre" or "post".
+        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        position: As in ``Attention``.
+        drop_path_rate: Share of rows whose branch is left out in training, each branch by itself;
             see ``apply_drop_path``.
-        layer_scale: what the factors of both branches start as, see ``LayerScale``; None = no
+        layer_scale: What the factors of both branches start as, see ``LayerScale``; None = no
             factors.
-        dtype: dtype of the computation.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **parameters: how the parameters are made, see ``ParameterOptions``.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **parameters: Dtype and initializers of the parameters; see ``ParameterOptions``.
 
     Raises:
-        ValueError: an unknown norm, activation or mechanism, heads that do not divide C, or a rate
+        ValueError: An unknown norm, activation or mechanism, heads that do not divide C, or a rate
             or scale out of range.
 
     Example:
@@ -163,14 +164,14 @@ class TransformerBlock(nnx.Module):
         dropout_key: Array | None = None,
         form: str = "auto",
     ) -> Features | tuple[Features, State]:
-        """Maps x [B, T, C] -> y [B, T, C], and the state if asked for; see ``Attention``.
+        """Maps x [B, T, C] -> y [B, T, C], and the state if ``return_state``; see ``Attention``.
 
         Dropout and drop path act where ``dropout_key`` is given, and after ``block.train()`` with
         keys of the block's own, if it was made with a stream "dropout". Outputs at masked positions
         mean nothing.
 
         Raises:
-            ValueError: as ``Attention``; after ``train()`` there is no key.
+            ValueError: As ``Attention``; after ``train()`` there is no key.
         """
         call = Call(
             mask=mask,
@@ -196,7 +197,7 @@ class TransformerBlock(nnx.Module):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
     ) -> State:
-        """The state before the first token; see ``Attention.init_state``."""
+        """Returns the state before the first token; see ``Attention.init_state``."""
         return self.attention.init_state(batch_size, max_length, dtype=dtype)
 
     @automatic(1)
@@ -208,7 +209,7 @@ class TransformerBlock(nnx.Module):
         mask: Array | None = None,
         positions: Int[Array, "B"] | None = None,
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one token a row, without dropout: x [B, C] -> y [B, C] and the new state."""
+        """Processes one token per row, without dropout: x [B, C] -> y [B, C] and the new state."""
         return self._sublayers(
             x, lambda x: self.attention.step(x, state, mask=mask, positions=positions), None
         )

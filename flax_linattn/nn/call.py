@@ -31,16 +31,18 @@ class Call:
     validate nothing and always return the outputs and the state.
 
     Attributes:
-        mask: bool [B, T], True = a valid token; None = all are.
-        segment_ids: int [B, T], packed sequences; None = one sequence in each row.
-        runs: where packed sequences begin; set by ``with_positions``.
-        positions: int [B, T], position of each token in its sequence; set by ``with_positions``.
-        num_tokens: int [B], tokens so far in the last sequence of each row; set by ``with_positions``.
-        state: state of the module after an earlier call; None = this is the first call.
-        dropout_key: random key; None = no dropout.
-        is_causal: whether each token sees itself and earlier tokens only.
-        return_state: whether the state after the last token is needed.
-        form: see ``ops.Mechanism.attend``.
+        mask: Boolean array of shape [B, T], True = a valid token; None = all are.
+        segment_ids: Integer array of shape [B, T]; ids of packed sequences; None = one sequence in
+            each row.
+        runs: Where packed sequences begin; set by ``with_positions``.
+        positions: Int [B, T], position of each token in its sequence; set by ``with_positions``.
+        num_tokens: Int [B], tokens so far in the last sequence of each row; set by
+            ``with_positions``.
+        state: State of the module after an earlier call; None = this is the first call.
+        dropout_key: Random key; None = no dropout.
+        is_causal: Whether each token sees itself and earlier tokens only.
+        return_state: Whether the state after the last token is needed.
+        form: Form of the computation; see ``ops.Mechanism.attend``.
     """
 
     mask: Mask | None = None
@@ -62,8 +64,8 @@ class Call:
         """A copy with ``runs``, ``positions`` and ``num_tokens``, unless they are set already.
 
         Args:
-            x: inputs [B, T, ...].
-            before: state after earlier calls, with ``position`` [B], the tokens so far in the
+            x: Inputs [B, T, ...].
+            before: State after earlier calls, with ``position`` [B], the tokens so far in the
                 current sequence, and ``segment_id`` [B], its id, or None if not packed.
 
         Example:

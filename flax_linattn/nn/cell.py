@@ -17,12 +17,12 @@ class AttentionCell(nnx.RNNCellBase):
     """Runs an attention layer token by token inside ``nnx.RNN``.
 
     Args:
-        attention: the layer; it stays usable in parallel.
-        max_length: most tokens, for mechanisms with a cache.
-        dtype: of the inputs, where it is wider than the parameters'; ``nnx.RNN`` does not say it.
+        attention: The layer; it stays usable in parallel.
+        max_length: Maximum number of tokens, needed by mechanisms with a cache.
+        dtype: Of the inputs, where it is wider than the parameters'; ``nnx.RNN`` does not say it.
 
     Raises:
-        ValueError: a mechanism without a state, or with a cache and no ``max_length``.
+        ValueError: A mechanism without a state, or with a cache and no ``max_length``.
 
     Example:
         >>> import jax.numpy as jnp

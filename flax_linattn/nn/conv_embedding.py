@@ -36,22 +36,22 @@ class ConvEmbedding(nnx.Module):
     before it, and the norm is over the channels of each token alone, so that it streams and packs.
 
     The convolution of one-hot vectors is computed as a look-up in a table for each tap. Padding is
-    skipped: the neighbours of a token are its neighbouring real tokens, and zeros beyond the ends.
+    skipped: the neighbors of a token are its neighboring valid tokens, and zeros beyond the ends.
 
     A token outside 0 ... N - 1 gives NaN: to all of its sequence with "same", whose norm sees all,
     and with "causal" to what the convolutions lead it to.
 
     Args:
-        num_tokens: N; tokens are 0 ... N - 1.
+        num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
         features: C, a multiple of 4.
-        padding: "same" or "causal".
-        kernel_size: taps of each convolution; odd for "same".
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        padding: Padding of the convolution: "same" or "causal".
+        kernel_size: Number of taps of each convolution; odd for "same".
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        OptionError: an option out of range.
+        OptionError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -143,18 +143,19 @@ class ConvEmbedding(nnx.Module):
         """Embeds whole sequences.
 
         Args:
-            x: tokens int [B, T].
-            mask: bool [B, T], True = a real token; what stands elsewhere changes nothing.
-            runs: packed segments; nothing reaches across their borders.
-            state: what an earlier call returned.
-            return_state: return ``(y, state)``.
+            x: Tokens int [B, T].
+            mask: Boolean array of shape [B, T]; True marks valid tokens; what stands elsewhere
+                changes nothing.
+            runs: Packed segments; nothing reaches across their borders.
+            state: State returned by an earlier call.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
 
         Returns:
-            y [B, T, C], and the state if asked for. At masked positions y means nothing.
+            y [B, T, C], and the state if ``return_state``. At masked positions y means nothing.
 
         Raises:
-            ValueError: a state or segments with padding "same".
-            TypeError: tokens of another dtype than an integer one.
+            ValueError: A state or segments with padding "same".
+            TypeError: Tokens of another dtype than an integer one.
         """
         if return_state:
             self._check_streams()
@@ -192,7 +193,7 @@ class ConvEmbedding(nnx.Module):
             int32 [B, kernel_size - 1, 1], then [B, kernel_size - 1, C/4] and [..., C/2].
 
         Raises:
-            ValueError: the padding is "same".
+            ValueError: The padding is "same".
         """
         self._check_streams()
         size = self.kernel_size - 1
@@ -207,7 +208,7 @@ class ConvEmbedding(nnx.Module):
     def step(
         self, x: Int[Array, "B"], state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in a token a row: x int [B] -> y [B, C] and the new state."""
+        """Processes one token per row: x int [B] -> y [B, C] and the new state."""
         self._check_streams()
         codes = zero_padding(self._token_codes(x), mask)
         taps, first = recent_tokens_step(codes[:, None], state[0], mask)
@@ -241,7 +242,7 @@ class ConvEmbedding(nnx.Module):
         return sum(rows, start=jnp.zeros((), table.dtype))
 
     def _map_sequence(self, codes: Array, mask: Array | None) -> Array:
-        """The network over whole sequences, real tokens first, so that they are neighbours."""
+        """The network over whole sequences, valid tokens first, so that they are neighbors."""
         length, front = codes.shape[1], mask
         if mask is not None:
             order = jnp.argsort(~mask, axis=1, stable=True)

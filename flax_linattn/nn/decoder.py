@@ -27,8 +27,8 @@ class DecoderState(NamedTuple):
     """What a decoder block carries from step to step.
 
     Attributes:
-        attention: of the attention to itself.
-        context: the memory's keys and values, projected once.
+        attention: Of the attention to itself.
+        context: The memory's keys and values, projected once.
     """
 
     attention: State
@@ -42,19 +42,20 @@ class DecoderBlock(nnx.Module):
     offers no cross-attention, that is softmax attention.
 
     Args:
-        features: C.
-        num_heads: H.
-        hidden_features: width of the feed-forward layer, default 4 C.
-        mechanism: a name or a mechanism, with a causal form.
-        norm: "pre" or "post".
-        activation: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        dtype: dtype of the computation.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **parameters: how the parameters are made, see ``ParameterOptions``.
+        features: Number of features C.
+        num_heads: Number of attention heads H.
+        hidden_features: Width of the feed-forward layer, default 4 C.
+        mechanism: Name of the attention mechanism, or the mechanism itself, with a causal form.
+        norm: Place of the norms, "pre" or "post".
+        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **parameters: Dtype and initializers of the parameters; see ``ParameterOptions``.
 
     Raises:
-        ValueError: an unknown norm, activation or mechanism, or heads that do not divide C.
+        ValueError: An unknown norm, activation or mechanism, or heads that do not divide C.
 
     Example:
         >>> import jax.numpy as jnp
@@ -121,10 +122,10 @@ class DecoderBlock(nnx.Module):
         """Maps x [B, T, C], with memory [B, S, C] to look at, -> y [B, T, C].
 
         Args:
-            x: [B, T, C].
+            x: Input features of shape [B, T, C].
             memory: [B, S, C].
-            memory_mask: bool [B, S], True = a real token.
-            dropout_key: see ``TransformerBlock``.
+            memory_mask: Boolean array of shape [B, S]; True marks valid tokens.
+            dropout_key: Random key that enables dropout; see ``TransformerBlock``.
         """
         keys = split_key(resolve_dropout_key(self.dropout, dropout_key), 3)
         return self._residuals(
@@ -146,12 +147,12 @@ class DecoderBlock(nnx.Module):
         *,
         memory_mask: Mask | None = None,
     ) -> DecoderState:
-        """The state before the first token: the memory is projected here, once.
+        """Returns the state before the first token: the memory is projected here, once.
 
         Args:
             memory: [B, S, C].
-            max_length: most tokens, for mechanisms with a cache.
-            memory_mask: bool [B, S], True = a real token.
+            max_length: Maximum number of tokens, needed by mechanisms with a cache.
+            memory_mask: Boolean array of shape [B, S]; True marks valid tokens.
         """
         return DecoderState(
             self.attention.init_state(memory.shape[0], max_length, dtype=memory.dtype),
@@ -180,9 +181,9 @@ class DecoderBlock(nnx.Module):
     def step(
         self, x: FeaturesStep, state: DecoderState, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, DecoderState]:
-        """Takes in one token a row, without dropout: x [B, C] -> y [B, C] and the new state.
+        """Processes one token per row, without dropout: x [B, C] -> y [B, C] and the new state.
 
-        ``mask`` bool [B]: where False the state stays as it is.
+        Where ``mask``, Boolean [B], is False, the row's state is unchanged.
         """
         attention = state.attention
 

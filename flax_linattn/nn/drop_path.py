@@ -16,15 +16,15 @@ def apply_drop_path(x: Array, rate: float, key: Array | None) -> Array:
     "Deep networks with stochastic depth", 2016; the scale is timm's, so that the mean stays).
 
     Args:
-        x: a residual branch [B, ...].
-        rate: share of rows to drop, in [0, 1).
-        key: a random key; None = nothing is dropped.
+        x: A residual branch [B, ...].
+        rate: Share of rows to drop, in [0, 1).
+        key: A random key; None = nothing is dropped.
 
     Returns:
         The branch [B, ...], in its dtype.
 
     Raises:
-        OptionError: the rate is outside [0, 1).
+        OptionError: The rate is outside [0, 1).
 
     Example:
         >>> import jax

@@ -16,11 +16,11 @@ def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
     """Dropout that waits for a key, or for ``model.train()``.
 
     Args:
-        dropout_rate: share of features dropped in training.
-        rngs: where it has a stream "dropout", keys may come from that, as Flax's modules do.
+        dropout_rate: Fraction of features dropped during training.
+        rngs: Where it has a stream "dropout", keys may come from that, as Flax's modules do.
 
     Raises:
-        ValueError: the rate is not in [0, 1).
+        ValueError: The rate is not in [0, 1).
     """
     rate(dropout_rate=dropout_rate)
     own = rngs if "dropout" in rngs else None
@@ -36,12 +36,12 @@ def resolve_dropout_key(
     is computed again for its gradient drops the same.
 
     Args:
-        dropout: of the module; what it says of training holds for drop path, too.
-        key: of the call.
-        drop_path_rate: of the module's blocks, which need a key where dropout has rate 0.
+        dropout: Of the module; what it says of training holds for drop path, too.
+        key: Of the call.
+        drop_path_rate: Of the module's blocks, which need a key where dropout has rate 0.
 
     Raises:
-        ValueError: the module is to train, and there is no key.
+        ValueError: The module is to train, and there is no key.
 
     Example:
         >>> dropout = make_dropout(0.5, nnx.Rngs(params=0, dropout=1))
@@ -77,9 +77,9 @@ def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
     Its bits are ``random_bits``: on a CPU they cost a quarter of what ``nnx.Dropout``'s do.
 
     Args:
-        dropout: whose rate it is.
-        x: any array.
-        key: a random key; None = nothing is dropped.
+        dropout: Whose rate it is.
+        x: Any array.
+        key: A random key; None = nothing is dropped.
 
     Example:
         >>> import jax.numpy as jnp

@@ -31,22 +31,22 @@ class EmbeddingCallOptions(TypedDict, total=False):
 class ValueEmbedding(nnx.Module):
     """A bias-free convolution over time from observations to features.
 
-    ``padding="causal"`` looks at the current and the ``kernel_size - 1`` preceding real
-    tokens, so it streams. ``padding="circular"`` is Time-Series-Library's: it looks one step
-    ahead and wraps around the end of the padded sequence, hence cannot stream.
+    ``padding="causal"`` looks at the current and the ``kernel_size - 1`` preceding valid tokens, so
+    it streams. ``padding="circular"`` is Time-Series-Library's: it looks one step ahead and wraps
+    around the end of the padded sequence, hence cannot stream.
 
     Args:
-        in_features: observed channels.
-        features: C.
+        in_features: Observed channels.
+        features: Number of features C.
         kernel_size: taps; odd for "circular".
-        padding: "causal" or "circular".
-        dtype: dtype of the computation.
-        param_dtype: dtype of the kernel.
-        kernel_init: initialiser of the kernel.
-        rngs: holds the stream "params".
+        padding: Padding of the convolution: "causal" or "circular".
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the kernel.
+        kernel_init: Initializer of the kernel.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an unknown padding, or a kernel size that it does not take.
+        ValueError: An unknown padding, or a kernel size that it does not take.
 
     Example:
         >>> import jax.numpy as jnp
@@ -124,17 +124,18 @@ class ValueEmbedding(nnx.Module):
 
         Args:
             x: [B, T, in_features].
-            mask: bool [B, T], True = a real token; padding is skipped, not convolved.
-            runs: packed segments; the convolution does not reach across their borders.
-            state: the preceding observations [B, kernel_size - 1, in_features].
-            return_state: return ``(y, state)``.
+            mask: Boolean array of shape [B, T]; True marks valid tokens; padding is skipped, not
+                convolved.
+            runs: Packed segments; the convolution does not reach across their borders.
+            state: The preceding observations [B, kernel_size - 1, in_features].
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
 
         Returns:
-            y [B, T, C], and the state if asked for.
+            y [B, T, C], and the state if ``return_state``.
 
         Raises:
-            ValueError: a state or segments with circular padding.
-            TypeError: x is not of a floating dtype.
+            ValueError: A state or segments with circular padding.
+            TypeError: X is not of a floating dtype.
         """
         if return_state:
             self._check_streams()
@@ -165,7 +166,7 @@ class ValueEmbedding(nnx.Module):
         """Zeros [B, kernel_size - 1, in_features]: nothing observed yet.
 
         Raises:
-            ValueError: the padding is circular.
+            ValueError: The padding is circular.
         """
         self._check_streams()
         return jnp.zeros((batch_size, self.kernel_size - 1, self.in_features), dtype)
@@ -174,11 +175,11 @@ class ValueEmbedding(nnx.Module):
     def step(
         self, x: FeaturesStep, state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one observation a row: x [B, in_features] -> y [B, C] and the new state.
+        """Processes one observation per row: x [B, in_features] -> y [B, C] and the new state.
 
         Raises:
-            ValueError: circular padding.
-            TypeError: x is not of a floating dtype.
+            ValueError: Circular padding.
+            TypeError: X is not of a floating dtype.
         """
         _check_floating(x)
         self._check_streams()
@@ -208,9 +209,9 @@ def recent_tokens_step(
     """``recent_tokens`` of one token a row, which needs no search for the tokens before it.
 
     Args:
-        x: [B, C].
-        window: [B, W, C], the last real tokens of earlier calls, of the dtype of ``x``.
-        mask: bool [B]; where False the window stays as it is.
+        x: Input features of shape [B, C], one token per row.
+        window: [B, W, C], the last valid tokens of earlier calls, of the dtype of ``x``.
+        mask: Boolean array of shape [B]; where False the window stays as it is.
 
     Returns:
         [B, W + 1, C] and the window for the next call.
@@ -223,13 +224,13 @@ def recent_tokens_step(
 def recent_tokens(
     x: Features, window: Float[Array, "B W C"], mask: Mask, runs: Runs | None
 ) -> tuple[Float[Array, "B T taps C"], Float[Array, "B W C"]]:
-    """Each token with the W real tokens before it, oldest first; zeros where there are none.
+    """Each token with the W valid tokens before it, oldest first; zeros where there are none.
 
     Args:
         x: [B, T, C], T >= 1.
-        window: [B, W, C], the last real tokens of earlier calls.
-        mask: bool [B, T].
-        runs: packed segments; a run does not see tokens before its start.
+        window: [B, W, C], the last valid tokens of earlier calls.
+        mask: Boolean array of shape [B, T].
+        runs: Packed segments; a run does not see tokens before its start.
 
     Returns:
         [B, T, W + 1, C] and the window for the next call.

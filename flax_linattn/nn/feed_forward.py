@@ -28,20 +28,21 @@ class FeedForward(nnx.Module):
     """Two linear layers with an activation between, dropout after each.
 
     Args:
-        features: C.
-        hidden_features: width between the layers.
-        activation: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the first kernel; see ``ParameterOptions``.
-        bias_init: of the first bias.
-        out_kernel_init: of the second kernel; default ``kernel_init``.
-        out_bias_init: of the second bias; default ``bias_init``.
-        rngs: holds the stream "params", and perhaps "dropout".
+        features: Number of features C.
+        hidden_features: Width between the layers.
+        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the first kernel; see ``ParameterOptions``.
+        bias_init: Initializer of the first bias.
+        out_kernel_init: Initializer of the second kernel; default ``kernel_init``.
+        out_bias_init: Initializer of the second bias; default ``bias_init``.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
 
     Raises:
-        ValueError: the activation is unknown, or the rate out of range.
+        ValueError: The activation is unknown, or the rate out of range.
 
     Example:
         >>> import jax.numpy as jnp

@@ -34,15 +34,15 @@ class LatentAttention(ProjectedAttention):
 
     Args:
         in_features: C, features of the tokens and of the latents.
-        num_heads: H.
+        num_heads: Number of attention heads H.
         num_latents: L.
-        mechanism: one with ``capabilities.given_queries``, by name or itself.
-        rngs: holds the stream "params".
+        mechanism: One with ``capabilities.given_queries``, by name or itself.
+        rngs: Random number generators; "params" initializes the parameters.
         **options: ``qkv_features``, ``out_features``, ``use_bias``, ``dtype``, ``query_init`` (of
             the latents [L, C]) and how parameters are made, as in ``Attention``.
 
     Raises:
-        ValueError: no latent, heads that do not divide the features, or a mechanism that takes no
+        ValueError: No latent, heads that do not divide the features, or a mechanism that takes no
             given queries.
 
     Example:
@@ -123,22 +123,23 @@ class LatentAttention(ProjectedAttention):
         """Reads tokens.
 
         Args:
-            x: tokens [B, T, C].
+            x: Tokens [B, T, C].
             latents: [L, C] or, of each row, [B, L, C], in place of the learned ones; all calls that
                 share a state take the same.
-            is_causal: give what has been read after each token instead of after all.
-            mask: bool [B, T], True = a real token.
-            segment_ids: int [B, T], packed sequences, where ``is_causal``.
-            state: what an earlier call returned; its tokens come first.
-            return_state: return ``(y, state)``.
-            form: see ``ops.Mechanism.attend``.
+            is_causal: Give what has been read after each token instead of after all.
+            mask: Boolean array of shape [B, T]; True marks valid tokens.
+            segment_ids: Integer array of shape [B, T]; ids of packed sequences, where
+                ``is_causal``.
+            state: State returned by an earlier call, whose tokens precede these.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
+            form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
             y [B, L, out_features], or [B, T, L, out_features] where ``is_causal``, and the state if
-            asked for. Before the first real token y is the output projection's bias.
+            ``return_state``. Before the first valid token y is the output projection's bias.
 
         Raises:
-            ValueError: shapes that do not fit, or packed sequences that are read as one.
+            ValueError: Shapes that do not fit, or packed sequences that are read as one.
         """
         self._check_inputs("B, T", x=x)
         call = Call(
@@ -171,16 +172,16 @@ class LatentAttention(ProjectedAttention):
         """Reads one token a row.
 
         Args:
-            x: [B, C].
-            state: from ``init_state``, the call or ``step``.
-            latents: as in the call.
-            mask: bool [B]; where False the state stays as it is.
+            x: Input features of shape [B, C], one token per row.
+            state: State from ``init_state``, ``__call__`` or ``step``.
+            latents: As in the call.
+            mask: Boolean array of shape [B]; where False, the row's state is unchanged.
 
         Returns:
             y [B, L, out_features] and the new state.
 
         Raises:
-            ValueError: shapes that do not fit.
+            ValueError: Shapes that do not fit.
         """
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)

@@ -19,13 +19,13 @@ class LayerScale(nnx.Module):
     transformers", 2021, equation 3).
 
     Args:
-        features: C.
-        init: what every factor starts as.
-        param_dtype: dtype of the factors.
-        rngs: not used, since nothing is drawn; every layer takes it.
+        features: Number of features C.
+        init: What every factor starts as.
+        param_dtype: Dtype of the factors.
+        rngs: Unused; accepted because all layers take it.
 
     Raises:
-        OptionError: the first value is not positive.
+        OptionError: The first value is not positive.
 
     Example:
         >>> import jax.numpy as jnp

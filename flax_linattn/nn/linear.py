@@ -1,4 +1,4 @@
-"""The linear layers of all modules, initialised as PyTorch does."""
+"""The linear layers of all modules, initialized as PyTorch does."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class ParameterOptions(TypedDict, total=False):
     """How a layer's parameters are made, under the names of ``nnx.MultiHeadAttention``.
 
     Attributes:
-        param_dtype: dtype of the parameters, default float32.
-        kernel_init: initialiser of kernels; default ``UniformFanIn``. One that carries a sharding
+        param_dtype: Dtype of the parameters, default float32.
+        kernel_init: Initializer of kernels; default ``UniformFanIn``. One that carries a sharding
             (``nnx.with_partitioning``) reaches every kernel.
-        bias_init: initialiser of biases; default ``UniformFanIn``.
-        out_kernel_init: of the last kernel of a layer, which leads back to its features; default
-            ``kernel_init``.
-        out_bias_init: of its bias; default ``bias_init``.
+        bias_init: Initializer of biases; default ``UniformFanIn``.
+        out_kernel_init: Initializer of the last kernel of a layer, which leads back to its
+            features; default ``kernel_init``.
+        out_bias_init: Initializer of the output projection's bias; default ``bias_init``.
     """
 
     param_dtype: DTypeLike
@@ -38,7 +38,7 @@ class UniformFanIn:
     A value rather than a closure, so that equal layers have equal graphs under ``nnx.split``.
 
     Attributes:
-        fan_in: input features.
+        fan_in: Input features.
 
     Example:
         >>> import jax
@@ -68,20 +68,20 @@ def linear(
     bias_init: nnx.Initializer | None = None,
     rngs: nnx.Rngs,
 ) -> nnx.Linear:
-    """A linear layer with PyTorch's default initialisation.
+    """A linear layer with PyTorch's default initialization.
 
     The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal,
     bias 0) JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
 
     Args:
-        in_features: of the inputs.
-        out_features: of the outputs.
-        use_bias: whether there is a bias.
-        dtype: dtype of the computation, default that of inputs and parameters together.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernel; default ``UniformFanIn(in_features)``.
-        bias_init: the same of the bias.
-        rngs: holds the stream "params".
+        in_features: Of the inputs.
+        out_features: Of the outputs.
+        use_bias: Whether there is a bias.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the kernel; default ``UniformFanIn(in_features)``.
+        bias_init: Initializer of the bias; default ``UniformFanIn(in_features)``.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Example:
         >>> from flax import nnx
@@ -106,15 +106,15 @@ class PositionLinear(nnx.Linear):
 
     Args:
         num_positions: T, of every sequence.
-        in_features: of the inputs.
-        out_features: of the outputs.
-        kernel_init: initialiser of the kernel of each position; default
+        in_features: Of the inputs.
+        out_features: Of the outputs.
+        kernel_init: Initializer of the kernel of each position; default
             ``UniformFanIn(in_features)``.
-        bias_init: the same of the bias.
-        use_bias: whether there is a bias.
-        dtype: dtype of the computation, default that of inputs and parameters together.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        bias_init: Initializer of the bias; default ``UniformFanIn(in_features)``.
+        use_bias: Whether there is a bias.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -172,7 +172,7 @@ class PositionLinear(nnx.Linear):
         """Maps x [..., T, in_features] -> [..., T, out_features].
 
         Raises:
-            ValueError: another number of positions.
+            ValueError: Another number of positions.
         """
         if inputs.ndim < 2 or inputs.shape[-2] != self.num_positions:
             raise ValueError(

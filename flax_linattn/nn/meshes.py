@@ -29,8 +29,8 @@ def automatic(
     :func:`flax_linattn.ops.contract.meshes.automatic`.
 
     Args:
-        num_shared_axes: leading axes that the output has of the first array: 2 for [B, T, ...]; or a function
-            of the module that says how many.
+        num_shared_axes: Leading axes that the output has of the first array: 2 for [B, T, ...]; or
+            a function of the module that says how many.
 
     Raises:
         TypeError: (from the call, on explicit axes) no argument is an array.

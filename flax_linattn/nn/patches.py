@@ -32,16 +32,16 @@ class PatchEmbedding(nnx.Module):
 
     Args:
         image_size: H and W of every image.
-        patch_size: pixels along an edge of a patch; for "conv" a power of two from 2 on.
-        in_channels: of the images.
-        features: C.
+        patch_size: Pixels along an edge of a patch; for "conv" a power of two from 2 on.
+        in_channels: Of the images.
+        features: Number of features C.
         kind: "linear" or "conv".
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        OptionError: patches do not divide the image, or an option is out of range.
+        OptionError: Patches do not divide the image, or an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -114,8 +114,8 @@ class PatchEmbedding(nnx.Module):
         """Embeds images [B, H, W, channels], of a floating dtype -> [B, T, C].
 
         Raises:
-            ValueError: images of another size.
-            TypeError: images of whole numbers.
+            ValueError: Images of another size.
+            TypeError: Images of whole numbers.
         """
         expected = (*self.image_size, self.in_channels)
         if x.ndim != 4 or x.shape[1:] != expected:

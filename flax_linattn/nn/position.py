@@ -1,4 +1,4 @@
-"""Positions, counted over real tokens and carried across calls, and their embeddings."""
+"""Positions, counted over valid tokens and carried across calls, and their embeddings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from flax_linattn.typing import Array, Mask
 def token_positions(
     mask: Mask, runs: Runs | None, offset: Int[Array, "B"]
 ) -> tuple[Int[Array, "B T"], Int[Array, "B"]]:
-    """Numbers the real tokens of each run from 0; padding does not count.
+    """Numbers the valid tokens of each run from 0; padding does not count.
 
     Args:
-        mask: bool [B, T].
-        runs: packed segments, or None.
-        offset: int [B], tokens of the first run that came in earlier calls.
+        mask: Boolean array of shape [B, T].
+        runs: Packed segments, or None.
+        offset: Int [B], tokens of the first run that came in earlier calls.
 
     Returns:
         positions int [B, T] (of the token before, at masked positions; at least 0) and the
@@ -77,7 +77,7 @@ class SinusoidalPosition(nnx.Module):
     """Fixed sinusoidal position embedding for positions of any size.
 
     Args:
-        features: C.
+        features: Number of features C.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,9 +98,9 @@ class LearnedPosition(nnx.Module):
     """A learned vector a position; beyond ``max_length`` it gives NaN rather than a wrong one.
 
     Args:
-        max_length: number of positions.
-        features: C.
-        rngs: holds the stream "params".
+        max_length: Number of positions.
+        features: Number of features C.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -139,7 +139,7 @@ class RotaryPosition:
     channel i + K / 2, by position * base**(-2 i / K); angles as exact as those of ``sinusoid``.
 
     Args:
-        base: of the frequencies.
+        base: Of the frequencies.
 
     Example:
         >>> import jax.numpy as jnp

@@ -137,12 +137,12 @@ class ProjectedAttention(nnx.Module):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
     ) -> State:
-        """The state before the first token.
+        """Returns the state before the first token.
 
         Args:
-            batch_size: B.
-            max_length: most tokens, for mechanisms with a cache.
-            dtype: dtype of the inputs, where it is wider than the parameters'; the state has the
+            batch_size: Batch size B.
+            max_length: Maximum number of tokens, needed by mechanisms with a cache.
+            dtype: Dtype of the inputs, where it is wider than the parameters'; the state has the
                 accumulation dtype of the layer's computation.
         """
         projection = self.key_projection
@@ -259,8 +259,8 @@ def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:
     """A mechanism from its name, or the mechanism itself.
 
     Raises:
-        ValueError: the name is unknown.
-        TypeError: neither a name nor a mechanism.
+        ValueError: The name is unknown.
+        TypeError: Neither a name nor a mechanism.
 
     Example:
         >>> resolve_mechanism("aaren").name

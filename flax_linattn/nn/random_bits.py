@@ -22,8 +22,8 @@ def random_bits(key: Array, shape: Sequence[int]) -> Array:
     and place alone: of a ``threefry`` key, every sharding and every compiler gives the same.
 
     Args:
-        key: of ``jax.random``.
-        shape: of the result.
+        key: Of ``jax.random``.
+        shape: Of the result.
 
     Returns:
         uint32 of that shape.
@@ -53,7 +53,7 @@ def threefry(key: Array, first: Array, second: Array, rounds: int = ROUNDS) -> t
         key: uint32 [2].
         first: uint32, one half of the counter.
         second: uint32 of its shape, the other.
-        rounds: how many.
+        rounds: How many.
 
     Returns:
         Both halves of the result, uint32.

@@ -11,7 +11,7 @@ def check_tokens(x: Array) -> None:
     """Refuses what is no tokens.
 
     Raises:
-        TypeError: the dtype is not an integer one.
+        TypeError: The dtype is not an integer one.
 
     Example:
         >>> import jax.numpy as jnp
