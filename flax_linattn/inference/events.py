@@ -13,7 +13,7 @@ from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.generate import row_keys
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.models.event_forecaster import NextEvent
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
 
 
@@ -29,7 +29,7 @@ class EventModel(StreamingModel, Protocol):
         ...
 
 
-@exportable
+@register_state
 class SampledEvents(NamedTuple):
     """What ``sample_events`` returns.
 

@@ -15,11 +15,11 @@ from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_state
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
 
-@exportable
+@register_state
 class GenerateOutput(NamedTuple):
     """What ``generate`` returns.
 

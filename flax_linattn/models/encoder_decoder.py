@@ -17,11 +17,11 @@ from flax_linattn.models.layers import MAX_LAYERS, Layers, check_causal, sized
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, State
 
 
-@exportable
+@register_state
 class HorizonState(NamedTuple):
     """What the decoder of a window carries from step to step of the horizon.
 

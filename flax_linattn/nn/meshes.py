@@ -26,7 +26,7 @@ def automatic(
     came in goes out as it came, so that a loop can carry it; a new one is split along the batch.
     Variables that the call sets, such as the counts of random streams, keep their split; others
     are not touched, so that a function that is traced may close over a module. See
-    :func:`flax_linattn.ops.contract.meshes.automatic`.
+    :func:`flax_linattn.ops.contract.meshes.run_on_automatic_axes`.
 
     Args:
         num_shared_axes: Leading axes that the output has of the first array: 2 for [B, T, ...]; or
@@ -51,7 +51,7 @@ def automatic(
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             module, *inputs = cast(Any, args)
-            if meshes.explicit_mesh((inputs, kwargs)) is None:
+            if meshes.find_explicit_mesh((inputs, kwargs)) is None:
                 return method(*args, **kwargs)
             given = signature.bind(*args, **kwargs).arguments
             parts: Any = nnx.split(module, nnx.Param, ...)
@@ -64,14 +64,16 @@ def automatic(
 
             def split(results: tuple[Any, Any]) -> Any:
                 first = _first_array(list(given.values())[1:], method)
-                axes = meshes.axes_of(first)[
+                axes = meshes.partition_axes(first)[
                     : num_shared_axes(module) if callable(num_shared_axes) else num_shared_axes
                 ]
                 y = _result_axes(results[0], axes, given.get("state"))
                 return y, _previous_axes(results[1], others)
 
             results: R
-            results, changes = meshes.automatic(run, (params, others, inputs, kwargs), split)
+            results, changes = meshes.run_on_automatic_axes(
+                run, (params, others, inputs, kwargs), split
+            )
             if changes:
                 nnx.update(module, nnx.from_flat_state(changes.items()))
             return results
@@ -107,7 +109,7 @@ def _previous_axes(changes: dict[Any, Any], before: Any) -> Any:
     old = dict(nnx.to_flat_state(before))
 
     def axes(new: Any, old: Any) -> Any:
-        return meshes.axes_of(old) if new.shape == old.shape else (None,) * new.ndim
+        return meshes.partition_axes(old) if new.shape == old.shape else (None,) * new.ndim
 
     def alike(a: Any, b: Any) -> bool:
         structures: list[Any] = [jax.tree.structure(x) for x in (a, b)]
@@ -126,7 +128,7 @@ def _result_axes(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
     y, after = results
     structure: Any = jax.tree.structure(state)
     if jax.tree.structure(after) == structure:
-        return _pad_axes(y, axes), jax.tree.map(meshes.axes_of, state)
+        return _pad_axes(y, axes), jax.tree.map(meshes.partition_axes, state)
     return _pad_axes(y, axes), _pad_axes(after, axes[:1])
 
 
