@@ -80,7 +80,7 @@ class Embedding(Protocol):
                 changes nothing at valid tokens.
             positions: Of the valid tokens, counted from 0 in each sequence.
             mask: Boolean array of shape [B, T]; True marks valid tokens.
-            runs: Packed segments.
+            segments: Packed segments.
             state: State returned by an earlier call; None at the beginning of a sequence.
 
         Returns:

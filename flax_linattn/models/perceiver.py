@@ -213,9 +213,7 @@ class PerceiverReader(SequenceModel):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> PerceiverState:
-        """Returns the state before the first observation; it does not grow, whatever ``max_length``
-        is.
-        """
+        """Returns the state before the first observation, whose size ignores ``max_length``."""
         self._check_streams()
         return PerceiverState(
             position=jnp.zeros(batch_size, jnp.int32),

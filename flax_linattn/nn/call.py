@@ -86,7 +86,7 @@ class Call:
         return self.replace(segments=segments, positions=positions, num_tokens=num_tokens)
 
     def last_segment(self, before: Any = None) -> Int[Array, "B"] | None:
-        """The segment in which each row ends, for the next state; ``before`` as in ``with_positions``."""
+        """Returns the id of each row's last segment, which the next state carries."""
         if self.segments is not None:
             return self.segments.last
         return None if before is None else before.segment_id

@@ -146,7 +146,7 @@ class ConvEmbedding(nnx.Module):
             x: Tokens int [B, T].
             mask: Boolean array of shape [B, T]; True marks valid tokens; what stands elsewhere
                 changes nothing.
-            runs: Packed segments; nothing reaches across their borders.
+            segments: Packed segments; nothing reaches across their borders.
             state: State returned by an earlier call.
             return_state: Whether to return ``(y, state)`` instead of ``y``.
 

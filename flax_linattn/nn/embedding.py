@@ -126,7 +126,7 @@ class ValueEmbedding(nnx.Module):
             x: [B, T, in_features].
             mask: Boolean array of shape [B, T]; True marks valid tokens; padding is skipped, not
                 convolved.
-            runs: Packed segments; the convolution does not reach across their borders.
+            segments: Packed segments; the convolution does not reach across their borders.
             state: The preceding observations [B, kernel_size - 1, in_features].
             return_state: Whether to return ``(y, state)`` instead of ``y``.
 
@@ -230,7 +230,7 @@ def recent_tokens(
         x: [B, T, C], T >= 1.
         window: [B, W, C], the last valid tokens of earlier calls.
         mask: Boolean array of shape [B, T].
-        runs: Packed segments; a run does not see tokens before its start.
+        segments: Packed segments; a run does not see tokens before its start.
 
     Returns:
         [B, T, W + 1, C] and the window for the next call.

@@ -24,7 +24,7 @@ def token_positions(
 
     Args:
         mask: Boolean array of shape [B, T].
-        runs: Packed segments, or None.
+        segments: Packed segments, or None.
         offset: Int [B], tokens of the first run that came in earlier calls.
 
     Returns:

@@ -17,7 +17,7 @@ alone begins with their geometric mean."""
 
 
 def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Biases whose log-sigmoid is -1 / memory, log_spaced_memories spread evenly in logarithm over the heads.
+    """Biases whose log-sigmoid is -1 / memory, memories spread evenly in logarithm over the heads.
 
     Example:
         >>> import jax
