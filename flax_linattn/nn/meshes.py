@@ -22,9 +22,9 @@ def automatic(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a module's call: on explicit mesh axes it runs as on automatic ones.
 
-    Its results are sharded as its first array along the first ``num_shared_axes`` axes. A state that
-    was passed in keeps its sharding, so that a loop can carry it; a new one is sharded along the
-    batch axis.
+    Its results are sharded as its first array along the first ``num_shared_axes`` axes. A state
+    that was passed in keeps its sharding, so that a loop can carry it; a new one is sharded along
+    the batch axis.
     Variables that the call sets, such as the counts of random streams, keep their split; others
     are not touched, so that a function that is traced may close over a module. See
     :func:`flax_linattn.ops.contract.meshes.run_on_automatic_axes`.
