@@ -1,4 +1,4 @@
-"""The arguments of a call on sequences, validated once and passed on from layer to layer."""
+"""Arguments of a call on sequences, validated once and passed from layer to layer."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ class Call:
     validate nothing and always return the outputs and the state.
 
     Attributes:
-        mask: Boolean array of shape [B, T], True = a valid token; None = all are.
-        segment_ids: Integer array of shape [B, T]; ids of packed sequences; None = one sequence in
-            each row.
-        runs: Where packed sequences begin; set by ``with_positions``.
-        positions: Int [B, T], position of each token in its sequence; set by ``with_positions``.
-        num_tokens: Int [B], tokens so far in the last sequence of each row; set by
+        mask: Boolean array of shape [B, T]; True marks valid tokens. None if all are valid.
+        segment_ids: Integer array of shape [B, T]; ids of packed sequences. None for one sequence
+            per row.
+        segments: Boundaries of packed sequences; set by ``with_positions``.
+        positions: Integer array of shape [B, T], the position of each token in its sequence; set by
             ``with_positions``.
-        state: State of the module after an earlier call; None = this is the first call.
-        dropout_key: Random key; None = no dropout.
-        is_causal: Whether each token sees itself and earlier tokens only.
+        num_tokens: Integer array of shape [B], the length so far of the last sequence of each row;
+            set by ``with_positions``.
+        state: State of the module after an earlier call; None in the first call.
+        dropout_key: Random key that enables dropout; None disables it.
+        is_causal: Whether each token attends only to itself and earlier tokens.
         return_state: Whether the state after the last token is needed.
         form: Form of the computation; see ``ops.Mechanism.attend``.
     """
@@ -57,15 +58,15 @@ class Call:
     form: str = "auto"
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values of these attributes, such as the state of one part."""
+        """Returns a copy with other values of these attributes, such as the state of one part."""
         return dataclasses.replace(self, **changes)
 
     def with_positions(self, x: Array, before: Any = None) -> Self:
-        """A copy with ``segments``, ``positions`` and ``num_tokens``, unless they are set already.
+        """Returns a copy with ``segments``, ``positions`` and ``num_tokens``, unless they are set.
 
         Args:
-            x: Inputs [B, T, ...].
-            before: State after earlier calls, with ``position`` [B], the tokens so far in the
+            x: Inputs of shape [B, T, ...].
+            before: State after earlier calls, with ``position`` [B], the length so far of the
                 current sequence, and ``segment_id`` [B], its id, or None if not packed.
 
         Example:

@@ -1,4 +1,4 @@
-"""The decoder block: attention to itself, to a memory, and a feed-forward layer."""
+"""Decoder block: causal self-attention, cross-attention to a memory, and a feed-forward layer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 @register_state
 class DecoderState(NamedTuple):
-    """What a decoder block carries from step to step.
+    """State that a decoder block carries from step to step.
 
     Attributes:
-        attention: Of the attention to itself.
-        context: The memory's keys and values, projected once.
+        attention: State of the self-attention.
+        context: Keys and values of the memory, projected once.
     """
 
     attention: State
@@ -36,7 +36,10 @@ class DecoderState(NamedTuple):
 
 
 class DecoderBlock(nnx.Module):
-    """Causal self-attention, cross-attention to a memory and feed-forward, with residuals.
+    """Causal self-attention, cross-attention to a memory and a feed-forward layer, with residuals.
+
+    After Time-Series-Library's decoder layer (post-norm) and its pre-norm variant. If the mechanism
+    has no cross-attention, softmax attention serves for it.
 
     After Time-Series-Library's decoder layer (post) and its pre-norm twin. Where the mechanism
     offers no cross-attention, that is softmax attention.
@@ -44,8 +47,8 @@ class DecoderBlock(nnx.Module):
     Args:
         features: Number of features C.
         num_heads: Number of attention heads H.
-        hidden_features: Width of the feed-forward layer, default 4 C.
-        mechanism: Name of the attention mechanism, or the mechanism itself, with a causal form.
+        hidden_features: Width of the feed-forward layer; default 4 C.
+        mechanism: Name of a mechanism with a causal form, or the mechanism itself.
         norm: Place of the norms, "pre" or "post".
         activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
         dropout_rate: Fraction of features dropped during training.
@@ -55,7 +58,8 @@ class DecoderBlock(nnx.Module):
         **parameters: Dtype and initializers of the parameters; see ``ParameterOptions``.
 
     Raises:
-        ValueError: An unknown norm, activation or mechanism, or heads that do not divide C.
+        ValueError: If the norm, activation or mechanism is unknown, or ``num_heads`` does not
+            divide C.
 
     Example:
         >>> import jax.numpy as jnp
@@ -119,12 +123,12 @@ class DecoderBlock(nnx.Module):
         memory_mask: Mask | None = None,
         dropout_key: Array | None = None,
     ) -> Features:
-        """Maps x [B, T, C], with memory [B, S, C] to look at, -> y [B, T, C].
+        """Maps x [B, T, C], with cross-attention to memory [B, S, C], to outputs [B, T, C].
 
         Args:
-            x: Input features of shape [B, T, C].
-            memory: [B, S, C].
-            memory_mask: Boolean array of shape [B, S]; True marks valid tokens.
+            x: Inputs of shape [B, T, C].
+            memory: Inputs of shape [B, S, C] for the cross-attention.
+            memory_mask: Boolean array of shape [B, S]; True marks valid tokens of ``memory``.
             dropout_key: Random key that enables dropout; see ``TransformerBlock``.
         """
         keys = split_key(resolve_dropout_key(self.dropout, dropout_key), 3)
@@ -147,12 +151,12 @@ class DecoderBlock(nnx.Module):
         *,
         memory_mask: Mask | None = None,
     ) -> DecoderState:
-        """Returns the state before the first token: the memory is projected here, once.
+        """Projects the memory, once, and returns the state before the first token.
 
         Args:
-            memory: [B, S, C].
+            memory: Inputs of shape [B, S, C] for the cross-attention.
             max_length: Maximum number of tokens, needed by mechanisms with a cache.
-            memory_mask: Boolean array of shape [B, S]; True marks valid tokens.
+            memory_mask: Boolean array of shape [B, S]; True marks valid tokens of ``memory``.
         """
         return DecoderState(
             self.attention.init_state(memory.shape[0], max_length, dtype=memory.dtype),
@@ -161,7 +165,7 @@ class DecoderBlock(nnx.Module):
 
     @automatic(2)
     def prefill(self, x: Features, state: DecoderState) -> tuple[Features, DecoderState]:
-        """Takes in many tokens in parallel: x [B, T, C] -> y [B, T, C] and the new state."""
+        """Processes many tokens in parallel: x [B, T, C] -> outputs [B, T, C] and the new state."""
         attention = state.attention
 
         def attend(x: Array) -> Array:
@@ -201,7 +205,7 @@ class DecoderBlock(nnx.Module):
         return y, DecoderState(attention, state.context)
 
     def _residuals(self, x: Array, *sublayers: Callable[[Array], Array]) -> Array:
-        """The sublayers one after another, each with its norm."""
+        """Applies the sublayers in order, each with its norm and residual."""
         for norm, sublayer in zip(self.norms, sublayers, strict=True):
             x = residual(x, sublayer, norm, self.norm)
         return x

@@ -1,4 +1,4 @@
-"""Value embedding: a short convolution over the observations, as Time-Series-Library has it."""
+"""Value embedding: a short convolution over observations, as in Time-Series-Library."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 PADDINGS = ("causal", "circular")
 KERNEL_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
-"""Kaiming's, as Time-Series-Library has it."""
+"""Kaiming initializer, as in Time-Series-Library."""
 
 
 class EmbeddingCallOptions(TypedDict, total=False):
-    """Options of a call of an embedding on sequences, see ``ValueEmbedding``."""
+    """Keyword options of an embedding's call on sequences; see ``ValueEmbedding``."""
 
     mask: Mask | None
     segments: Segments | None
@@ -29,24 +29,28 @@ class EmbeddingCallOptions(TypedDict, total=False):
 
 
 class ValueEmbedding(nnx.Module):
-    """A bias-free convolution over time from observations to features.
+    """Bias-free convolution over time, from observations to features.
+
+    ``padding="causal"`` covers the current and the ``kernel_size - 1`` previous valid tokens, so it
+    streams. ``padding="circular"`` is Time-Series-Library's: centered, and wrapped around the ends
+    of the padded sequence, so it cannot stream.
 
     ``padding="causal"`` looks at the current and the ``kernel_size - 1`` preceding valid tokens, so
     it streams. ``padding="circular"`` is Time-Series-Library's: it looks one step ahead and wraps
     around the end of the padded sequence, hence cannot stream.
 
     Args:
-        in_features: Observed channels.
+        in_features: Number of observed channels.
         features: Number of features C.
-        kernel_size: taps; odd for "circular".
-        padding: Padding of the convolution: "causal" or "circular".
+        kernel_size: Number of taps of the convolution; odd for "circular".
+        padding: Padding of the convolution, "causal" or "circular".
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the kernel.
         kernel_init: Initializer of the kernel.
         rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: An unknown padding, or a kernel size that it does not take.
+        ValueError: If the padding is unknown, or the kernel size does not fit it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -93,7 +97,7 @@ class ValueEmbedding(nnx.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether outputs depend only on current and past inputs, so that the module streams."""
+        """Whether the embedding is causal, so that ``init_state`` and ``step`` are available."""
         return self.padding == "causal"
 
     @overload
@@ -120,22 +124,22 @@ class ValueEmbedding(nnx.Module):
         state: State | None = None,
         return_state: bool = False,
     ) -> Features | tuple[Features, State]:
-        """Embeds whole sequences.
+        """Embeds whole sequences of observations.
 
         Args:
-            x: [B, T, in_features].
-            mask: Boolean array of shape [B, T]; True marks valid tokens; padding is skipped, not
-                convolved.
-            segments: Packed segments; the convolution does not reach across their borders.
-            state: The preceding observations [B, kernel_size - 1, in_features].
+            x: Observations of shape [B, T, in_features].
+            mask: Boolean array of shape [B, T]; True marks valid tokens. The convolution skips
+                padding.
+            segments: Boundaries of packed sequences, which the convolution does not cross.
+            state: The previous observations, of shape [B, kernel_size - 1, in_features].
             return_state: Whether to return ``(y, state)`` instead of ``y``.
 
         Returns:
-            y [B, T, C], and the state if ``return_state``.
+            Features y of shape [B, T, C], and the state if ``return_state``.
 
         Raises:
-            ValueError: A state or segments with circular padding.
-            TypeError: X is not of a floating dtype.
+            ValueError: If a state or segments are passed with circular padding.
+            TypeError: If x has no floating dtype.
         """
         if return_state:
             self._check_streams()
@@ -163,10 +167,10 @@ class ValueEmbedding(nnx.Module):
         return y, window.astype(accumulation_dtype(x.dtype))
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> Array:
-        """Zeros [B, kernel_size - 1, in_features]: nothing observed yet.
+        """Returns zeros of shape [B, kernel_size - 1, in_features], the empty window.
 
         Raises:
-            ValueError: The padding is circular.
+            ValueError: If the padding is circular.
         """
         self._check_streams()
         return jnp.zeros((batch_size, self.kernel_size - 1, self.in_features), dtype)
@@ -178,8 +182,8 @@ class ValueEmbedding(nnx.Module):
         """Processes one observation per row: x [B, in_features] -> y [B, C] and the new state.
 
         Raises:
-            ValueError: Circular padding.
-            TypeError: X is not of a floating dtype.
+            ValueError: If the padding is circular.
+            TypeError: If x has no floating dtype.
         """
         _check_floating(x)
         self._check_streams()
@@ -206,15 +210,15 @@ def _check_floating(x: Array) -> None:
 def recent_tokens_step(
     x: FeaturesStep, window: Float[Array, "B W C"], mask: Array | None
 ) -> tuple[Float[Array, "B taps C"], Float[Array, "B W C"]]:
-    """``recent_tokens`` of one token a row, which needs no search for the tokens before it.
+    """``recent_tokens`` for one token per row, which needs no search for previous tokens.
 
     Args:
-        x: Input features of shape [B, C], one token per row.
-        window: [B, W, C], the last valid tokens of earlier calls, of the dtype of ``x``.
-        mask: Boolean array of shape [B]; where False the window stays as it is.
+        x: Token of each row, of shape [B, C].
+        window: The last W valid tokens of earlier calls, of shape [B, W, C] and the dtype of ``x``.
+        mask: Boolean array of shape [B]; where False, the window is unchanged.
 
     Returns:
-        [B, W + 1, C] and the window for the next call.
+        The window and the token, of shape [B, W + 1, C], and the window for the next call.
     """
     taps = jnp.concatenate([window, x[:, None]], axis=1)
     after = taps[:, 1:]
@@ -224,16 +228,16 @@ def recent_tokens_step(
 def recent_tokens(
     x: Features, window: Float[Array, "B W C"], mask: Mask, segments: Segments | None
 ) -> tuple[Float[Array, "B T taps C"], Float[Array, "B W C"]]:
-    """Each token with the W valid tokens before it, oldest first; zeros where there are none.
+    """Gathers each token with the W valid tokens before it, oldest first, zeros if there are fewer.
 
     Args:
-        x: [B, T, C], T >= 1.
-        window: [B, W, C], the last valid tokens of earlier calls.
-        mask: Boolean array of shape [B, T].
-        segments: Packed segments; a run does not see tokens before its start.
+        x: Tokens of shape [B, T, C], with T >= 1.
+        window: The last W valid tokens of earlier calls, of shape [B, W, C].
+        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        segments: Boundaries of packed sequences, which windows do not cross.
 
     Returns:
-        [B, T, W + 1, C] and the window for the next call.
+        An array of shape [B, T, W + 1, C], and the window for the next call.
     """
     batch, length, channels = x.shape
     size = window.shape[1]

@@ -1,4 +1,4 @@
-"""The feed-forward layer of a transformer block."""
+"""Feed-forward layer of a transformer block."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class FeedForward(nnx.Module):
-    """Two linear layers with an activation between, dropout after each.
+    """Two linear layers with an activation in between, and dropout after each.
 
     Args:
         features: Number of features C.
-        hidden_features: Width between the layers.
-        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        hidden_features: Number of features between the layers.
+        activation: Activation: "gelu", "relu" or "tanh".
         dropout_rate: Fraction of features dropped during training.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the parameters.
@@ -42,7 +42,7 @@ class FeedForward(nnx.Module):
             present, gives dropout keys after ``model.train()``.
 
     Raises:
-        ValueError: The activation is unknown, or the rate out of range.
+        ValueError: If the activation is unknown, or the dropout rate is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -95,7 +95,7 @@ class FeedForward(nnx.Module):
         return self.map(x, resolve_dropout_key(self.dropout, dropout_key))
 
     def map(self, x: Array, dropout_key: Array | None) -> Array:
-        """The same with dropout only where there is a key, after ``train()``, too."""
+        """Maps x [..., C] -> [..., C]; dropout needs a key, even after ``train()``."""
         key, key_out = split_key(dropout_key, 2)
         x = ACTIVATIONS[self.activation](self.expand(x))
         x = apply_dropout(self.dropout, x, key)

@@ -1,4 +1,4 @@
-"""Modules on meshes with explicit axes, the default of ``jax.make_mesh``."""
+"""Decorator that runs modules on meshes with explicit axes, the default of ``jax.make_mesh``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 def automatic(
     num_shared_axes: int | Callable[[Any], int],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a module's call: on explicit mesh axes it runs as on automatic ones.
+    """Decorates a module's call so that it runs on explicit mesh axes as on automatic ones.
 
     Its results are sharded as its first array along the first ``num_shared_axes`` axes. A state
     that was passed in keeps its sharding, so that a loop can carry it; a new one is sharded along
@@ -30,11 +30,11 @@ def automatic(
     :func:`flax_linattn.ops.contract.meshes.run_on_automatic_axes`.
 
     Args:
-        num_shared_axes: Leading axes that the output has of the first array: 2 for [B, T, ...]; or
-            a function of the module that says how many.
+        num_shared_axes: Number of leading axes that outputs share with the first array, 2 for [B,
+            T, ...]; or a function of the module that returns this number.
 
     Raises:
-        TypeError: (from the call, on explicit axes) no argument is an array.
+        TypeError: (from the call, on explicit axes) If no argument is an array.
 
     Example:
         >>> import jax.numpy as jnp
@@ -95,7 +95,7 @@ def _first_array(arguments: Any, method: Any) -> Any:
 
 
 def _changed_variables(before: Any, after: Any) -> dict[Any, Any]:
-    """Variables by path whose values are other objects now, or that are new."""
+    """Variables by path that the call replaced or added."""
     old = dict(nnx.to_flat_state(before))
 
     def num_shared_axes(path: Any, variable: Any) -> bool:
@@ -106,7 +106,7 @@ def _changed_variables(before: Any, after: Any) -> dict[Any, Any]:
 
 
 def _previous_axes(changes: dict[Any, Any], before: Any) -> Any:
-    """Those of the old values, where they have the shapes of the new ones; else none."""
+    """Axes of the previous values where shapes are unchanged, else none."""
     old = dict(nnx.to_flat_state(before))
 
     def axes(new: Any, old: Any) -> Any:
@@ -123,7 +123,7 @@ def _previous_axes(changes: dict[Any, Any], before: Any) -> Any:
 
 
 def _result_axes(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
-    """What a call's output is split over, and its state where it returns both."""
+    """Axes over which a call's outputs are sharded, and those of its state if it returns both."""
     if type(results) is not tuple:
         return _pad_axes(results, axes)
     y, after = results
@@ -134,5 +134,5 @@ def _result_axes(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
 
 
 def _pad_axes(tree: Any, axes: tuple[Any, ...]) -> Any:
-    """For every array these leading axes, and no others."""
+    """These leading axes for every array of a tree, padded with None."""
     return jax.tree.map(lambda x: (axes + (None,) * x.ndim)[: x.ndim], tree)
