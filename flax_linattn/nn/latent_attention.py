@@ -157,7 +157,7 @@ class LatentAttention(ProjectedAttention):
     def _map(
         self, x: Features, call: Call, latents: Array | None = None
     ) -> tuple[Array, State | None]:
-        """Attends to tokens [B, T, C] that are 0 at padding: outputs as in the call, and the state."""
+        """Attends to tokens [B, T, C] that are 0 at padding; returns outputs and the state."""
         k = self._split_heads(self.key_projection(x))
         return self._attend(self._latents(latents, k), k, x, call)
 
