@@ -34,7 +34,7 @@ def run_on_automatic_axes(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()  # no mesh
+        >>> run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()
         [1.0, 1.0, 1.0]
     """
     mesh = find_explicit_mesh(arguments)

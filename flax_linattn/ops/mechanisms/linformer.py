@@ -109,7 +109,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         if rows is not None and static_max_length(length, mask) > rows:
             raise ValueError(
                 f"'linformer' was made for sequences of {rows} positions, got "
-                f"{longest(length, mask)}; make it with a larger max_length."
+                f"{static_max_length(length, mask)}; make it with a larger max_length."
             )
 
     def _reference(
