@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
-from flax_linattn.inference.differences import differences, layout
+from flax_linattn.checks import quote
+from flax_linattn.inference.state_diff import differences, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 FORMAT = 2
 MAX_BYTES_OF_FACTS = 1 << 20
@@ -31,7 +31,7 @@ def save_state(
     """Writes a state to a file; a kill leaves the file before, or the new one.
 
     Several processes that write to one file leave it whole, too; whose it is then is a matter of
-    chance, which :func:`flax_linattn.storage.held` prevents, with a lock file of its own:
+    chance, which :func:`flax_linattn.storage.file_lock` prevents, with a lock file of its own:
     ``with held(f"{path}.lock"):``.
 
     Args:
@@ -63,7 +63,7 @@ def save_state(
                 f"the state holds NaN in {name}, and {path} stays as it was; give allow_nan=True "
                 "where NaN is no sign of a failure."
             )
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         _write_archive(file, leaves, {"format": FORMAT, **facts})
 
 
@@ -246,7 +246,7 @@ def _checked_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
     form = archive.facts.pop("format", None)
     if form != FORMAT:
         raise ValueError(
-            f"{path} was written by another version (format {shown(form)}, this one reads "
+            f"{path} was written by another version (format {quote(form)}, this one reads "
             f"{FORMAT}); give another name to begin anew."
         )
     return archive.facts

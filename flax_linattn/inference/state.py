@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from flax_linattn.inference.differences import layout
+from flax_linattn.inference.state_diff import layout
 from flax_linattn.ops.contract import meshes
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
@@ -99,7 +99,9 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
     def gather(state: State, indices: Array) -> State:
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="fill"), state)
 
-    return meshes.automatic(gather, (state, indices), lambda _: jax.tree.map(meshes.axes_of, state))
+    return meshes.run_on_automatic_axes(
+        gather, (state, indices), lambda _: jax.tree.map(meshes.partition_axes, state)
+    )
 
 
 def batch_size(state: State) -> int:

@@ -12,14 +12,14 @@ from jaxtyping import Float
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models import pooling as poolings
 from flax_linattn.models.backbone import Backbone, BackboneState
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
 
@@ -29,7 +29,7 @@ CLASSIFIER_LAYERS = Layers(hidden_features=256)
 HEAD_ACTIVATIONS = ("gelu", "none")
 
 
-@exportable
+@register_state
 class ClassifierState(NamedTuple):
     """What a classifier carries from call to call.
 
@@ -130,7 +130,7 @@ class SequenceClassifier(Head):
         by_class_token = pooling == poolings.CLASS_TOKEN
         self.pooling = None if by_class_token else poolings.POOLINGS[pooling]()
         self.head_activation = head_activation
-        self.backbone, of_head = as_backbone(
+        self.backbone, of_head = resolve_backbone(
             backbone,
             layers,
             CLASSIFIER_LAYERS,
@@ -164,7 +164,7 @@ class SequenceClassifier(Head):
         state: ClassifierState | None = call.state
         before = None if state is None else state.backbone
         call = call.counted(x, before)
-        key_backbone, key = split_key(dropout_key_of(self.dropout, call.dropout_key), 2)
+        key_backbone, key = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 2)
         of_backbone = call.replace(state=before, dropout_key=key_backbone)
         if self.attends_to_padding:
             of_backbone = of_backbone.replace(mask=None, positions=None)
@@ -177,16 +177,16 @@ class SequenceClassifier(Head):
             h = self._contributions_of_call(h, call)
         h = h.astype(accumulation_dtype(h.dtype))
         pooled, pool = prefix.attend(
-            poolings.as_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
+            poolings.pooling_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
             None,
             h,
             is_causal=every_step,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=None if call.segments is None else call.segments.starts,
             initial=None if state is None else state.pool,
             chunk_size=None,
         )
-        logits = self.read(pooled if every_step or call.runs is not None else pooled[:, -1])
+        logits = self.read(pooled if every_step or call.segments is not None else pooled[:, -1])
         return logits, None if after is None else ClassifierState(after, pool)
 
     @property
@@ -241,7 +241,7 @@ class SequenceClassifier(Head):
     def _contributions_of_call(self, h: Array, call: Call) -> Array:
         """Logits that the observations of sequences [B, T, C] contribute."""
         positions, mask = cast(Array, call.positions), call.mask
-        if call.state is not None or call.runs is not None:
+        if call.state is not None or call.segments is not None:
             return self._contributions(h, positions)
         # Each row holds one sequence, from its start. Valid tokens come first, so that all rows
         # have the same weights: no copy of them is made for each, whose gradients would be added up

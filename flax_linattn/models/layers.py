@@ -12,7 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import nn, ops
-from flax_linattn.annotations import hints_of, of_type
+from flax_linattn.annotations import check_type, type_hints
 from flax_linattn.checks import OptionError, at_least, choice, positive, rate
 from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -22,7 +22,7 @@ Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
 
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 """Of one stack: as deep as any that has been published, and made in seconds."""
 
 REMAT: dict[str, Any] = {
@@ -81,17 +81,17 @@ class Layers:
     layer_scale: float | None = None
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))
+        hints = type_hints(type(self))
         for field in dataclasses.fields(self):
             if get_origin(hints[field.name]) is not Literal:  # which say it better below
-                of_type(hints[field.name], **{field.name: getattr(self, field.name)})
+                check_type(hints[field.name], **{field.name: getattr(self, field.name)})
         at_least(
             1,
             features=self.features,
             num_heads=self.num_heads,
             hidden_features=self.hidden_features,
         )
-        at_least(1, MOST_LAYERS, num_layers=self.num_layers)
+        at_least(1, MAX_LAYERS, num_layers=self.num_layers)
         rate(dropout_rate=self.dropout_rate)
         rate(drop_path_rate=self.drop_path_rate)
         if self.layer_scale is not None:

@@ -27,7 +27,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import split_key
 from flax_linattn.nn.linear import PositionLinear, linear
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, FeaturesStep
 
@@ -37,7 +37,7 @@ PATCH_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 ZEROS = nnx.initializers.zeros
 
 
-@exportable
+@register_state
 class PatchState(NamedTuple):
     """What a patch forecaster carries from call to call; its size does not depend on the length.
 
@@ -192,7 +192,9 @@ class PatchForecaster(SeriesHead):
         self.max_length = max_length
         self.missing = bool(missing)
         self.moments = Moments(memory, self.missing)
-        of_embedding = {k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")}
+        embedding_options = {
+            k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")
+        }
         embedding = ObservationEmbedding(
             self.patch_length,
             layers.features,
@@ -201,7 +203,7 @@ class PatchForecaster(SeriesHead):
             position=position,
             dtype=layers.compute_dtype,
             rngs=rngs,
-            **of_embedding,
+            **embedding_options,
         )
         self.backbone = Backbone(
             embedding,

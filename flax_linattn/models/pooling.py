@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import Monoid, scanned
 from flax_linattn.typing import Array, State
 
@@ -28,7 +28,7 @@ class Pooling(Protocol):
         ...
 
 
-@exportable
+@register_state
 class CountedState(NamedTuple):
     """A pooled vector and how many tokens it stands for.
 
@@ -85,7 +85,7 @@ def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> Counte
     return CountedState(jnp.zeros((batch_size, features), dtype), jnp.zeros(batch_size, jnp.int32))
 
 
-def as_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
+def pooling_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
     """Binds a pooling for ``ops.engine.prefix.attend``, whose tokens are features [B, T, C]."""
     return scanned(
         lift=pooling.lift,

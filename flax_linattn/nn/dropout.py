@@ -27,7 +27,7 @@ def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
     return nnx.Dropout(dropout_rate, deterministic=True, rngs=own)
 
 
-def dropout_key_of(
+def resolve_dropout_key(
     dropout: nnx.Dropout, key: Array | None, drop_path_rate: float = 0.0
 ) -> Array | None:
     """The key of a call: the given one, or after ``model.train()`` the next of the module's own.
@@ -45,10 +45,10 @@ def dropout_key_of(
 
     Example:
         >>> dropout = make_dropout(0.5, nnx.Rngs(params=0, dropout=1))
-        >>> dropout_key_of(dropout, None) is None
+        >>> resolve_dropout_key(dropout, None) is None
         True
         >>> dropout.train()
-        >>> dropout_key_of(dropout, None).dtype
+        >>> resolve_dropout_key(dropout, None).dtype
         key<fry>
     """
     if key is not None or dropout.deterministic or not (dropout.rate or drop_path_rate):
@@ -96,4 +96,4 @@ def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
         kept = random_bits(key, x.shape) >= dropped
         return jnp.where(kept, x / (1 - dropout.rate), jnp.zeros_like(x))
 
-    return meshes.automatic(drop, (x, key), lambda y: meshes.axes_of(x))
+    return meshes.run_on_automatic_axes(drop, (x, key), lambda y: meshes.partition_axes(x))

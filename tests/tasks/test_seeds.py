@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from flax import nnx
+from tests.training.data_spec import poison_at, signal_at
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run
@@ -18,7 +19,6 @@ from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.synthetic import SyntheticConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SIZES, fail, flags, succeed
-from tests.training.problem import poison_at, signal_at
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -58,8 +58,8 @@ def training_batches(change, of_runs):
     """Those of some runs are changed before they are given out."""
     batches = ClassifyTask.batches
 
-    def changed(task, data, config, problem, spans):
-        splits = batches(task, data, config, problem, spans)
+    def changed(task, data, config, data_spec, spans):
+        splits = batches(task, data, config, data_spec, spans)
         if config.seed - OPTIONS["seed"] not in of_runs:
             return splits
         return splits._replace(train=change(splits.train))

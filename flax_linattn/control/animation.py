@@ -15,7 +15,7 @@ from flax_linattn.checks import import_extra
 from flax_linattn.control.environments import make_environments
 from flax_linattn.control.play import Agent, play
 from flax_linattn.data.episodes import Episodes
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -58,7 +58,7 @@ def draw(
         frames_per_second = int(environments.metadata.get("render_fps", 30))
         every = math.ceil(frames_per_second / MAX_FRAMES_PER_SECOND)
         milliseconds = 1000 * every / frames_per_second
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             writer: Any = imageio.get_writer(file, format="GIF", duration=milliseconds, loop=0)
 
             def on_step(steps: int, episodes: int) -> None:
@@ -71,7 +71,7 @@ def draw(
                 return play(make_agent(environments), environments, [seed], on_step=on_step)
 
 
-def check_drawing(env_id: str, **options: Any) -> None:
+def check_rendering(env_id: str, **options: Any) -> None:
     """Draws one picture, to find out what is missing before hours of play.
 
     Args:
@@ -82,7 +82,7 @@ def check_drawing(env_id: str, **options: Any) -> None:
         ValueError: imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
-        >>> check_drawing("Pendulum-v1")  # doctest: +SKIP
+        >>> check_rendering("Pendulum-v1")  # doctest: +SKIP
     """
     import_extra("imageio.v2", MISSING)
     with closing(make_environments(env_id, 1, render=True, **options)) as environments:
