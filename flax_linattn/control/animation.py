@@ -27,7 +27,7 @@ MAX_SIDE = 240
 """Pixels of the longer side."""
 
 
-def draw(
+def save_animation(
     make_agent: Callable[[VectorEnv], Agent],
     env_id: str,
     path: str | Path,
@@ -48,10 +48,10 @@ def draw(
         The episode that was drawn.
 
     Raises:
-        ValueError: imageio is missing, or this machine cannot draw; says what is missing.
+        ValueError: Imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
-        >>> draw(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
+        >>> save_animation(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
     """
     imageio = import_extra("imageio.v2", MISSING)
     with closing(make_environments(env_id, 1, render=True, **options)) as environments:
@@ -79,7 +79,7 @@ def check_rendering(env_id: str, **options: Any) -> None:
         **options: Further arguments of ``make_environments``.
 
     Raises:
-        ValueError: imageio is missing, or this machine cannot draw; says what is missing.
+        ValueError: Imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
         >>> check_rendering("Pendulum-v1")  # doctest: +SKIP
