@@ -1,6 +1,6 @@
 """Collects a data set of episodes, in parts on the disk, so that a stop loses little.
 
-``python -m experiments.offline_rl.collect policy.npz --env Hopper-v5 --out hopper.hdf5 --steps 100000``
+``python -m experiments.offline_rl.collect policy.npz --env Hopper-v5 --out hopper.hdf5``
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ def load_series(
     more than half of the rows do so is refused. Time-Series-Library's files are of this kind, and
     those of laiguokun's collection, which have neither header nor times. Cells of text may stand in
     quotes. An empty one, ``?``, ``NA``, ``#N/A`` or ``NaN`` is a missing value. Blank lines and
-    comments are left out: lines that begin with ``#`` before the header, with ``#`` and a blank after it.
+    comments are left out: lines that begin with ``#`` before the header, with ``#`` and a blank
+    after it.
 
     Args:
         path: The file; its name says the format, and anything else is read as text.

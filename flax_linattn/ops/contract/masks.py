@@ -60,7 +60,7 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
 
 
-def longest(length: int, mask: Array | None) -> int:
+def static_max_length(length: int, mask: Array | None) -> int:
     """Real tokens of the longest row; 0 where the mask is known at run time only."""
     if mask is None:
         return length

@@ -19,7 +19,7 @@ Axes = Any
 """What an axis of an array is split over: a name, several, or None."""
 
 
-def automatic(
+def run_on_automatic_axes(
     function: Callable[..., Tree], arguments: Sequence[Any], split: Callable[[Tree], Any]
 ) -> Tree:
     """``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
@@ -34,7 +34,7 @@ def automatic(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> automatic(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()  # no mesh
+        >>> run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()
         [1.0, 1.0, 1.0]
     """
     mesh = find_explicit_mesh(arguments)

@@ -107,10 +107,10 @@ class AFT(ChannelwiseSoftmax):
 
     def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         bias = parameters.get("position_bias")
-        if bias is not None and masks.longest(length, mask) > bias.shape[0]:
+        if bias is not None and masks.static_max_length(length, mask) > bias.shape[0]:
             raise ValueError(
                 f"position_bias holds {bias.shape[0]} positions, got sequences of "
-                f"{masks.longest(length, mask)}; make it larger."
+                f"{masks.static_max_length(length, mask)}; make it larger."
             )
 
     def _check_capacity(self, max_length: int | None) -> None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.capabilities import LearnedParameter
-from flax_linattn.ops.contract.masks import longest
+from flax_linattn.ops.contract.masks import static_max_length
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
 from flax_linattn.ops.engine.random_features import uniform
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
@@ -106,10 +106,10 @@ class Linformer(ScoreScale, StatelessMechanism):
     def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         table = parameters.get("key_projection")
         rows = self.max_length if table is None else table.shape[0]
-        if rows is not None and longest(length, mask) > rows:
+        if rows is not None and static_max_length(length, mask) > rows:
             raise ValueError(
                 f"'linformer' was made for sequences of {rows} positions, got "
-                f"{longest(length, mask)}; make it with a larger max_length."
+                f"{static_max_length(length, mask)}; make it with a larger max_length."
             )
 
     def _reference(
