@@ -66,8 +66,8 @@ def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource)
     first = runs[0]
     reports = {run.seed_index: first.task.test(run, batches) for run in runs}
     report = reports.get(None) or _summary(run_dir, first.config, reports)
-    yardsticks = first.task.yardsticks(first, batches)
-    return dataclasses.replace(report, values=_joined(report.values, yardsticks))
+    baselines = first.task.test_baselines(first, batches)
+    return dataclasses.replace(report, values=_joined(report.values, baselines))
 
 
 def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from flax import nnx
 from flax_linattn import data, inference, models, training
 from flax_linattn.models import Layers
 from flax_linattn.tasks import (
+    Baselines,
     Config,
     DataSpec,
     FitOptions,
@@ -22,7 +23,6 @@ from flax_linattn.tasks import (
     Options,
     Report,
     Streaming,
-    Yardsticks,
 )
 from flax_linattn.tasks import Task as AnyTask
 from flax_linattn.tasks.files import as_name, checksum
@@ -150,9 +150,9 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
         metrics = training.evaluate(run.model, loss, batches)
         bits, symbols = metrics["loss"] / np.log(2), batches.arrays["symbols"].size
         values = {"test_bits": bits, "symbols": symbols}
-        return Report(values, yardsticks=Yardsticks("bits", ("guess",)))
+        return Report(values, baselines=Baselines("bits", ("guess",)))
 
-    def yardsticks(self, run, batches):
+    def test_baselines(self, run, batches):
         return {"guess_bits": float(np.log2(run.config.data.num_symbols))}
 
     def stream_error(self, run, batches):

@@ -32,14 +32,14 @@ class Case(NamedTuple):
         lines: of a stream, without a header; none where runs do not stream.
         bad: a line that the stream refuses, and the message.
         own: an option of its own stream.
-        yardstick: the number of one of its yardsticks.
+        baseline: the number of one of its baselines.
     """
 
     args: list[str]
     lines: list[str]
     bad: tuple[str, str]
     own: list[str]
-    yardstick: str
+    baseline: str
 
 
 CASES = {
@@ -203,7 +203,7 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     assert held == report.get("beaten_by_on_validation", [])
     assert bool(warned) == bool(stored["beaten_by"] or held)
     assert all(name.replace("_", " ") in said for name in stored["beaten_by"])
-    number = CASES[task].yardstick
+    number = CASES[task].baseline
     assert f"{number} " in out and stored[number] == report[number]
 
 
@@ -300,7 +300,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     succeed(capsys, *args, "--runs", "2", "--epochs", "1")
     stored = json.loads((folder / "test.json").read_text())
     assert [row["seed"] for row in stored["runs"]] == [0, 1]
-    assert CASES[task].yardstick in stored
+    assert CASES[task].baseline in stored
     report = tasks.evaluate_run(folder)
     counted = "steps" if "--validate-every" in CASES[task].args else "epochs"
     assert stored.keys() - report.keys() - {"data_notes"} == {counted, "train_seconds"}

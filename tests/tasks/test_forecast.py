@@ -101,7 +101,7 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
 
 
 def test_errors_by_step_and_by_channel_are_those_of_a_plain_loop(run_dir, csv):
-    """Of model and yardsticks; a missing value counts nowhere."""
+    """Of model and baselines; a missing value counts nowhere."""
     report = json.loads((run_dir / "test.json").read_text())
     run = tasks.load_run(run_dir)
     series = data.load_series(csv)

@@ -770,7 +770,7 @@ def test_returns_select(tmp_path):
 
 
 def test_without_gymnasium_actions_are_tested(swings, tmp_path, monkeypatch, capsys):
-    """A note says why nothing is played; the yardsticks are those of actions."""
+    """A note says why nothing is played; the baselines are those of actions."""
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     run = swings[0]
     config = run.config.replace(clone_steps=1)
@@ -778,12 +778,12 @@ def test_without_gymnasium_actions_are_tested(swings, tmp_path, monkeypatch, cap
     test = split_data(run.data, config.data).test
     batches = WindowBatches(test, run.data_spec, config, seed=None)
     report = TASK.test(run, batches)
-    values = {**report.values, **TASK.yardsticks(run, batches)}
+    values = {**report.values, **TASK.test_baselines(run, batches)}
     said = capsys.readouterr().err
     assert 'note: not played, for playing takes gymnasium: pip install "flax-linattn[rl]"' in said
     assert "test_return" not in values and values["test_mse"] > 0
-    assert report.yardsticks is not None
-    assert set(report.yardsticks.beaten_by(values)) <= {"mean", "ridge", "clone"}
+    assert report.baselines is not None
+    assert set(report.baselines.beaten_by(values)) <= {"mean", "ridge", "clone"}
     assert values["clone_mse"] > 0 and "clone_return" not in values
     for options in ({"select_on": "return"}, {"env": "Pendulum-v1"}):
         with pytest.raises(ValueError, match="playing takes gymnasium"):

@@ -237,7 +237,7 @@ class Told(ClassifyTask):
     def test(self, run, batches):
         return Report(run.model, tables=("rows",), figures={"a.png": print})
 
-    def yardsticks(self, run, batches):
+    def test_baselines(self, run, batches):
         return {"guess": 0.25, "rows": [{"b": 2}]}
 
 

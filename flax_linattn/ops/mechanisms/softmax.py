@@ -1,4 +1,4 @@
-"""Softmax attention (Vaswani et al., 2017), the yardstick.
+"""Softmax attention (Vaswani et al., 2017), the baseline.
 
 Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
 over the visible j. Departure: none; no dropout on the weights.
@@ -81,7 +81,7 @@ class SoftmaxAttention(ScoredAttention):
 
     name: ClassVar[str] = "softmax"
     about: ClassVar[str] = (
-        "scaled dot products with a preallocated cache: the yardstick (Vaswani et al., 2017)"
+        "scaled dot products with a preallocated cache: the baseline (Vaswani et al., 2017)"
     )
     weighing: ClassVar[Weighing] = SOFTMAX
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import training
-from flax_linattn.tasks.baselines import at_hand
+from flax_linattn.tasks.baselines import read_or_note
 from flax_linattn.tasks.classify.metrics import averages, count
 
 MAX_PRODUCTS = 10**11
@@ -78,7 +78,7 @@ def baseline_values(
 
     most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
     values = scored("constant", np.full(len(labels), most_frequent))
-    train = at_hand(read_train)
+    train = read_or_note(read_train)
     if train is not None:
         values["num_train"] = count_examples(train)
         for name, found in predict(train).items():
@@ -102,7 +102,7 @@ def predict_vectors(train: Vectors, test: Vectors) -> dict[str, Predicted]:
     num_classes = len(np.unique(labels))
     if len(few) < min(len(x), 2 * num_classes):
         print(
-            f"note: no ridge as a yardstick: of {len(x):,} sequences of {x.shape[1]:,} numbers it "
+            f"note: no ridge as a baseline: of {len(x):,} sequences of {x.shape[1]:,} numbers it "
             f"would learn from {len(few):,}, too few for {num_classes:,} classes",
             file=sys.stderr,
         )

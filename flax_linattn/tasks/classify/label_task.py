@@ -13,7 +13,7 @@ import pandas as pd
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, predict_vectors
 from flax_linattn.tasks.classify.figures import draw_confusion
 from flax_linattn.tasks.classify.label_options import RecipeFit
@@ -37,7 +37,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         selections: what a report calls the data that select the parameters, by ``select_on``.
     """
 
-    baselines: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbour", "ridge")
+    baseline_names: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbour", "ridge")
     selections: ClassVar[Mapping[str, str]] = {
         "validation": "data held out for validation",
         "test": "TEST SET",
@@ -101,10 +101,10 @@ class LabelTask(Task[C, Source[C, P], P]):
             values,
             tables=("classes",),
             figures={"confusion.png": partial(draw_confusion, counts, classes)},
-            yardsticks=Yardsticks("accuracy", self.baselines, larger_is_better=True),
+            baselines=Baselines("accuracy", self.baseline_names, larger_is_better=True),
         )
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Metrics of the most frequent class, the nearest neighbor, a ridge."""
         test = self.vectors(batches)
         return baseline_values(

@@ -158,7 +158,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         assert isinstance(batches, PanelWindows)
         return evaluate_model(run, batches)
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         assert isinstance(batches, PanelWindows)
         return evaluate_baselines(run, batches)
 

@@ -140,9 +140,9 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
             "mechanism": mechanism_name(run.config.layers),
             **{f"test_{name}": value for name, value in metrics.items()},
         }
-        return Report(values, yardsticks=YARDSTICKS)
+        return Report(values, baselines=YARDSTICKS)
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Chance, the longest match, one earlier symbol."""
         counts = np.sum([matches(batches.batch(i)) for i in range(len(batches))], axis=0)
         return {

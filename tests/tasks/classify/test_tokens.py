@@ -115,7 +115,7 @@ def test_packed_texts_are_those_that_are_padded(texts):
     )
     assert loss == pytest.approx(expected, rel=1e-5)
     run = tasks.Run(TASK, config, TASK.describe(source, config), None, source)
-    assert TASK.yardsticks(run, TASK.test_batches(run, None))["naive_bayes_learned_from"] > 0
+    assert TASK.test_baselines(run, TASK.test_batches(run, None))["naive_bayes_learned_from"] > 0
 
 
 def test_pixels_of_images(pictures):
@@ -170,7 +170,7 @@ def test_lines_are_read_as_the_data_spell_them():
         list(ALPHABETS["listops"].parse(["[MAXX 1 ]"]))
 
 
-# -- yardsticks ----------------------------------------------------------------------------
+# -- baselines ----------------------------------------------------------------------------
 
 
 def test_naive_bayes_as_computed_with_tables_of_words():

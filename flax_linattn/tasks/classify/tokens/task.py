@@ -201,11 +201,11 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         """Pixels."""
         return read_vectors(batches, "tokens")
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """The most frequent class, naive Bayes, the first token; of pixels, neighbor and ridge."""
         data_spec = run.data_spec
         if data_spec.letters == "grey":
-            return super().yardsticks(run, batches)
+            return super().test_baselines(run, batches)
         sequences, labels = zip(*sequences_of(batches), strict=True)
         sizes = data_spec.alphabet.num_tokens, len(data_spec.classes)
 
