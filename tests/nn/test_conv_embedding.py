@@ -190,7 +190,9 @@ def test_causal_packs():
     embed = make("causal")
     x, ids = tokens(7, 2, 6), np.array([[1, 1, 2, 2, 2, 2], [5, 3, 3, 3, 3, 4]])
     mask = np.array([[1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1]], bool)
-    y = call(embed, np.where(mask, x, OUTSIDE), mask=mask, segments=jax.jit(find_segments)(ids, mask))
+    y = call(
+        embed, np.where(mask, x, OUTSIDE), mask=mask, segments=jax.jit(find_segments)(ids, mask)
+    )
     for row in range(2):
         for segment in np.unique(ids[row]):
             there = (ids[row] == segment) & mask[row]
