@@ -31,7 +31,7 @@ TASKS: dict[str, Entry] = {
         "train a time-series classifier (JapaneseVowels, or your own files)",
     ),
     "decide": Entry(
-        "flax_linattn.tasks.decide.task:DecideTask",
+        "flax_linattn.tasks.offline_rl.task:OfflineRLTask",
         "train an agent by offline reinforcement learning (episodes of a pendulum, or your own)",
     ),
     "events": Entry(
@@ -51,7 +51,7 @@ TASKS: dict[str, Entry] = {
         "train a classifier of long sequences (ListOps, bytes of text, pixels of images)",
     ),
     "symbols": Entry(
-        "flax_linattn.tasks.symbols.task:SymbolsTask",
+        "flax_linattn.tasks.synthetic.task:SyntheticTask",
         "train on synthetic sequence tasks: next symbol, recall, copying",
     ),
 }

@@ -31,7 +31,7 @@ def streamed(run: tasks.Run, context: int | None) -> dict[str, float]:
     first, stop = problem.split[-1]
     stream = ForecastStream(run, context=context)
     errors = Errors(len(targets))
-    for row in range(first - options["input_length"], stop - options["horizon"]):
+    for row in range(first - options["context_length"], stop - options["horizon"]):
         time = None if series.times is None else series.times[row].item()
         forecast = stream.step(Row(time, series.values[row]))
         if row >= first - 1:
@@ -48,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     run = tasks.load_run(options.run)
     report = tasks.evaluate_run(options.run)
-    length = run.config.to_json()["input_length"]
+    length = run.config.to_json()["context_length"]
     rows: dict[str, dict[str, Any]] = {
         f"windows of {length} rows": {k: report[f"test_{k}"] for k in ("mse", "mae")},
         f"a stream, --context {length} (default)": streamed(run, None),

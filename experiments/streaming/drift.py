@@ -74,7 +74,7 @@ class Size:
     seeds: int = 3
     steps: int = 1_000_000
     epochs: int = 6
-    input_length: int = 256
+    context_length: int = 256
 
 
 def measure(size: Size, journal: Journal) -> None:
@@ -144,7 +144,7 @@ def of_regimes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
             header="yes",
             mechanism=mechanism,
             seed=seed,
-            input_length=size.input_length,
+            context_length=size.context_length,
             horizon=1,
             stride=16,
             normalize=False,

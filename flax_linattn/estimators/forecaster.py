@@ -65,7 +65,7 @@ class Forecaster(Estimator):
 
     Args:
         horizon: Number of rows to forecast.
-        input_length: Context length: number of past rows of a forecast. 0 chooses it on the rows
+        context_length: Context length: number of past rows of a forecast. 0 chooses it on the rows
             that select the epoch.
         mechanism: Attention mechanism with a causal form, a name of ``ops.list_mechanisms``.
         epochs: Maximum number of passes over the data; default that of the preset.
@@ -85,7 +85,7 @@ class Forecaster(Estimator):
 
     Example:
         >>> hours = np.arange(120)
-        >>> forecaster = Forecaster(horizon=4, input_length=24, epochs=1, random_state=0, options={
+        >>> forecaster = Forecaster(horizon=4, context_length=24, epochs=1, random_state=0, options={
         ...     "features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8})
         >>> forecaster.fit(np.sin(2 * np.pi * hours / 24)).predict().shape
         (4,)
@@ -95,7 +95,7 @@ class Forecaster(Estimator):
         self,
         horizon: int = 24,
         *,
-        input_length: int = 0,
+        context_length: int = 0,
         mechanism: str = "aaren",
         epochs: int | None = None,
         batch_size: int = 32,
@@ -105,7 +105,7 @@ class Forecaster(Estimator):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.horizon = horizon
-        self.input_length = input_length
+        self.context_length = context_length
         self.mechanism = mechanism
         self.epochs = epochs
         self.batch_size = batch_size
@@ -133,7 +133,7 @@ class Forecaster(Estimator):
             TypeError: A parameter has another type, or X holds objects that are no numbers.
         """
         at_least(1, horizon=self.horizon)
-        at_least(0, input_length=self.input_length)
+        at_least(0, context_length=self.context_length)
         given = dict(self.options or {})
         written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()
         options = FrameOptions(
@@ -164,13 +164,13 @@ class Forecaster(Estimator):
         """All rows but the last tenth to train, and these to select the epoch."""
         held = max(self.horizon, series.num_steps // 10)
         trained = series.num_steps - held
-        if trained < (1 if is_panel else self.input_length + self.horizon):
+        if trained < (1 if is_panel else self.context_length + self.horizon):
             raise OptionError(
-                f"expected at least {self.input_length + self.horizon + held} rows for "
-                f"input_length={self.input_length} and horizon={self.horizon}, the last {held} of "
+                f"expected at least {self.context_length + self.horizon + held} rows for "
+                f"context_length={self.context_length} and horizon={self.horizon}, the last {held} of "
                 f"which select the epoch, got n_samples={series.num_steps}; give more, or lower "
                 "both.",
-                "input_length",
+                "context_length",
                 "horizon",
             )
         return data.chronological_split(series.num_steps, f"{trained}/{held}/0")
@@ -182,7 +182,7 @@ class Forecaster(Estimator):
             split = f"{len(parts.train)}/{len(parts.validation)}/0"
         options = self._options(
             horizon=self.horizon,
-            input_length=self.input_length,
+            context_length=self.context_length,
             mechanism=self.mechanism,
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -209,7 +209,7 @@ class Forecaster(Estimator):
         Warns about gaps, repeated times and missing values of X.
 
         Args:
-            X: At least ``input_length`` past rows of the channels of ``fit``; default the series of
+            X: At least ``context_length`` past rows of the channels of ``fit``; default the series of
                 ``fit``. A panel may have other series.
             X_future: Known future covariates of the horizon: a frame of the form of X with these
                 columns and times, or an array [H, F]. Static covariates may be missing. A missing
@@ -416,7 +416,7 @@ class ForecasterStream:
         self._stream = ForecastStream(run, series="" if history.ids is None else series.name)
         self._one = history.ndim == 1
         self._channels = series.channels
-        for at in range(max(0, series.num_steps - options.input_length), series.num_steps):
+        for at in range(max(0, series.num_steps - options.context_length), series.num_steps):
             self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
 
     def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:

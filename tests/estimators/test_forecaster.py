@@ -21,7 +21,7 @@ ROWS = 300
 
 def make(**parameters):
     return Forecaster(
-        horizon=4, input_length=16, epochs=1, batch_size=64, random_state=0, **parameters
+        horizon=4, context_length=16, epochs=1, batch_size=64, random_state=0, **parameters
     )
 
 
@@ -139,7 +139,7 @@ def test_what_does_not_fit(fitted, values):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
         fitted.predict(values[:10])
-    with pytest.raises(ValueError, match="expected at least 24 rows for input_length=16"):
+    with pytest.raises(ValueError, match="expected at least 24 rows for context_length=16"):
         make().fit(values[:20])
     with pytest.raises(ValueError, match="already holds a run"):
         make(run=fitted.run).fit(values)
@@ -463,9 +463,9 @@ def test_one_channel_of_a_seasonal_series_is_learned():
     """A real fit: the error is far below that of repeating the last value."""
     rng = np.random.default_rng(0)
     series = np.sin(2 * np.pi * np.arange(1000) / 24) + 0.1 * rng.normal(size=1000)
-    forecaster = Forecaster(horizon=24, input_length=72, random_state=0, options=SMALL)
+    forecaster = Forecaster(horizon=24, context_length=72, random_state=0, options=SMALL)
     ahead = forecaster.fit(series[:-24]).predict()
     assert ahead.shape == (24,)
     assert np.mean((ahead - series[-24:]) ** 2) < 0.03
-    again = Forecaster(horizon=24, input_length=72, random_state=0, options=SMALL)
+    again = Forecaster(horizon=24, context_length=72, random_state=0, options=SMALL)
     np.testing.assert_array_equal(again.fit(series[:-24]).predict(), ahead)

@@ -25,7 +25,7 @@ SMALL = {
 }
 OPTIONS = {
     "classify": {"batch_size": 90, **SMALL},
-    "forecast": {"input_length": 12, "horizon": 4, "split": "300/60/100", "stride": 4, **SMALL},
+    "forecast": {"context_length": 12, "horizon": 4, "split": "300/60/100", "stride": 4, **SMALL},
     "decide": {"num_episodes": 8, "context": 4, "play_episodes": 1, "clone_steps": 2, **SMALL},
 }
 VALUES: list[Any] = [

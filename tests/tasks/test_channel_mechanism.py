@@ -11,7 +11,7 @@ from tests.tasks.commands import fail, no_drawing
 ROWS = 600
 OPTIONS = [
     *("--features", "16", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "16"),
-    *("--input-length", "8", "--horizon", "2", "--patch-length", "4", "--no-calendar"),
+    *("--context-length", "8", "--horizon", "2", "--patch-length", "4", "--no-calendar"),
     *("--epochs", "8", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--targets", "orders,sales", "--channel-mechanism", "softmax"),

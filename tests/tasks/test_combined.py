@@ -23,7 +23,7 @@ from tests.tasks.commands import SMALL, succeed
 INPUT, HORIZON, LEVELS = 12, 4, 3
 ALL = [
     *("--preset", "patch", "--patch-length", "4", "--schedule", "constant", *SMALL),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--season", "6"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--season", "6"),
     *("--batch-size", "32", "--known-future", "price", "--tell-missing"),
     *("--quantiles", "0.1,0.5,0.9"),
 ]

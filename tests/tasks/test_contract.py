@@ -17,7 +17,7 @@ from flax import nnx
 from flax_linattn import cli, data, registry, tasks
 from flax_linattn.storage import held
 from flax_linattn.tasks import protocols
-from flax_linattn.tasks.decide.agent import make_agent
+from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SMALL, command_line, fail, succeed
@@ -48,7 +48,7 @@ CASES = {
         ["--max-length", "29"], "ridge_accuracy",
     ),
     "forecast": Case(
-        [*("--input-length", "12", "--horizon", "4", "--split", "300/60/100"),
+        [*("--context-length", "12", "--horizon", "4", "--split", "300/60/100"),
          *("--positions", "3", "--stride", "4", "--model", "decoder")],
         lines_of("forecast", 12),
         ("noon,1,2,3,4,5,6,7", "expected a time such as"),

@@ -30,7 +30,7 @@ FORECAST = tasks.get_task("forecast")
 ROWS, INPUT, HORIZON = 200, 12, 4
 ANY = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON)),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON)),
     *("--epochs", "2", "--parallel", "none", "--model", "decoder"),
 ]
 SMALL = [*ANY, "--positions", "3"]
@@ -444,10 +444,10 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     usual = options("usual")
     given = {name: value for name, value in usual.flat().items() if name in ("csv", "split")}
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
-    shape = {"input_length": INPUT, "horizon": HORIZON, "epochs": 2}
+    shape = {"context_length": INPUT, "horizon": HORIZON, "epochs": 2}
     kind = type(usual)
     chosen = {name: usual.flat()[name] for name in kind.left_to_data}
-    assert not usual.open_choices and chosen["input_length"] == INPUT
+    assert not usual.open_choices and chosen["context_length"] == INPUT
     assert (chosen["season"], chosen["stride"], chosen["patch_length"]) == (24, 1, 16)
     assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar
@@ -607,17 +607,17 @@ def test_splits_of_known_files(tmp_path):
     ("args", "message"),
     [
         (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for input_len"),
-        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for input_length=12 and"),
-        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for input_length=12 "
+        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for context_length=12 and"),
+        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for context_length=12 "
          "and horizon=200 (1987 rows in all); give more rows"),
-        (["--horizon", "200", "--input-length", "0"], "expected at least 201 for input_length=1 "),
+        (["--horizon", "200", "--context-length", "0"], "expected at least 201 for context_length=1 "),
     ],
 )  # fmt: skip
 def test_data_without_a_window_are_refused_when_loaded(csv, tmp_path, capsys, args, message):
     run = ["--run", str(tmp_path / "run"), *SMALL]
     told = fail(capsys, "train", "forecast", "--csv", str(csv), *run, *args)
     assert told.startswith(f"error: {csv} has 200 rows, of which split=") and message in told
-    assert told.endswith("(--horizon, --input-length, --split)\n")
+    assert told.endswith("(--horizon, --context-length, --split)\n")
     assert not (tmp_path / "run").exists()
 
 
@@ -703,7 +703,7 @@ def test_a_value_that_flattens_its_channel_is_told(tmp_path, capsys):
 
     write(row20="1e30,1")
     assert FORECAST.load(
-        ForecastConfig.of(csv=path, horizon=4, input_length=12).resolve()
+        ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
         "values so far out that they flatten all others of their channel: 1 ('load' 1e+30, line "
         "23); leave the cell empty where one stands for a missing value"
@@ -723,7 +723,7 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
     rows = [f"{i % 7},{rain.get(i, 0)},{events.get(i, 0)}" for i in range(200)]
     path.write_text("load,rain,event\n" + "\n".join(rows) + "\n")
     assert FORECAST.load(
-        ForecastConfig.of(csv=path, horizon=4, input_length=12).resolve()
+        ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
         "channels of one value but for a few rows ('event' 0 but for 1, the first 1, line 22): 1"
     ]
@@ -803,7 +803,7 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     holes = values.copy()
     holes[50:, 1] = holes[55, 0] = np.nan
     config = ForecastConfig.of(
-        csv=tmp_path / "x.csv", model="decoder", horizon=4, input_length=8, features=8,
+        csv=tmp_path / "x.csv", model="decoder", horizon=4, context_length=8, features=8,
         num_heads=2, hidden_features=8, num_layers=1, split="40/6/14", calendar=False,
     )  # fmt: skip
     series = data.TimeSeries("holes", holes, ("a", "b"))

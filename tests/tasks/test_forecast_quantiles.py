@@ -31,7 +31,7 @@ NORMAL = NormalDist()
 ROWS, INPUT, HORIZON, LEVELS = 200, 12, 4, (0.1, 0.5, 0.6, 0.9)
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "5"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "5"),
     *("--epochs", "2", "--parallel", "none", "--split", "0.6/0.2/0.2"),
     *("--quantiles", ",".join(map(str, LEVELS))),
 ]
@@ -271,7 +271,7 @@ def test_bad_options_are_refused(options, message, tmp_path, capsys):
 
 
 def test_no_quantiles_leave_all_as_it_was(csv):
-    config = ForecastConfig.of(csv=csv, model="patch", horizon=4, input_length=8)
+    config = ForecastConfig.of(csv=csv, model="patch", horizon=4, context_length=8)
     assert config.model.levels == () and config.model.conformal and not config.model.is_conformal
     task = tasks.get_task("forecast")
     rows = task.load(config.resolve())

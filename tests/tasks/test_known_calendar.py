@@ -21,7 +21,7 @@ BEGIN = datetime(2024, 1, 31)
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 OPTIONS = [
     *(word for name, size in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(size))),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
     *("--epochs", "12", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--no-calendar", "--schedule", "cosine", "--known-calendar", "day,month"),
@@ -173,7 +173,9 @@ def test_a_stream_of_months_counts_months(csv, monkeypatch):
     values = np.sin(np.arange(len(months)) * np.pi / 6)[:, None]
     frame = data.TimeSeries("toy", values, ("load",), months)
     options = {**SIZES, "known_calendar": "month", "patch_length": 4}
-    config = ForecastConfig.of(model="patch", calendar=False, input_length=12, horizon=6, **options)
+    config = ForecastConfig.of(
+        model="patch", calendar=False, context_length=12, horizon=6, **options
+    )
     problem = describe(SeriesPanel.of_one(frame, data.chronological_split(len(months))), config)
     task = tasks.get_task("forecast")
     run = tasks.Run(task, config, problem, task.model(config, problem))
@@ -199,7 +201,7 @@ def test_a_stream_keeps_the_clock_of_its_zone(tmp_path):
     values = np.sin(np.arange(20.0))[:, None]
     series = data.TimeSeries("toy", values, ("load",), days)
     sizes = {**SIZES, "known_calendar": "weekday", "patch_length": 4}
-    config = ForecastConfig.of(model="patch", calendar=True, input_length=8, horizon=2, **sizes)
+    config = ForecastConfig.of(model="patch", calendar=True, context_length=8, horizon=2, **sizes)
     problem = describe(SeriesPanel.of_one(series, data.chronological_split(20)), config)
     assert (problem.freq, problem.time_zone, problem.season) == ("D", "Europe/Berlin", 7)
     task = tasks.get_task("forecast")
@@ -230,7 +232,12 @@ def test_an_estimator_takes_it_from_the_index():
     frame = pd.DataFrame({"sales": sales()}, pd.DatetimeIndex(DAYS))
     options = {**SIZES, "known_calendar": "day", "patch_length": 4}
     forecaster = Forecaster(
-        HORIZON, input_length=INPUT, epochs=12, learning_rate=0.01, random_state=0, options=options
+        HORIZON,
+        context_length=INPUT,
+        epochs=12,
+        learning_rate=0.01,
+        random_state=0,
+        options=options,
     )
     ahead = forecaster.fit(frame[:-HORIZON]).predict()
     assert list(ahead.index) == DAYS[-HORIZON:]

@@ -15,7 +15,7 @@ from tests.tasks.commands import fail, no_drawing, one_line, succeed
 ROWS, INPUT, HORIZON = 400, 8, 4
 OPTIONS = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
     *("--epochs", "12", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--no-calendar", "--known-future", "price"),

@@ -30,7 +30,7 @@ def config(tmp_path_factory) -> ForecastConfig:
     rows = np.sin(np.arange(220.0)[:, None] / [4, 7]) + 0.3 * rng.normal(size=(220, 2))
     csv = tmp_path_factory.mktemp("data") / "waves.csv"
     csv.write_text("a,b\n" + "".join(f"{a:.5f},{b:.5f}\n" for a, b in rows))
-    of_data = {"csv": csv, "split": "0.6/0.2/0.2", "input_length": INPUT, "horizon": HORIZON}
+    of_data = {"csv": csv, "split": "0.6/0.2/0.2", "context_length": INPUT, "horizon": HORIZON}
     fit = {"epochs": 3, "learning_rate": 0.03, "batch_size": 16}
     options = {"model": "patch", "ridge": True, "ridge_maps": "channel", "patch_length": 5}
     return ForecastConfig.of(**options, **SIZES, **of_data, **fit)

@@ -15,7 +15,7 @@ from flax_linattn.tasks import Report, Run
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyTask
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.run import read_config
-from flax_linattn.tasks.symbols import SymbolsConfig
+from flax_linattn.tasks.synthetic import SyntheticConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SIZES, fail, flags, succeed
 from tests.training.problem import poison_at, signal_at
@@ -35,7 +35,7 @@ def train(run_dir, *, resume=False, parallel=ALONE, **options):
 def train_symbols(run_dir, *, parallel=ALONE, **options):
     """The same with the smallest of all tasks, whose seed splits no data."""
     sizes = {"base": 4, "delay": 1, "context": 8, "features": 4, "test_series": 2}
-    config = SymbolsConfig.of(**sizes | {"epochs": 2, "seed": OPTIONS["seed"]} | options)
+    config = SyntheticConfig.of(**sizes | {"epochs": 2, "seed": OPTIONS["seed"]} | options)
     session = training.Session(run_dir, progress=False, parallel=parallel)
     return tasks.train("symbols", config, session)
 

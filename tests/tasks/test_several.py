@@ -20,7 +20,7 @@ from tests.tasks.commands import fail, no_drawing, succeed
 INPUT, HORIZON, SEASON = 12, 4, 6
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--season", str(SEASON)),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--season", str(SEASON)),
     *("--epochs", "2", "--steps", "4", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--patch-length", "4", "--no-calendar"),
@@ -88,7 +88,7 @@ def test_y_is_the_target_of_a_frame_of_nixtla(id_column, targets, tmp_path):
     file = tmp_path / "panel.csv"
     rows = [f"{name},2024-01-{day},{day}.5,{day % 3}\n" for name in "ab" for day in range(10, 30)]
     file.write_text(f"{id_column},ds,y,price\n" + "".join(rows))
-    config = ForecastConfig.of(csv=file, id_column=id_column, horizon=1, input_length=2).resolve()
+    config = ForecastConfig.of(csv=file, id_column=id_column, horizon=1, context_length=2).resolve()
     assert describe(load_panel(config), config).targets == targets
 
 
@@ -161,7 +161,7 @@ def test_no_unit_changes_what_the_model_sees():
 
 
 def test_windows_are_a_function_of_the_step_and_see_one_series(shops):
-    config = ForecastConfig.of(csv=shops, id_column="shop", input_length=INPUT, horizon=HORIZON)
+    config = ForecastConfig.of(csv=shops, id_column="shop", context_length=INPUT, horizon=HORIZON)
     several = load_panel(config.resolve())
     problem = describe(several, config.resolve())
     train, validation, test = part_windows(several, config.resolve(), problem)
@@ -242,7 +242,7 @@ def test_tsf_series_of_different_lengths(tmp_path):
         f"A:2024-01-01 00-00-00:{','.join(map(str, range(40)))}\n"
         f"B:2024-03-01 00-00-00:{','.join(map(str, range(30)))}\n"
     )
-    options = {"csv": path, "input_length": 6, "horizon": 2, "split": "0.6/0.2/0.2"}
+    options = {"csv": path, "context_length": 6, "horizon": 2, "split": "0.6/0.2/0.2"}
     with pytest.raises(OptionError, match="series of the same times") as caught:
         tasks.get_task("forecast").load(ForecastConfig.of(**options))
     assert "global_model" in caught.value.options
@@ -266,9 +266,9 @@ def test_a_table_of_channels_becomes_one_of_series():
     [
         (
             "a,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,2\nb,2024-01-01,2\nb,2024-01-02,2\n",
-            {"horizon": 7, "input_length": 5},
+            {"horizon": 7, "context_length": 5},
             r"long\.csv, whose longest series a has 3 rows, of which split=0\.7/0\.1/0\.2 makes 2 "
-            r"training rows; expected at least 12 for input_length=5 and horizon=7 \(57 rows in",
+            r"training rows; expected at least 12 for context_length=5 and horizon=7 \(57 rows in",
         ),
         ("a,2024-01-01,big\n", {}, "as static covariates are read by estimators.Forecaster alone"),
         ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected a series to train on"),

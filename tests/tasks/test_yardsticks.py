@@ -320,7 +320,7 @@ class TestForecasts:
 
 @pytest.mark.parametrize("rows", [2, 4])
 def test_rows_without_a_window_are_named(rows):
-    message = r"^rows 90 to \d+ have no window of input_length=12 and horizon=5; give more rows"
+    message = r"^rows 90 to \d+ have no window of context_length=12 and horizon=5; give more rows"
     with pytest.raises(ValueError, match=message):
         ridges.fit_ridge(noisy_waves(), [range(90)], [range(90, 90 + rows)], 12, 5)
     few = ridges.fit_ridge(noisy_waves()[:, :0], [range(90)], [range(90, 120)], 12, 5)
@@ -425,7 +425,7 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     csv = tmp_path / "holes.csv"
     lines = [",".join("" if np.isnan(v) else f"{v:.6f}" for v in row) for row in rows]
     csv.write_text("a,b,c\n" + "\n".join(lines) + "\n")
-    options = {"csv": csv, "targets": "b", "input_length": 8, "horizon": 3, "split": "80/20/20"}
+    options = {"csv": csv, "targets": "b", "context_length": 8, "horizon": 3, "split": "80/20/20"}
     run, windows = untrained("forecast", **options)
     ridge = forecasts.fitted_ridge(run)
     report = evaluate_baselines(run, windows)

@@ -23,8 +23,8 @@ from flax_linattn.ops.contract.numerics import accumulation_dtype, vary_alike
 from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import choose_form
+from flax_linattn.ops.engine.primal_only import unless_differentiated
 from flax_linattn.ops.engine.tiles import take
-from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
 
 CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")

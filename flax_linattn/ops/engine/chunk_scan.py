@@ -17,9 +17,9 @@ import jax
 
 from flax_linattn.ops.engine.chunks import over_chunks, over_tokens
 from flax_linattn.ops.engine.forms import PerPlatform, scan_form
-from flax_linattn.ops.engine.kept_inputs import keeping_inputs
 from flax_linattn.ops.engine.prefix import Span, Tokens
-from flax_linattn.ops.engine.undifferentiated import unless_differentiated
+from flax_linattn.ops.engine.primal_only import unless_differentiated
+from flax_linattn.ops.engine.recompute_vjp import keeping_inputs
 from flax_linattn.typing import Array, State
 
 

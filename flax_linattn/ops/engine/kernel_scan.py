@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.kept_inputs import keeping_inputs
 from flax_linattn.ops.engine.prefix import Span, Tokens, fillable
+from flax_linattn.ops.engine.recompute_vjp import keeping_inputs
 from flax_linattn.typing import Array, State
 
 

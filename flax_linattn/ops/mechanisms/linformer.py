@@ -19,7 +19,7 @@ from flax_linattn.checks import LARGEST_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Learned
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
-from flax_linattn.ops.engine.draws import uniform
+from flax_linattn.ops.engine.random_features import uniform
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 

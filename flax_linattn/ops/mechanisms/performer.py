@@ -37,10 +37,10 @@ from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divi
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.draws import orthogonal_gaussian
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.features import bounded_key
 from flax_linattn.ops.engine.forms import even_size
+from flax_linattn.ops.engine.random_features import orthogonal_gaussian
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 

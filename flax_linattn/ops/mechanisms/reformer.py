@@ -41,8 +41,8 @@ from flax_linattn.checks import LARGEST_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, exp_difference, safe_divide
 from flax_linattn.ops.engine.buckets import Layout, Places
-from flax_linattn.ops.engine.draws import gaussian
 from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.random_features import gaussian
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 

@@ -19,9 +19,9 @@ from flax_linattn.checks import LARGEST_SEED, at_least
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import einsum
-from flax_linattn.ops.engine.draws import gaussian
 from flax_linattn.ops.engine.features import unit_length
 from flax_linattn.ops.engine.kernel import KernelMechanism
+from flax_linattn.ops.engine.random_features import gaussian
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 

@@ -40,9 +40,9 @@ from flax_linattn.ops.engine.chunks import over_tokens
 from flax_linattn.ops.engine.exponential import ForgettingState, Level, Sums
 from flax_linattn.ops.engine.exponential_scan import forgetting_scan
 from flax_linattn.ops.engine.forms import scan_form
+from flax_linattn.ops.engine.primal_only import unless_differentiated
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.engine.tiles import before_each
-from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.ops.mechanisms.aft import gated
 from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
 from flax_linattn.typing import Array, Keys, Outputs, OutputStep, Parameters, Values, Visible

@@ -179,7 +179,7 @@ class _Fixed:
         windows = PanelWindows([run.problem], self._arrays, [part], run.config)
         train, validation = rows_before(run.problem.split, part.start)
         targets = self._arrays["values"][:, list(run.problem.targets)]
-        lengths = options.input_length, options.horizon
+        lengths = options.context_length, options.horizon
         refitted = fit_ridge(targets, [train], [validation], *lengths, maps="chosen")
         forecasts = {
             "test": model_forecast(run) if self._stream is None else self._streamed(number),

@@ -59,7 +59,7 @@ def ridge_of(
     """The ridge of the targets in training rows, whatever the stride of their windows."""
     values = train.arrays["values"][:, list(problem.targets)]
     rows = train.rows, validation.rows
-    return fit_ridge(values, *rows, train.input_length, train.horizon, train.begins, maps)
+    return fit_ridge(values, *rows, train.context_length, train.horizon, train.begins, maps)
 
 
 def baseline_forecasts(
@@ -85,7 +85,7 @@ def baseline_forecasts(
 
 def ridge_forecast(run: Run, ridge: Ridge) -> Forecast:
     """The forecasts of a ridge from windows of a run."""
-    length, targets = run.config.data.input_length, list(run.problem.targets)
+    length, targets = run.config.data.context_length, list(run.problem.targets)
     return lambda batch: ridge(batch.arrays["values"][:, :length, targets])
 
 

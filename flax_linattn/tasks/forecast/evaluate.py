@@ -157,7 +157,7 @@ def evaluate_model(run: Run, windows: PanelWindows) -> Report:
         "model": config.model.model,
         "mechanism": mechanism_name(config.layers),
         **({"channel_mechanism": channels} if channels else {}),
-        "input_length": config.data.input_length,
+        "context_length": config.data.context_length,
         "horizon": config.data.horizon,
         "targets": ", ".join(problem.target_names),
         "num_test_windows": windows.num_examples,
@@ -273,8 +273,8 @@ def _series_tables(columns: Mapping[str, NDArray], windows: PanelWindows) -> dic
 def stream_error(run: Run, windows: PanelWindows, max_rows: int) -> dict[str, Any]:
     """How far a stream is from the parallel model over the first ``max_rows`` rows of windows."""
     options, arrays = run.config.data, windows.arrays
-    begin = int(windows.starts[0]) + options.input_length
-    end = int(windows.starts[-1]) + options.input_length + options.horizon
+    begin = int(windows.starts[0]) + options.context_length
+    end = int(windows.starts[-1]) + options.context_length + options.horizon
     known = list(run.problem.known_inputs)
     end -= options.horizon if known else 0
     rows = slice(begin, min(begin + max_rows, end))

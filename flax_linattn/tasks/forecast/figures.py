@@ -83,7 +83,7 @@ def _draw_quantiles(
 
 def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) -> None:
     """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units."""
-    targets, length = list(run.problem.targets), run.config.data.input_length
+    targets, length = list(run.problem.targets), run.config.data.context_length
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
     forecasts = np.asarray(compile_outputs(run)(batch))

@@ -23,7 +23,7 @@ def build_forecaster(
     placement: training.Placement = training.ONE_DEVICE,
 ) -> Model:
     """The freshly initialised model of a run."""
-    model, length = config.model, config.data.input_length
+    model, length = config.model, config.data.context_length
     shared: dict[str, Any] = {
         "num_marks": len(problem.marks) + problem.num_flags,
         "targets": problem.targets,
@@ -66,7 +66,7 @@ def build_forecaster(
 def forecast_windows(
     model: Model,
     batch: dict[str, Array],
-    input_length: int,
+    context_length: int,
     positions: Array,
     dropout_key: Array | None = None,
 ) -> Array:
@@ -77,13 +77,13 @@ def forecast_windows(
     marks = batch.get("marks")
     if "missing" in batch:
         flags = [batch["missing"], *([] if marks is None else [marks])]
-        marks = jnp.concatenate([part[:, :input_length] for part in flags], axis=-1)
+        marks = jnp.concatenate([part[:, :context_length] for part in flags], axis=-1)
     how: dict[str, Any] = {"positions": positions, "dropout_key": dropout_key}
     if isinstance(model, models.PatchForecaster) and model.known_future:
         steps = positions[:, None] + 1 + jnp.arange(model.horizon)
         known = batch["values"][..., jnp.asarray(model.known_future)]
         how["ahead"] = known[:, steps]
-    return model.forecast(batch["values"][:, :input_length], marks, **how)
+    return model.forecast(batch["values"][:, :context_length], marks, **how)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ForecastLoss:
     validation both forecast from the last one, as the others always do.
     """
 
-    input_length: int
+    context_length: int
     horizon: int
     targets: tuple[int, ...]
     positions: int | None
@@ -109,15 +109,15 @@ class ForecastLoss:
         self, model: Model, batch: dict[str, Array], dropout_key: Array | None
     ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
         """The loss, and (sum, weight) of the metrics."""
-        last = jnp.array([self.input_length - 1])
+        last = jnp.array([self.context_length - 1])
         if dropout_key is not None and self.positions is not None and self.patch_length:
             last = last - self.patch_length * jnp.arange(self.positions)
         elif dropout_key is not None and self.positions is not None:
             dropout_key, key = jax.random.split(dropout_key)
-            stride = self.input_length // self.positions
+            stride = self.context_length // self.positions
             begin = jax.random.randint(key, (), 0, stride)
-            last = self.input_length - 1 - begin - stride * jnp.arange(self.positions)
-        forecasts = forecast_windows(model, batch, self.input_length, last, dropout_key)
+            last = self.context_length - 1 - begin - stride * jnp.arange(self.positions)
+        forecasts = forecast_windows(model, batch, self.context_length, last, dropout_key)
         future = last[:, None] + 1 + jnp.arange(self.horizon)
         targets = jnp.array(self.targets)
         truth = batch["values"][:, future][..., targets]
@@ -147,7 +147,7 @@ class ForecastLoss:
 
 def make_loss(config: ForecastConfig, problem: ForecastSpec) -> ForecastLoss:
     """The loss of a run."""
-    model, length = config.model, config.data.input_length
+    model, length = config.model, config.data.context_length
     shared = (length, config.data.horizon, problem.targets)
     if model.model == "patch":
         ends = min(model.positions, max(1, length // model.patch_length))

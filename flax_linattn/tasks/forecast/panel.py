@@ -130,9 +130,11 @@ def panel_of(
             "split.",
             "split",
         )
-    needed = (source.input_length or MIN_CONTEXT) + source.horizon
+    needed = (source.context_length or MIN_CONTEXT) + source.horizon
     for which, part in enumerate(PARTS):
-        rows = [_window_rows(split, which, source.input_length or MIN_CONTEXT) for split in splits]
+        rows = [
+            _window_rows(split, which, source.context_length or MIN_CONTEXT) for split in splits
+        ]
         few = [one.name for one, count in zip(kept, rows, strict=True) if count < needed]
         if len(few) == len(kept) and (which < 2 or any(split.test for split in splits)):
             _check_windows(kept, splits, source, which)
@@ -153,7 +155,7 @@ def _check_windows(
     which: int,
 ) -> None:
     """Refuses series none of which has a window of a part; one to be chosen may be of 1 row."""
-    length, horizon = source.input_length or 1, source.horizon
+    length, horizon = source.context_length or 1, source.horizon
     one, split = max(zip(series, splits, strict=True), key=lambda pair: pair[0].num_steps)
     rows = _window_rows(split, which, length)
     if rows >= length + horizon:
@@ -175,10 +177,10 @@ def _check_windows(
     raise TooFewRowsError(
         f"{source.csv or one.name}{whose} has {one.num_steps} rows, of which split={source.split} "
         f"makes {len(split[which])} {PARTS[which]} rows; expected at least "
-        f"{len(split[which]) + missing} for input_length={length} and horizon={horizon}{enough}; "
-        "give more rows, a smaller horizon or input_length, or another split.",
+        f"{len(split[which]) + missing} for context_length={length} and horizon={horizon}{enough}; "
+        "give more rows, a smaller horizon or context_length, or another split.",
         "horizon",
-        "input_length",
+        "context_length",
         "split",
     )
 

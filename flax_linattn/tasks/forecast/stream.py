@@ -50,7 +50,7 @@ class ForecastStreamOptions:
 class ForecastStream(Streaming):
     """Forecasts as observations come, in constant time and memory for a state of constant size.
 
-    A model has learned from windows of ``input_length`` observations, while a stream has no end. So
+    A model has learned from windows of ``context_length`` observations, while a stream has no end. So
     two streams run side by side. Each is reset after ``context`` observations, half of that after
     the other, and the longer one answers: its forecast is that of the model on the last
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream is never reset.
@@ -65,7 +65,7 @@ class ForecastStream(Streaming):
 
     Args:
         run: the trained run.
-        context: most observations that a forecast looks back on; default the run's input_length.
+        context: most observations that a forecast looks back on; default the run's context_length.
         series: the name of one, of a global model; an unknown one has the median of their scales.
 
     Attributes:
@@ -91,7 +91,7 @@ class ForecastStream(Streaming):
                 "mechanism",
                 model="decoder",
             )
-        context = options.input_length if context is None else context
+        context = options.context_length if context is None else context
         if context < 0 or context == 1:
             raise OptionError(f"context must be 0, or 2 or more, got {context}.", "context")
         if not context and not run.model.backbone.constant_memory:
@@ -116,7 +116,7 @@ class ForecastStream(Streaming):
         self._at_last = 0  # rows of that time
         self._num_asked = 0  # of these, by has_seen
         self._restored_time: pd.Timestamp | None = None
-        self._recent: deque[Row] = deque(maxlen=2 * options.input_length)
+        self._recent: deque[Row] = deque(maxlen=2 * options.context_length)
         self._forecast: NDArray[np.float64] | None = None
         self.num_gaps = 0
 
@@ -220,7 +220,7 @@ class ForecastStream(Streaming):
         notes = []
         if self.num_gaps > 1:
             notes.append(f"note: {self.num_gaps} observations came so")
-        length = self._run.config.data.input_length
+        length = self._run.config.data.context_length
         if 0 < self.num_steps < length:
             notes.append(
                 f"note: forecasts after {self.num_steps} observations are from fewer than the "

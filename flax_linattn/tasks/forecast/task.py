@@ -168,7 +168,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         Of a window, with a mechanism whose state grows.
         """
         assert isinstance(batches, PanelWindows)
-        length = run.config.data.input_length
+        length = run.config.data.context_length
         return stream_error(
             run, batches, COMPARED if run.model.backbone.constant_memory else length
         )

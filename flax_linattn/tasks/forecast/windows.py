@@ -78,7 +78,7 @@ class PanelWindows(data.Windows):
         super().__init__(
             arrays,
             [range(b + part.start, b + part.stop) for b, part in zip(begins, parts, strict=True)],
-            input_length=config.data.input_length,
+            context_length=config.data.context_length,
             horizon=config.data.horizon,
             stride=stride,
             batch_size=config.fit.batch_size,
@@ -116,10 +116,10 @@ def part_windows(
 def file_windows(run: Run, file: Path) -> PanelWindows:
     """Windows of all rows of another file.
 
-    A series that the run knows has its scale; an unknown one that of its first ``input_length``
+    A series that the run knows has its scale; an unknown one that of its first ``context_length``
     rows, which no window forecasts.
     """
-    series, length = series_of(run, file), run.config.data.input_length
+    series, length = series_of(run, file), run.config.data.context_length
     problems = [run.problem.for_series(one, length) for one in series]
     arrays, begins = stack(series, problems)
     rows = [range(one.num_steps) for one in series]
@@ -158,7 +158,7 @@ class WindowBatch(NamedTuple):
 
 def with_truth(run: Run, windows: data.Windows) -> Iterator[WindowBatch]:
     """All batches of windows, in the order of time, with the truth."""
-    length, targets = run.config.data.input_length, list(run.problem.targets)
+    length, targets = run.config.data.context_length, list(run.problem.targets)
     firsts = range(0, windows.num_examples, windows.batch_size)
     for first, batch in zip(firsts, windows, strict=True):
         real = batch["weight"] > 0
@@ -189,15 +189,15 @@ def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:
 
 def compile_outputs(run: Run) -> Callable[[dict[str, NDArray]], Array]:
     """As ``compile_forecast``; of a run with quantiles these too, [B, H, targets, 1 + Q]."""
-    return partial(_outputs, *nnx.split(run.model), run.config.data.input_length)
+    return partial(_outputs, *nnx.split(run.model), run.config.data.context_length)
 
 
 @partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
 def _outputs(
-    graphdef: nnx.GraphDef[Any], variables: Any, input_length: int, batch: dict[str, Array]
+    graphdef: nnx.GraphDef[Any], variables: Any, context_length: int, batch: dict[str, Array]
 ) -> Array:
     model = nnx.merge(graphdef, variables)
-    return forecast_windows(model, batch, input_length, jnp.array([input_length - 1]))[:, 0]
+    return forecast_windows(model, batch, context_length, jnp.array([context_length - 1]))[:, 0]
 
 
 class HorizonForecast(NamedTuple):
@@ -229,7 +229,7 @@ def forecast_each(
     Series with fewer rows than the context length are left out, but not where all are. One that the
     run does not know has the scale of all its rows.
     """
-    length = run.config.data.input_length
+    length = run.config.data.context_length
     short = [one.name for one in series if one.num_steps < length]
     note = ""
     if short := short if len(short) < len(series) else []:
@@ -254,7 +254,7 @@ def forecast_after(
     there keeps its last value. By default the last rows of the series hold them.
     """
     problem, options = run.problem, run.config.data
-    length, horizon = options.input_length, options.horizon
+    length, horizon = options.context_length, options.horizon
     whole = series  # with the rows of the horizon
     if problem.known_future and future is None:
         series = _observed(problem, whole, horizon)
@@ -290,7 +290,7 @@ def context_notes(run: Run, series: data.TimeSeries) -> list[str]:
     problem, options = run.problem, run.config.data
     observed = _observed(problem, series, options.horizon) if problem.known_future else series
     stop = observed.num_steps
-    context = series.take(slice(max(stop - options.input_length, 0), stop))
+    context = series.take(slice(max(stop - options.context_length, 0), stop))
     horizon = series.values[stop:][: options.horizon]
     missing = [
         problem.channels[which]
