@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 2**32 - 1
+MAX_INTEGER = 2**32 - 1
 """Maximum of integers that have no smaller maximum."""
-LARGEST_SEED = 2**128 - 1
+MAX_SEED = 2**128 - 1
 """Maximum seed of NumPy's generators, which keep 128 bits."""
 
 
@@ -39,7 +39,7 @@ class OptionError(ValueError):
         self.values = values
 
 
-def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> None:
+def at_least(minimum: int, most: int = MAX_INTEGER, /, **numbers: int | None) -> None:
     """Refuses numbers that are no integers in a range, and accepts None for "not given".
 
     The default maximum is there because a slip of the keyboard must not cost memory or hours.

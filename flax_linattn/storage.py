@@ -22,7 +22,7 @@ except ImportError:  # on Windows, where nothing is held
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
-    "HeldError",
+    "LockedError",
     "append_text",
     "clear_unfinished",
     "held",
@@ -42,7 +42,7 @@ _HOLDER = b'{"host": '
 """First bytes of a lock file that names its holder."""
 
 
-class HeldError(ValueError):
+class LockedError(ValueError):
     """Another process or context holds the lock."""
 
 
@@ -160,7 +160,7 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
         wait: Wait for the lock instead of raising.
 
     Raises:
-        HeldError: The lock is held; names the holder.
+        LockedError: The lock is held; names the holder.
         ValueError: The file is no lock file; it is not changed.
         OSError: The file cannot be created.
 
@@ -201,7 +201,7 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise HeldError(
+        raise LockedError(
             f"another process works with {what or path}{_signed(path)}; wait for its end, or give "
             "another one."
         ) from None

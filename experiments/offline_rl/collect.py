@@ -31,7 +31,7 @@ from flax_linattn.data.episodes import (
     load_episodes,
     write_episodes,
 )
-from flax_linattn.storage import clear_unfinished, held, write_text
+from flax_linattn.storage import write_text
 from flax_linattn.training.signals import StopRequest
 
 ROUNDS = 2
@@ -71,7 +71,7 @@ def collect(
 
     Raises:
         OptionError: The file exists, or has another suffix; the parts there are of other options.
-        HeldError: Another process collects to this file.
+        LockedError: Another process collects to this file.
         StoppedError: ``stop`` returned True; says how much is kept.
     """
     path = Path(path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import LARGEST_SEED, OptionError, at_least
+from flax_linattn.checks import MAX_SEED, OptionError, at_least
 from flax_linattn.control import Agent, SamplingAgent
 
 
@@ -147,7 +147,7 @@ class _Draws:
     """A generator of random numbers a row, made anew for each episode from its seed."""
 
     def __init__(self, seed: int) -> None:
-        at_least(0, LARGEST_SEED, seed=seed)
+        at_least(0, MAX_SEED, seed=seed)
         self._seed = seed
         self._told: dict[int, int] = {}
         self._untold = 0

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.storage import held, write_text
+from flax_linattn.storage import write_text
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

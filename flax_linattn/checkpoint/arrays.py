@@ -121,7 +121,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         checkpointer.save(path / FOLDER, ocp.args.Composite(**saved))
     return Manifest(
         arrays={
-            item: {name: signature_of(x) for name, x in arrays.items()}
+            item: {name: array_signature(x) for name, x in arrays.items()}
             for item, arrays in items.items()
         },
         files=_checksums(path / FOLDER),
@@ -178,7 +178,7 @@ def read_arrays(
     """
     leaves = named_leaves(*trees)
     saved = _signatures(path, item, manifest)
-    asked = {name: signature_of(leaf) for name, leaf in leaves.items()}
+    asked = {name: array_signature(leaf) for name, leaf in leaves.items()}
     _check_same_arrays(path, saved, asked, other)
     converted = [name for name in leaves if saved[name] != asked[name]]
     if converted:
@@ -230,7 +230,7 @@ def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None
     """
     _check_manifest(path, manifest)
     signatures = _signatures(path, item, manifest)
-    asked = {name: signature_of(leaf) for name, leaf in named_leaves(*trees).items()}
+    asked = {name: array_signature(leaf) for name, leaf in named_leaves(*trees).items()}
     saved = {name: signatures[name] for name in asked if name in signatures}
     _check_same_arrays(path, saved, asked, "model is not the one")
 
@@ -283,11 +283,11 @@ def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
     return jax.device_put(leaf, like.sharding) if getattr(like, "committed", False) else leaf
 
 
-def signature_of(leaf: Any) -> str:
+def array_signature(leaf: Any) -> str:
     """The dtype and shape of an array, as manifests have them.
 
     Example:
-        >>> signature_of(jnp.zeros((3, 4)))
+        >>> array_signature(jnp.zeros((3, 4)))
         'float32[3, 4]'
     """
     array = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf

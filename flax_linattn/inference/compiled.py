@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_linattn.inference.differences import differences, foreign
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.state import check_rows, reset_rows
+from flax_linattn.inference.state_diff import differences, foreign
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, State
 

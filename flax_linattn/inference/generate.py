@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model
-from flax_linattn.inference.prefill import check_prompt, check_room, take_in
+from flax_linattn.inference.prefill import check_capacity, check_prompt, take_in
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Mask, State
 
@@ -116,7 +116,7 @@ def generate(
         raise ValueError("temperature and top_k are for drawing tokens, which needs a key.")
     batch, prompt = prompt.shape[0], prompt.astype(jnp.int32)
     if state is None:
-        check_room(prompt, mask, max_length)
+        check_capacity(prompt, mask, max_length)
         max_length = prompt.shape[1] + max_new_tokens if max_length is None else max_length
     out, failed = _generate(
         model,

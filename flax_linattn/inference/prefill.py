@@ -8,9 +8,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import checked, compiled
-from flax_linattn.inference.differences import foreign
 from flax_linattn.inference.model import StreamingModel, begin_state, check_model
 from flax_linattn.inference.state import check_rows
+from flax_linattn.inference.state_diff import foreign
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.typing import Array, Mask, State
@@ -65,7 +65,7 @@ def prefill(
     check_model(model, sequences=True)
     x, mask = check_prompt(x, mask, chunk_size)
     if state is None:
-        check_room(x, mask, max_length)
+        check_capacity(x, mask, max_length)
     output: tuple[Array, State] = _prefill(
         model, x, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
     )
@@ -150,7 +150,7 @@ def piece_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tup
     return window(x), real if mask is None else real & window(mask)
 
 
-def check_room(x: Array, mask: Array | None, max_length: int | None) -> None:
+def check_capacity(x: Array, mask: Array | None, max_length: int | None) -> None:
     """Refuses more observations of a row than a state has room for, as far as they are known."""
     most = longest(x.shape[1], mask)
     if max_length is not None and most > max_length:

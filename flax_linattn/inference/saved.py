@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
-from flax_linattn.inference.differences import differences, layout
+from flax_linattn.inference.state_diff import differences, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
 from flax_linattn.storage import write_whole
 
@@ -31,7 +31,7 @@ def save_state(
     """Writes a state to a file; a kill leaves the file before, or the new one.
 
     Several processes that write to one file leave it whole, too; whose it is then is a matter of
-    chance, which :func:`flax_linattn.storage.held` prevents, with a lock file of its own:
+    chance, which :func:`flax_linattn.storage.file_lock` prevents, with a lock file of its own:
     ``with held(f"{path}.lock"):``.
 
     Args:

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from flax_linattn.inference.differences import layout
+from flax_linattn.inference.state_diff import layout
 from flax_linattn.ops.contract import meshes
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State

@@ -12,12 +12,12 @@ from flax import nnx
 from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
+from flax_linattn.inference.capacity import Capacity
 from flax_linattn.inference.compiled import step
-from flax_linattn.inference.differences import differences
 from flax_linattn.inference.model import StreamingModel, check_model, state_of_rows
-from flax_linattn.inference.prefill import check_prompt, check_room, no_output, take_in_piece
-from flax_linattn.inference.room import Room
+from flax_linattn.inference.prefill import check_capacity, check_prompt, no_output, take_in_piece
 from flax_linattn.inference.state import check_indices, gather_rows, reset_rows
+from flax_linattn.inference.state_diff import differences
 from flax_linattn.typing import Array, State
 
 
@@ -71,7 +71,7 @@ class Stream:
         self._model, self._dtype = model, dtype
         self._batch_size, self._max_length = batch_size, max_length
         self._state: State = self._initial(batch_size)
-        self._room = Room(model, self._state)
+        self._room = Capacity(model, self._state)
         self.num_steps = 0
         self.num_compilations = 0
         graphdef, variables = nnx.split(model)
@@ -198,7 +198,7 @@ class Stream:
         """
         check_model(self._model, sequences=True)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
-        check_room(prompt, real, self._max_length)
+        check_capacity(prompt, real, self._max_length)
         taken = self._room.after(real, length=prompt.shape[1])
         y = self._before(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):

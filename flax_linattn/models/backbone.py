@@ -19,7 +19,7 @@ from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.models.sequence_model import SequenceModel, check_state
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.ops.contract.checks import no_state
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import exportable
@@ -107,7 +107,7 @@ class Backbone(SequenceModel):
             options = {"features": int(layers), **options}
             layers = None
         layers, options = (layers or Layers()).take(options)
-        of_embedding, parameters = parted(options)
+        embedding_options, parameters = split_embedding_options(options)
         if class_token and is_causal:
             raise OptionError(
                 "a class token comes first and sees all that follows, which a causal model does "
@@ -122,8 +122,8 @@ class Backbone(SequenceModel):
             _check_direction(mechanism, is_causal)
         # Its name puts it behind the blocks: variables are ordered by name, and the norm of
         # gradients is summed in that order.
-        self.input_embedding = as_embedding(
-            embedding, layers, max_length, of_embedding, parameters, rngs
+        self.input_embedding = resolve_embedding(
+            embedding, layers, max_length, embedding_options, parameters, rngs
         )
         self.is_causal = is_causal
         self.layers = layers
@@ -190,7 +190,7 @@ class Backbone(SequenceModel):
         if state is not None:
             check_state(state, BackboneState, len(self.blocks))
         call = call.counted(x, state)
-        key = dropout_key_of(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
+        key = resolve_dropout_key(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
         keys = split_key(key, len(self.blocks) + 1)
         h, window = self.input_embedding(
             x,
@@ -319,17 +319,17 @@ EMBEDDING_OPTIONS = {
 """Options of ``ObservationEmbedding`` by their names in a backbone's short call."""
 
 
-def as_embedding(
+def resolve_embedding(
     embedding: Embedding | int,
     layers: Layers,
     max_length: int | None,
-    of_embedding: Mapping[str, Any],
+    embedding_options: Mapping[str, Any],
     parameters: nn.ParameterOptions,
     rngs: nnx.Rngs,
 ) -> Embedding:
     """What leads into layers: the embedding given, or one of observations of so many channels.
 
-    ``of_embedding`` and ``parameters`` are those of ``parted``.
+    ``embedding_options`` and ``parameters`` are those of ``split_embedding_options``.
     """
     if isinstance(embedding, (int, np.integer)):
         made: Embedding = ObservationEmbedding(
@@ -340,12 +340,12 @@ def as_embedding(
             param_dtype=parameters.get("param_dtype", jnp.float32),
             kernel_init=parameters.get("kernel_init"),
             rngs=rngs,
-            **{EMBEDDING_OPTIONS[name]: value for name, value in of_embedding.items()},
+            **{EMBEDDING_OPTIONS[name]: value for name, value in embedding_options.items()},
         )
-    elif of_embedding:
+    elif embedding_options:
         raise OptionError(
-            f"{', '.join(of_embedding)} belong to the embedding; give them to it.",
-            *of_embedding,
+            f"{', '.join(embedding_options)} belong to the embedding; give them to it.",
+            *embedding_options,
         )
     elif not isinstance(embedding, Embedding):
         raise TypeError(
@@ -363,7 +363,9 @@ def as_embedding(
     return made
 
 
-def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
+def split_embedding_options(
+    options: Mapping[str, Any],
+) -> tuple[dict[str, Any], nn.ParameterOptions]:
     """Options of an embedding on observations, and those of parameters."""
     of_parameters = nn.ParameterOptions.__annotations__
     names = [*(field.name for field in dataclasses.fields(Layers)), *EMBEDDING_OPTIONS]

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models import pooling as poolings
 from flax_linattn.models.backbone import Backbone, BackboneState
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.ops.contract.numerics import accumulation_dtype
@@ -130,7 +130,7 @@ class SequenceClassifier(Head):
         by_class_token = pooling == poolings.CLASS_TOKEN
         self.pooling = None if by_class_token else poolings.POOLINGS[pooling]()
         self.head_activation = head_activation
-        self.backbone, of_head = as_backbone(
+        self.backbone, of_head = resolve_backbone(
             backbone,
             layers,
             CLASSIFIER_LAYERS,
@@ -164,7 +164,7 @@ class SequenceClassifier(Head):
         state: ClassifierState | None = call.state
         before = None if state is None else state.backbone
         call = call.counted(x, before)
-        key_backbone, key = split_key(dropout_key_of(self.dropout, call.dropout_key), 2)
+        key_backbone, key = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 2)
         of_backbone = call.replace(state=before, dropout_key=key_backbone)
         if self.attends_to_padding:
             of_backbone = of_backbone.replace(mask=None, positions=None)
@@ -177,7 +177,7 @@ class SequenceClassifier(Head):
             h = self._contributions_of_call(h, call)
         h = h.astype(accumulation_dtype(h.dtype))
         pooled, pool = prefix.attend(
-            poolings.as_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
+            poolings.pooling_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
             None,
             h,
             is_causal=every_step,

@@ -15,7 +15,7 @@ from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_targets
 from flax_linattn.models.layers import MOST_LAYERS, Layers, check_causal, sized
 from flax_linattn.models.moments import EPSILON
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Features, State
@@ -191,7 +191,8 @@ class EncoderDecoder(nnx.Module):
         self._check_values(values)
         self._check_marks(marks, values.shape[0], length + self.horizon)
         keys = split_key(
-            dropout_key_of(self.dropout, dropout_key), 2 + len(self.encoder) + len(self.decoder)
+            resolve_dropout_key(self.dropout, dropout_key),
+            2 + len(self.encoder) + len(self.decoder),
         )
         x, mean, std = self._normalized(values)
         known = None if marks is None else marks[:, :length]

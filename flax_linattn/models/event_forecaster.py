@@ -15,7 +15,7 @@ from flax_linattn.checks import at_least
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.nn.linear import linear
@@ -110,12 +110,12 @@ class EventForecaster(Head):
         if not isinstance(backbone, Backbone):
             layers, options = (layers or EVENT_LAYERS).take(options)
             check_causal(layers)
-        self.backbone, of_head = as_backbone(
+        self.backbone, of_head = resolve_backbone(
             backbone,
             layers,
             EVENT_LAYERS,
             embedding=EventEmbedding,
-            of_embedding={
+            embedding_options={
                 "kernel_size": kernel_size,
                 "periods": periods,
                 "spread": spread,

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
@@ -162,7 +162,9 @@ class Forecaster(SeriesHead):
             layers, options = (layers or FORECASTER_LAYERS).take(options)
             check_causal(layers)
             backbone = int(backbone) + num_marks
-        backbone, of_head = as_backbone(backbone, layers, FORECASTER_LAYERS, rngs=rngs, **options)
+        backbone, of_head = resolve_backbone(
+            backbone, layers, FORECASTER_LAYERS, rngs=rngs, **options
+        )
         if not backbone.is_causal or not backbone.input_embedding.streams:
             raise ValueError(
                 "a forecaster forecasts after every observation: it needs a backbone with "

@@ -104,13 +104,13 @@ def split_options(
     return layers, parameters, head_options(parameters)
 
 
-def as_backbone(
+def resolve_backbone(
     backbone: Backbone | int,
     layers: Layers | None,
     default: Layers,
     *,
     embedding: Callable[..., Embedding] | None = None,
-    of_embedding: Mapping[str, Any] | None = None,
+    embedding_options: Mapping[str, Any] | None = None,
     reads_class_token: bool = False,
     **options: Any,
 ) -> tuple[Backbone, dict[str, Any]]:
@@ -121,14 +121,14 @@ def as_backbone(
         layers: of the backbone for a number; default ``default``.
         default: the layers of such a head unless others are given.
         embedding: class of the embedding for the number; default ``ObservationEmbedding``.
-        of_embedding: options of that class that were given to the head; None = not given.
+        embedding_options: options of that class that were given to the head; None = not given.
         reads_class_token: whether the head reads a class token, and nothing else.
         **options: ``rngs``; and of the backbone for a number, and how the parameters of both are
             made.
     """
     of_head = head_options(options)
     if isinstance(backbone, Backbone):
-        given = {"layers": layers, **(of_embedding or {}), **options}
+        given = {"layers": layers, **(embedding_options or {}), **options}
         kept = ("rngs", *of_head)
         refused = [name for name, value in given.items() if value is not None and name not in kept]
         if refused:
@@ -143,7 +143,9 @@ def as_backbone(
         made: Embedding | int = backbone
         if embedding is not None:
             given = {
-                name: value for name, value in (of_embedding or {}).items() if value is not None
+                name: value
+                for name, value in (embedding_options or {}).items()
+                if value is not None
             }
             made = embedding(
                 backbone,

@@ -20,7 +20,7 @@ from flax_linattn.models.embedding import (
     make_position,
 )
 from flax_linattn.models.layers import Layers
-from flax_linattn.nn.dropout import dropout_key_of, make_dropout
+from flax_linattn.nn.dropout import make_dropout, resolve_dropout_key
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
 
@@ -198,7 +198,7 @@ class ImageClassifier(nnx.Module):
             TypeError: images of whole numbers.
         """
         rate = self.classifier.backbone.layers.drop_path_rates[-1]
-        key = dropout_key_of(self.dropout, dropout_key, rate)
+        key = resolve_dropout_key(self.dropout, dropout_key, rate)
         h = self.patches(x)
         h = add_positions(h, self.positions, jnp.arange(h.shape[1], dtype=jnp.int32))
         logits: Array = self.classifier(h, dropout_key=key, form=form)

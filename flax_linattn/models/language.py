@@ -9,7 +9,7 @@ from flax import nnx
 
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName, TokenEmbedding
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
@@ -61,12 +61,12 @@ class LanguageModel(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        self.backbone, of_head = as_backbone(
+        self.backbone, of_head = resolve_backbone(
             backbone,
             layers,
             LANGUAGE_LAYERS,
             embedding=TokenEmbedding,
-            of_embedding={"position": position},
+            embedding_options={"position": position},
             rngs=rngs,
             **options,
         )

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import nn, ops
-from flax_linattn.annotations import hints_of, of_type
+from flax_linattn.annotations import check_type, type_hints
 from flax_linattn.checks import OptionError, at_least, choice, positive, rate
 from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -81,10 +81,10 @@ class Layers:
     layer_scale: float | None = None
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))
+        hints = type_hints(type(self))
         for field in dataclasses.fields(self):
             if get_origin(hints[field.name]) is not Literal:  # which say it better below
-                of_type(hints[field.name], **{field.name: getattr(self, field.name)})
+                check_type(hints[field.name], **{field.name: getattr(self, field.name)})
         at_least(
             1,
             features=self.features,

@@ -192,7 +192,9 @@ class PatchForecaster(SeriesHead):
         self.max_length = max_length
         self.missing = bool(missing)
         self.moments = Moments(memory, self.missing)
-        of_embedding = {k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")}
+        embedding_options = {
+            k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")
+        }
         embedding = ObservationEmbedding(
             self.patch_length,
             layers.features,
@@ -201,7 +203,7 @@ class PatchForecaster(SeriesHead):
             position=position,
             dtype=layers.compute_dtype,
             rngs=rngs,
-            **of_embedding,
+            **embedding_options,
         )
         self.backbone = Backbone(
             embedding,

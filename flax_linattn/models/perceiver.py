@@ -11,13 +11,13 @@ from jaxtyping import Float, Int
 
 from flax_linattn import nn, ops
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.models.backbone import Backbone, as_embedding, parted
+from flax_linattn.models.backbone import Backbone, resolve_embedding, split_embedding_options
 from flax_linattn.models.embedding import Embedding, FeatureEmbedding
 from flax_linattn.models.head import head_options
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import exportable
@@ -119,9 +119,9 @@ class PerceiverReader(SequenceModel):
                     "mechanism for the layers among them.",
                     "mechanism",
                 )
-        of_embedding, parameters = parted(options)
-        self.input_embedding = as_embedding(
-            embedding, layers, max_length, of_embedding, parameters, rngs
+        embedding_options, parameters = split_embedding_options(options)
+        self.input_embedding = resolve_embedding(
+            embedding, layers, max_length, embedding_options, parameters, rngs
         )
         self.num_outputs = num_outputs
         self.num_latents = num_latents
@@ -187,7 +187,7 @@ class PerceiverReader(SequenceModel):
             )
         state: PerceiverState | None = call.state
         call = call.counted(x, state)
-        keys = split_key(dropout_key_of(self.dropout, call.dropout_key), 3)
+        keys = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 3)
         h, window = self.input_embedding(
             x,
             positions=cast(Array, call.positions),

@@ -85,7 +85,7 @@ def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> Counte
     return CountedState(jnp.zeros((batch_size, features), dtype), jnp.zeros(batch_size, jnp.int32))
 
 
-def as_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
+def pooling_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
     """Binds a pooling for ``ops.engine.prefix.attend``, whose tokens are features [B, T, C]."""
     return scanned(
         lift=pooling.lift,

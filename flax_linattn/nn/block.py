@@ -14,7 +14,7 @@ from flax_linattn.checks import choice, rate
 from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.drop_path import apply_drop_path
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions
@@ -177,7 +177,7 @@ class TransformerBlock(nnx.Module):
             segment_ids=segment_ids,
             positions=positions,
             state=state,
-            dropout_key=dropout_key_of(self.dropout, dropout_key, self.drop_path_rate),
+            dropout_key=resolve_dropout_key(self.dropout, dropout_key, self.drop_path_rate),
             is_causal=is_causal,
             return_state=return_state,
             form=form,

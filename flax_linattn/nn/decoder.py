@@ -12,7 +12,7 @@ from flax_linattn import ops
 from flax_linattn.checks import choice
 from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import NORMS, residual
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
 from flax_linattn.nn.meshes import automatic
@@ -126,7 +126,7 @@ class DecoderBlock(nnx.Module):
             memory_mask: bool [B, S], True = a real token.
             dropout_key: see ``TransformerBlock``.
         """
-        keys = split_key(dropout_key_of(self.dropout, dropout_key), 3)
+        keys = split_key(resolve_dropout_key(self.dropout, dropout_key), 3)
         return self._residuals(
             x,
             lambda x: apply_dropout(self.dropout, self.attention(x, is_causal=True), keys[0]),

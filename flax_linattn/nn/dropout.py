@@ -27,7 +27,7 @@ def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
     return nnx.Dropout(dropout_rate, deterministic=True, rngs=own)
 
 
-def dropout_key_of(
+def resolve_dropout_key(
     dropout: nnx.Dropout, key: Array | None, drop_path_rate: float = 0.0
 ) -> Array | None:
     """The key of a call: the given one, or after ``model.train()`` the next of the module's own.
@@ -45,10 +45,10 @@ def dropout_key_of(
 
     Example:
         >>> dropout = make_dropout(0.5, nnx.Rngs(params=0, dropout=1))
-        >>> dropout_key_of(dropout, None) is None
+        >>> resolve_dropout_key(dropout, None) is None
         True
         >>> dropout.train()
-        >>> dropout_key_of(dropout, None).dtype
+        >>> resolve_dropout_key(dropout, None).dtype
         key<fry>
     """
     if key is not None or dropout.deterministic or not (dropout.rate or drop_path_rate):

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn.checks import choice
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
@@ -91,7 +91,7 @@ class FeedForward(nnx.Module):
     @automatic(2)
     def __call__(self, x: Array, *, dropout_key: Array | None = None) -> Array:
         """Maps x [..., C] -> [..., C]; for dropout see ``TransformerBlock``."""
-        return self.map(x, dropout_key_of(self.dropout, dropout_key))
+        return self.map(x, resolve_dropout_key(self.dropout, dropout_key))
 
     def map(self, x: Array, dropout_key: Array | None) -> Array:
         """The same with dropout only where there is a key, after ``train()``, too."""

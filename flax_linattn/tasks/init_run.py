@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.checkpoint.arrays import fingerprint, named_leaves, signature_of
+from flax_linattn.checkpoint.arrays import array_signature, fingerprint, named_leaves
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config, flat_hints
@@ -107,7 +107,7 @@ class Initializer:
             state = _variables(model)
             wanted, found = named_leaves(state), named_leaves(_variables(run.model))
             expected, got = (
-                {name: signature_of(leaf) for name, leaf in of.items()} for of in (wanted, found)
+                {name: array_signature(leaf) for name, leaf in of.items()} for of in (wanted, found)
             )
             self.reinitialized = [
                 f"{n}: expected {expected.get(n, 'nothing')}, found {got.get(n, 'nothing')}"

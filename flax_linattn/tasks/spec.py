@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 
 import numpy as np
 
-from flax_linattn.annotations import hints_of, of_types, origin_of
+from flax_linattn.annotations import annotation_origin, check_types, type_hints
 from flax_linattn.checks import OptionError, shown
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 def _read(kind: Any, values: Mapping[str, Any]) -> Any:
     """A dataclass from its fields as JSON has them."""
-    hints, fields = hints_of(kind), {field.name: field for field in _fields(kind)}
+    hints, fields = type_hints(kind), {field.name: field for field in _fields(kind)}
     for name in values:
         if name not in fields:
             raise ValueError(f"expected one of {', '.join(fields)}, got {shown(name)}.")
@@ -203,7 +203,7 @@ def _read(kind: Any, values: Mapping[str, Any]) -> Any:
 
 def _typed(hint: Any, value: Any) -> Any:
     """A value of a file as the annotation has it; one of another kind stays, for ``check``."""
-    origin, of = origin_of(hint), get_args(hint)
+    origin, of = annotation_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return _read(hint, value)
     if origin is tuple and isinstance(value, list):
@@ -215,7 +215,7 @@ def _typed(hint: Any, value: Any) -> Any:
 
 
 def _check_types(part: Any) -> None:
-    of_types(part)
+    check_types(part)
     for field in _fields(part):
         value = getattr(part, field.name)
         for item in value if isinstance(value, tuple) else (value,):

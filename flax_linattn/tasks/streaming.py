@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, shown
-from flax_linattn.inference.room import counts
+from flax_linattn.inference.capacity import counts
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run

@@ -17,7 +17,7 @@ from experiments.offline_rl.policies import Noisy, RandomPolicy
 from flax_linattn.checks import OptionError
 from flax_linattn.control import make_environments, play
 from flax_linattn.data.episodes import load_episodes
-from flax_linattn.storage import HeldError, held
+from flax_linattn.storage import LockedError
 from tests.control import toys
 
 ENVS, NAME = 3, "Collected-v0"
@@ -174,7 +174,7 @@ def test_damaged_options(tmp_path):
 
 def test_one_process_a_file(tmp_path):
     path = tmp_path / "set.npz"
-    with held(tmp_path / "set.npz.parts" / "lock"), pytest.raises(HeldError, match=r"set\.npz"):
+    with held(tmp_path / "set.npz.parts" / "lock"), pytest.raises(LockedError, match=r"set\.npz"):
         run(path)
 
 

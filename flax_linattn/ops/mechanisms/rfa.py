@@ -15,7 +15,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import LARGEST_SEED, at_least
+from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import einsum
@@ -54,7 +54,7 @@ class RandomFeatureAttention(KernelMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, num_features=self.num_features)
-        at_least(0, LARGEST_SEED, seed=self.seed)
+        at_least(0, MAX_SEED, seed=self.seed)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         return {"feature_scale": Learned((num_heads, key_dim), jax.nn.initializers.ones)}

@@ -140,7 +140,7 @@ class SourceTask(LabelTask[C, P]):
             if ours != theirs:
                 raise ValueError(
                     f"{file} holds {theirs}, and the run was trained on {ours}; give data of the "
-                    "same problem."
+                    "same data set."
                 )
             return source
         source = self.load(run.config) if run.data is None else run.data

@@ -173,7 +173,7 @@ def load_other(source: EventsData, file: Path) -> EventSequences:
         advice = next((_ADVICE[name] for name in error.options if name in _ADVICE), None)
         if advice is None:
             raise
-        told = f"{error.problem}; {advice}"
+        told = f"{error.reason}; {advice}"
         raise OptionError(told, "test_file") from None
     return dataclasses.replace(events, name=str(file))  # for messages
 

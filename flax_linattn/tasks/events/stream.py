@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import LARGEST, OptionError, at_least
+from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import date_of
 from flax_linattn.tasks.events.data import log_gap, observations
@@ -61,7 +61,7 @@ class EventsStreamOptions:
         at_least(0, 2**20, marks=self.marks)
         at_least(1, 2**20, events=self.events)
         at_least(0, 2**16, simulate=self.simulate)
-        at_least(0, LARGEST, seed=self.seed)
+        at_least(0, MAX_INTEGER, seed=self.seed)
         at_least(1, max_length=self.max_length)
         if not 0 <= self.within < float("inf"):
             raise OptionError(f"within must be at least 0 and finite, got {self.within}.", "within")

@@ -165,7 +165,7 @@ class ForecastSpec(DataSpec):
 
     @property
     def each(self) -> tuple[Self, ...]:
-        """The problem of each series that the run learned from."""
+        """The data spec of each series that the run learned from."""
         return tuple(self.of_series(member.name) for member in self.members) or (self,)
 
     def in_units(self, standardized: NDArray) -> NDArray[np.float64]:
@@ -177,7 +177,7 @@ class ForecastSpec(DataSpec):
         return standardized * std + mean
 
     def of_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
-        """The problem of a single series of a global model; of a run on one series, its own.
+        """The data spec of a single series of a global model; of a run on one series, its own.
 
         Args:
             name: of the series, which the run need not know.

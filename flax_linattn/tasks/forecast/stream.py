@@ -387,7 +387,7 @@ class ForecastStream(Streaming):
 
 
 def _of_series(run: Run, name: str) -> Run:
-    """The run with the problem of a single series."""
+    """The run with the data spec of a single series."""
     members = [member.name for member in run.problem.members]
     if bool(members) != bool(name):
         raise OptionError(

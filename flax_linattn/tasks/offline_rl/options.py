@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from flax_linattn.checks import LARGEST, OptionError, at_least
+from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
 from flax_linattn.models import DECISION_LAYERS, Layers
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
@@ -45,8 +45,8 @@ class OfflineRLData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, LARGEST, num_episodes=self.num_episodes)
-        at_least(0, LARGEST - 1, split_seed=self.split_seed)
+        at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
+        at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
         shares = {"validation_share": self.validation_share, "test_share": self.test_share}
         for name, share in shares.items():
             if not 0 < share < 1:
@@ -156,7 +156,7 @@ class OfflineRLPlay(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, 10_000, play_episodes=self.play_episodes)
-        at_least(0, LARGEST - self.play_episodes, play_seed=self.play_seed)
+        at_least(0, MAX_INTEGER - self.play_episodes, play_seed=self.play_seed)
         at_least(0, 10**7, clone_steps=self.clone_steps)
         target = self.target_return
         if target is not None and not abs(target) < float("inf"):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import LARGEST, OptionError, at_least, choice
+from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_recurrent
 from flax_linattn.tasks.offline_rl.data import most_steps
@@ -42,7 +42,7 @@ class OfflineRLStreamOptions:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, LARGEST, max_length=self.max_length)
+        at_least(1, MAX_INTEGER, max_length=self.max_length)
         if self.act is not None:
             choice(("stream", "restart"), act=self.act)
         target = self.target_return

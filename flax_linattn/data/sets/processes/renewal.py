@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, positive, same_number, shown
+from flax_linattn.checks import MAX_SEED, OptionError, at_least, positive, same_number, shown
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import flatten, some_forecast
 from flax_linattn.data.sets.processes.marks import log, mark_frequencies, probabilities
@@ -217,7 +217,7 @@ class RenewalProcess(Process):
             (array([0.5]), array([0.3]))
         """
         at_least(1, num_components=num_components)
-        at_least(0, LARGEST_SEED, seed=seed)
+        at_least(0, MAX_SEED, seed=seed)
         flat = flatten(events)
         some_forecast(flat, events.name)
         if resolution is None:

@@ -147,7 +147,7 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
     if train.num_channels != test.num_channels:
         raise ValueError(
             f"{files.train_file} has {train.num_channels} channels and {files.test_file} "
-            f"{test.num_channels}; give two files of one problem."
+            f"{test.num_channels}; give two files of one data set."
         )
     check_values(files.train_file, train)
     check_values(files.test_file, test)
@@ -190,7 +190,7 @@ def check_channels(run: Run, dataset: data.TimeSeriesDataset, what: str) -> None
     if dataset.num_channels != len(run.problem.channels):
         raise ValueError(
             f"{dataset.name} has {dataset.num_channels} channels, the run was trained on "
-            f"{len(run.problem.channels)}; give {what} of the same problem."
+            f"{len(run.problem.channels)}; give {what} of the same data set."
         )
 
 

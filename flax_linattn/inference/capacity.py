@@ -18,7 +18,7 @@ from flax_linattn.typing import State
 Counts = NDArray[np.int64]
 
 
-class Room:
+class Capacity:
     """Counts on the host, and not at all where there is no end.
 
     No device is waited for, but for masks and resets that lie on one, and for a state that is set.
