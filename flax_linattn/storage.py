@@ -24,12 +24,12 @@ except ImportError:  # on Windows, where nothing is held
 __all__ = [
     "LockedError",
     "append_text",
-    "clear_unfinished",
+    "atomic_write",
     "held",
+    "remove_unfinished",
     "sync_file",
     "sync_folder",
     "write_text",
-    "write_whole",
 ]
 
 _UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
@@ -47,7 +47,7 @@ class LockedError(ValueError):
 
 
 @contextmanager
-def write_whole(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a file that replaces the previous one when the context ends.
 
     A kill or a power loss leaves the previous file or the new one; an error leaves the previous
@@ -62,7 +62,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "sums.npz")
-        >>> with write_whole(path) as file:
+        >>> with atomic_write(path) as file:
         ...     _ = file.write(b"3")
         >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
         (b'3', ['sums.npz'])
@@ -87,7 +87,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes text as UTF-8; see ``write_whole``.
+    """Writes text as UTF-8; see ``atomic_write``.
 
     Example:
         >>> import tempfile
@@ -96,7 +96,7 @@ def write_text(path: str | Path, text: str) -> None:
         >>> path.read_text()
         'hello'
     """
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 
@@ -123,8 +123,8 @@ def append_text(path: str | Path, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def clear_unfinished(path: str | Path) -> None:
-    """Removes files that ``write_whole`` left unfinished when its process was killed.
+def remove_unfinished(path: str | Path) -> None:
+    """Removes files that ``atomic_write`` left unfinished when its process was killed.
 
     Args:
         path: Their folder, or the file that was to be written; no other process may write it.
@@ -133,7 +133,7 @@ def clear_unfinished(path: str | Path) -> None:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> (folder / "sums.npz.0a1b2c3d.tmp").touch()
-        >>> clear_unfinished(folder)
+        >>> remove_unfinished(folder)
         >>> list(folder.iterdir())
         []
     """

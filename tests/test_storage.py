@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 def test_an_error_leaves_the_file_before_and_nothing_else(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(b"before")
-    with pytest.raises(KeyError), storage.write_whole(path) as file:
+    with pytest.raises(KeyError), storage.atomic_write(path) as file:
         file.write(b"half")
         raise KeyError
     assert path.read_bytes() == b"before"
@@ -41,9 +41,9 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 def test_two_writers_do_not_share_an_unfinished_file(tmp_path):
     """With one name for both, the second would end with the first's bytes, or with none."""
     path = tmp_path / "a.txt"
-    with storage.write_whole(path) as first:
+    with storage.atomic_write(path) as first:
         first.write(b"first")
-        with storage.write_whole(path) as second:
+        with storage.atomic_write(path) as second:
             second.write(b"second")
         assert path.read_bytes() == b"second"
     assert path.read_bytes() == b"first"
@@ -151,5 +151,5 @@ def test_what_a_kill_has_left_of_one_file_is_cleared(tmp_path):
     ]
     for name in [*others, "state.npz.0a1b2c3d.tmp"]:
         (tmp_path / name).touch()
-    storage.clear_unfinished(tmp_path / "state.npz")
+    storage.remove_unfinished(tmp_path / "state.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

@@ -94,7 +94,7 @@ def collect(
     }
     with held(folder / "lock", str(path)):
         _keep_options(folder / "options.json", options)
-        clear_unfinished(folder)
+        remove_unfinished(folder)
         parts: list[Episodes] = []
         steps = count = 0
 

@@ -15,7 +15,7 @@ from flax_linattn.checks import import_extra
 from flax_linattn.control.environments import make_environments
 from flax_linattn.control.play import Agent, play
 from flax_linattn.data.episodes import Episodes
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -58,7 +58,7 @@ def draw(
         frames_per_second = int(environments.metadata.get("render_fps", 30))
         every = math.ceil(frames_per_second / MAX_FRAMES_PER_SECOND)
         milliseconds = 1000 * every / frames_per_second
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             writer: Any = imageio.get_writer(file, format="GIF", duration=milliseconds, loop=0)
 
             def on_step(steps: int, episodes: int) -> None:

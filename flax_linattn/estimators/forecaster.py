@@ -20,7 +20,7 @@ from flax_linattn.estimators.base import Estimator, config_of, seed_of
 from flax_linattn.estimators.history import FrameOptions, History
 from flax_linattn.estimators.reading import TARGET, as_future, as_history, as_time
 from flax_linattn.registry import get_task
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
     name_notes,
@@ -379,7 +379,7 @@ def _keep(path: Path, history: History, source: ForecastData) -> None:
             time_column=time,
             id_column=source.id_column,
         )
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             frame.to_parquet(file, index=False)
         read = read_series(source)
         saved, given = (

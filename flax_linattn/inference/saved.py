@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import shown
 from flax_linattn.inference.state_diff import differences, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 FORMAT = 2
 MAX_BYTES_OF_FACTS = 1 << 20
@@ -63,7 +63,7 @@ def save_state(
                 f"the state holds NaN in {name}, and {path} stays as it was; give allow_nan=True "
                 "where NaN is no sign of a failure."
             )
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         _write_archive(file, leaves, {"format": FORMAT, **facts})
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import join_cells
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 """Of files that hold a table."""
@@ -95,10 +95,10 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     if kind == ".parquet":
         # Other programs read periods as integers.
         periods = [n for n in names if isinstance(frame.dtypes[n], pd.PeriodDtype)]
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             frame.astype(dict.fromkeys(periods, "str")).to_parquet(file, index=False)
         return
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         for line in _lines(frame, kind):
             file.write(line.encode())
 

@@ -92,7 +92,7 @@ def stream_run(
         if state is not None:
             lock = state.with_name(f"{state.name}.lock")
             ends.enter_context(file_lock(lock, f"the state {state}"))
-            clear_unfinished(state)
+            remove_unfinished(state)
             if state.is_file():
                 stream.load(state)
                 _tell(stream, skip_seen, say)

@@ -19,7 +19,7 @@ from flax import nnx
 from flax_linattn.checks import at_least
 from flax_linattn.storage import file_lock
 from flax_linattn.training.batches import Loader
-from flax_linattn.training.checkpointer import Checkpointer, clear_unfinished, list_checkpoints
+from flax_linattn.training.checkpointer import Checkpointer, list_checkpoints, remove_unfinished
 from flax_linattn.training.history import History, Timer
 from flax_linattn.training.metrics import mean_columns, run_means
 from flax_linattn.training.objective import FitConfig, Objective
@@ -112,7 +112,7 @@ class Session:
 
             def begin() -> None:
                 ends.enter_context(file_lock(self.lock_file, f"the run in {self.run_dir}"))
-                clear_unfinished(self.run_dir)
+                remove_unfinished(self.run_dir)
 
             on_main(begin)
             self._holders.add(me)

@@ -18,7 +18,7 @@ from flax_linattn.data.episodes.episodes import Episodes, environment_name
 from flax_linattn.data.episodes.hdf5_file import Hdf5File, import_h5py
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
 from flax_linattn.data.files import DataFormatError, check_is_file, printed
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 KEYS = (*REQUIRED, "timeouts", "next_observations")
@@ -259,7 +259,7 @@ def write_episodes(
             for key, array in arrays.items():
                 file.create_dataset(key, data=array, compression="gzip", chunks=True)
             file.attrs.update({**texts, **about})
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(content.getvalue())
 
 
