@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from flax_linattn.checks import choice, shown
+from flax_linattn.checks import choice, quote
 
 
 def type_hints(kind: type) -> Mapping[str, Any]:
@@ -42,7 +42,7 @@ def check_type(hint: Any, **values: Any) -> None:
     """
     for name, value in values.items():
         if not fits(value, hint):
-            raise TypeError(f"{name} must be {_kind(hint)}, got {shown(value, 200)}.")
+            raise TypeError(f"{name} must be {_kind(hint)}, got {quote(value, 200)}.")
 
 
 def check_types(part: Any) -> None:

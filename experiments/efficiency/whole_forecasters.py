@@ -53,7 +53,7 @@ def options_of(length: int) -> dict[str, Any]:
 FORECASTER = Learned(
     task="forecast",
     options=options_of,
-    problem=problem_of,
+    data_spec=problem_of,
     batch=batch_of,
     head="Forecaster",
     outputs=HORIZON,

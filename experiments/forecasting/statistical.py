@@ -115,7 +115,7 @@ def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> d
         "mae": sums["mae"],
         "season": season_of(config),
         "windows": windows.num_examples,
-        "milliseconds": 1e3 * seconds / windows.num_examples / len(run.problem.targets),
+        "milliseconds": 1e3 * seconds / windows.num_examples / len(run.data_spec.targets),
     }
 
 

@@ -25,10 +25,10 @@ RESULTS = "streaming.json"
 
 def streamed(run: tasks.Run, context: int | None) -> dict[str, float]:
     """Errors of a stream that begins a window before the test rows, on standardised values."""
-    options, problem = run.config.to_json(), run.problem
-    (series,), targets = series_of(run), list(problem.targets)
-    mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
-    first, stop = problem.split[-1]
+    options, data_spec = run.config.to_json(), run.data_spec
+    (series,), targets = series_of(run), list(data_spec.targets)
+    mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]
+    first, stop = data_spec.split[-1]
     stream = ForecastStream(run, context=context)
     errors = Errors(len(targets))
     for row in range(first - options["context_length"], stop - options["horizon"]):

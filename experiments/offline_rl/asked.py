@@ -54,7 +54,7 @@ def measure(size: Size, journal: Journal) -> None:
 def one(config: OfflineRLConfig, shares: Sequence[float]) -> dict[str, Any]:
     """A run that plays for several returns."""
     run, _ = trained(config)
-    asked = [share * run.problem.best_return for share in shares]
+    asked = [share * run.data_spec.best_return for share in shares]
     with environments_of(run) as environments:
         found = {
             act: [
@@ -64,8 +64,8 @@ def one(config: OfflineRLConfig, shares: Sequence[float]) -> dict[str, Any]:
             for act in ACTS
         }
     return {
-        "best": run.problem.best_return,
-        "mean": run.problem.mean_return,
+        "best": run.data_spec.best_return,
+        "mean": run.data_spec.mean_return,
         "asked": asked,
         **found,
     }

@@ -22,7 +22,7 @@ import numpy as np
 
 from experiments.offline_rl.policies import Noisy, RandomPolicy, SwingUp
 from experiments.offline_rl.weights import read_policy
-from flax_linattn.checks import OptionError, at_least, shown
+from flax_linattn.checks import OptionError, at_least, quote
 from flax_linattn.control import Agent, action_bounds, make_environments, max_episode_steps, play
 from flax_linattn.data.episodes import (
     Episodes,
@@ -92,7 +92,7 @@ def collect(
         "versions": _versions(),
         **(about or {}),
     }
-    with held(folder / "lock", str(path)):
+    with file_lock(folder / "lock", str(path)):
         _keep_options(folder / "options.json", options)
         remove_unfinished(folder)
         parts: list[Episodes] = []
@@ -139,8 +139,8 @@ def _keep_options(file: Path, options: Mapping[str, Any]) -> None:
     for name in sorted({*kept, *options}):
         if kept.get(name) != options.get(name):
             raise OptionError(
-                f"{file.parent} was begun with {name} {shown(kept.get(name), 100)}, and now it is "
-                f"{shown(options.get(name), 100)}; give the same, or another file, or remove it."
+                f"{file.parent} was begun with {name} {quote(kept.get(name), 100)}, and now it is "
+                f"{quote(options.get(name), 100)}; give the same, or another file, or remove it."
             )
 
 

@@ -85,7 +85,7 @@ def make_run(size: Size, mechanism: str) -> tasks.Run:
         mechanism=mechanism, position="sinusoidal", features=size.features, hidden_features=None,
         num_layers=size.num_layers, num_heads=size.num_heads, context=CONTEXT,
     )  # fmt: skip
-    problem = OfflineRLSpec(
+    data_spec = OfflineRLSpec(
         dataset="none", env_id=ENVIRONMENT, observation_mean=(0.0,) * OBSERVATION,
         observation_scale=(1.0,) * OBSERVATION, action_low=(-1.0,) * ACTION,
         action_high=(1.0,) * ACTION, return_scale=1000.0, target_return=6000.0, mean_return=0.0,
@@ -95,7 +95,7 @@ def make_run(size: Size, mechanism: str) -> tasks.Run:
         OBSERVATION, ACTION, position="sinusoidal", max_length=None, layers=config.layers,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
-    return tasks.Run(tasks.get_task("decide"), config, problem, model)
+    return tasks.Run(tasks.get_task("decide"), config, data_spec, model)
 
 
 ACT = {"stream": "stream", "cache": "stream", "restart": "restart", "window": "window"}

@@ -87,17 +87,17 @@ def yardsticks(config: OfflineRLConfig) -> dict[str, Any]:
     task = tasks.get_task("decide")
     config = config.resolve()
     episodes = load_data(config.data)
-    problem = task.describe(episodes, config)
+    data_spec = task.describe(episodes, config)
     train = split_data(episodes, config.data).train
-    scores = normalized_score(episodes.returns, problem.env_id or "")
+    scores = normalized_score(episodes.returns, data_spec.env_id or "")
     found: dict[str, Any] = {
         "episodes": episodes.num_episodes,
         "steps": episodes.num_steps,
         "recorded": {"score": float(scores.mean()), "best": float(scores.max())},
     }
-    with environments_of(tasks.Run(task, config, problem, None)) as environments:
-        for name, clone in train_clones(train, problem, config).items():
-            agent = CloneAgent(clone, problem)
+    with environments_of(tasks.Run(task, config, data_spec, None)) as environments:
+        for name, clone in train_clones(train, data_spec, config).items():
+            agent = CloneAgent(clone, data_spec)
             found[name] = told(control.play(agent, environments, seeds_of(config)))
     return found
 

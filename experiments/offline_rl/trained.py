@@ -52,7 +52,7 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
 
 def environments_of(run: tasks.Run) -> closing[Any]:
     """Those of a run's test, as a context that closes them."""
-    environments = evaluate.environments_of(run.problem, run.config)
+    environments = evaluate.environments_of(run.data_spec, run.config)
     assert environments is not None
     return closing(environments)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, listed, shown
+from flax_linattn.checks import at_least, itemize, quote
 from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.safe_npz import NpzFile
@@ -158,10 +158,10 @@ def read_policy(path: str | Path, *, max_steps: int = 1000) -> NetworkPolicy:
     path = Path(path)
     arrays = read_arrays(path, _KEYS)
     with open(path, "rb") as file:
-        unknown = [shown(name, 80)[1:-1] for name in NpzFile(file).sizes if name not in _KEYS]
+        unknown = [quote(name, 80)[1:-1] for name in NpzFile(file).sizes if name not in _KEYS]
     if unknown:
         raise DataFormatError(
-            f"{path}: expected the weights of a policy, and knows no array {listed(unknown, 3)}; "
+            f"{path}: expected the weights of a policy, and knows no array {itemize(unknown, 3)}; "
             "give a file with the names of Stable-Baselines3's weights"
         )
     last = _SQUASHED if f"{_SQUASHED}.weight" in arrays else _LINEAR
@@ -175,7 +175,7 @@ def read_policy(path: str | Path, *, max_steps: int = 1000) -> NetworkPolicy:
     activation = str(_scalar(path, arrays, "activation", "U", "tanh"))
     if activation not in _ACTIVATIONS:
         raise DataFormatError(
-            f"{path}:activation: expected {' or '.join(_ACTIVATIONS)}, got {shown(activation)}"
+            f"{path}:activation: expected {' or '.join(_ACTIVATIONS)}, got {quote(activation)}"
         )
     return NetworkPolicy(
         layers,

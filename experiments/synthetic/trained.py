@@ -53,15 +53,15 @@ def make_runs(config: SyntheticConfig, cells: Sequence[Cell], alone: Sequence[st
     task = get_task("symbols")
     configs = [config.replace(seed=cell.seed) for cell in cells]
     drawn = task.load(config)
-    problem = task.describe(drawn, config)
-    models = [task.model(each, problem) for each in configs]
-    splits = [task.batches(drawn, each, problem, 1) for each in configs]
+    data_spec = task.describe(drawn, config)
+    models = [task.model(each, data_spec) for each in configs]
+    splits = [task.batches(drawn, each, data_spec, 1) for each in configs]
     apart = {
-        name: task.batches(task.load(each), each, problem, 1)
+        name: task.batches(task.load(each), each, data_spec, 1)
         for name in alone
         for each in [config.replace(rules=name)]
     }
-    objective = task.objective(config, problem, 1)
+    objective = task.objective(config, data_spec, 1)
 
     def validate(model: Any, step: int) -> dict[str, float]:
         return {

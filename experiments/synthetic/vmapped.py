@@ -46,9 +46,9 @@ def time_all(size: Size, context: int) -> dict[str, Any]:
         for seed in range(size.runs)
     ]
     drawn = task.load(configs[0])
-    problem = task.describe(drawn, configs[0])
-    objective = task.objective(configs[0], problem, 1)
-    splits = [task.batches(drawn, config, problem, 1) for config in configs]
+    data_spec = task.describe(drawn, configs[0])
+    objective = task.objective(configs[0], data_spec, 1)
+    splits = [task.batches(drawn, config, data_spec, 1) for config in configs]
     fit = training.FitConfig(
         epochs=size.epochs, validate_every=size.epochs, checkpoint_every_steps=size.epochs
     )
@@ -58,11 +58,11 @@ def time_all(size: Size, context: int) -> dict[str, Any]:
         return training.Session(folder, progress=False, parallel=parallel)
 
     def one(folder: str) -> Any:
-        model = task.model(configs[0], problem)
+        model = task.model(configs[0], data_spec)
         return training.fit(model, objective, splits[0], config=fit, session=session(folder))
 
     def many(at_once: int | None, folder: str) -> Any:
-        models = [task.model(config, problem) for config in configs]
+        models = [task.model(config, data_spec) for config in configs]
         return training.fit(models, objective, splits, config=fit, session=session(folder, at_once))
 
     ways: dict[str, Callable[[str], Any]] = {

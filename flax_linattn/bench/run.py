@@ -181,8 +181,8 @@ def write_page(folder: Path, summary: Callable[[Rows], str] = lambda rows: "") -
     page = report.page(results, summary(_kept(results))) + "\n"
     (folder / "ratios.md").write_text(page)
     if curves := [row for row in results["rows"] if row.get("curve")]:
-        plots.save(plots.draw_curves(curves, "milliseconds"), folder / "time.png")
-        plots.save(plots.draw_curves(curves, "temporary_bytes"), folder / "memory.png")
+        plots.save(plots.plot_curves(curves, "milliseconds"), folder / "time.png")
+        plots.save(plots.plot_curves(curves, "temporary_bytes"), folder / "memory.png")
     return page
 
 

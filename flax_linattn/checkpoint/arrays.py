@@ -25,14 +25,14 @@ from jax.experimental import multihost_utils
 
 from flax_linattn.annotations import fits
 from flax_linattn.checkpoint.quiet import quiet_threads
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.storage import write_text
 
 FOLDER = "arrays"
 """The folder of the arrays, in the folder that the functions here are given."""
 
 
-LEAST_ROOM = 1 << 16
+MIN_FREE_BYTES = 1 << 16
 """Bytes that Orbax needs beside the arrays."""
 JSON_FORMAT = 2
 """Of what ``write_json`` writes."""
@@ -131,7 +131,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
 def _check_room(path: Path, size: int) -> None:
     """Refuses to write so many bytes where there is no room: Orbax would leave a part of them."""
     usage = shutil.disk_usage(path)
-    if usage.total and usage.free < size + LEAST_ROOM:  # some file systems tell nothing
+    if usage.total and usage.free < size + MIN_FREE_BYTES:  # some file systems tell nothing
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
@@ -387,7 +387,7 @@ def read_json(file: Path) -> dict[str, Any]:
         ) from error
     if version != JSON_FORMAT:
         raise CorruptCheckpointError(
-            f"The checkpoint {file.parent} has format {shown(version)}, this version reads "
+            f"The checkpoint {file.parent} has format {quote(version)}, this version reads "
             f"{JSON_FORMAT}. It is damaged, or needs the version of flax_linattn that wrote it."
         )
     if not whole:

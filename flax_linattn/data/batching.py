@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import MAX_SEED, OptionError, at_least, same_number
+from flax_linattn.checks import MAX_SEED, OptionError, at_least, check_same_length
 
 ALL_ROWS = slice(None)
 
@@ -288,7 +288,7 @@ class RaggedBatches(LengthBatches):
                 'expected arrays, and none named "mask", as batches carry their own, got '
                 f"{list(arrays)}"
             )
-        same_number(**arrays)
+        check_same_length(**arrays)
         self.arrays = {name: list(parts) for name, parts in arrays.items()}
         first = next(iter(self.arrays.values()))
         sizes = np.array([len(x) for x in first], np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, listed
+from flax_linattn.checks import OptionError, at_least, itemize
 from flax_linattn.data.cells import join_cells, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.frames import NIXTLA_ID
@@ -260,8 +260,8 @@ class Forecaster(Estimator):
         chosen = learned if levels is None else tuple(np.atleast_1d(levels).tolist())
         if not chosen or set(chosen) - set(learned):
             raise OptionError(
-                f"expected levels among the fitted ones ({listed([*map(str, learned)])}), got "
-                f"{listed([*map(str, chosen)]) or 'none'}; fit with other levels, such as "
+                f"expected levels among the fitted ones ({itemize([*map(str, learned)])}), got "
+                f"{itemize([*map(str, chosen)]) or 'none'}; fit with other levels, such as "
                 "options={'quantiles': '0.1,0.5,0.9'}.",
                 "quantiles",
             )
@@ -277,40 +277,40 @@ class Forecaster(Estimator):
         levels: Sequence[float] = (),
     ) -> Any:
         """Forecasts of every series that is long enough, in the form of the history."""
-        history, problem = self._history, run.problem
+        history, data_spec = self._history, run.data_spec
         if X is not None:
-            history = as_history(X, problem.channels, history.options)
+            history = as_history(X, data_spec.channels, history.options)
         freq = run.config.data.freq
-        series = tuple(problem.in_zone(with_frequency(one, freq)) for one in history.series)
+        series = tuple(data_spec.in_zone(with_frequency(one, freq)) for one in history.series)
         history = dataclasses.replace(history, series=series)
         for one in series:
-            problem.check_fits(one)
-        if X_future is not None and not problem.known_future:
+            data_spec.check_fits(one)
+        if X_future is not None and not data_spec.known_future:
             raise ValueError(
                 "this Forecaster was fitted without known future covariates; remove X_future, "
                 "or fit with options={'known_future': ...}."
             )
-        future = self._future(run, history, X_future) if problem.known_future else None
+        future = self._future(run, history, X_future) if data_spec.known_future else None
         ahead, note = forecast_each(run, series, future)
         notes = [note] if note else []
         if X is not None:
-            has_horizon = problem.known_future and future is None
+            has_horizon = data_spec.known_future and future is None
             notes += _row_notes(
-                [series[place] for place in ahead], problem.targets if has_horizon else None
+                [series[place] for place in ahead], data_spec.targets if has_horizon else None
             )
         if X_future is not None and future is not None:
             notes += _missing_ahead(history, future)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
-        return history.like(ahead, problem.target_names, outputs, levels)
+        return history.like(ahead, data_spec.target_names, outputs, levels)
 
     def _future(
         self, run: Run, history: History, X_future: Any
     ) -> list[dict[str, NDArray[np.float64]]] | None:
         """Known future covariates of each series; None where the series end with the horizon."""
-        problem = run.problem
-        known = [problem.channels[which] for which in problem.known_future]
-        static = {problem.channels[which] for which in problem.static}
+        data_spec = run.data_spec
+        known = [data_spec.channels[which] for which in data_spec.known_future]
+        static = {data_spec.channels[which] for which in data_spec.static}
         needed = [name for name in known if name not in static]
         horizon, series = run.config.data.horizon, history.series
         indices = [rows_after(run, one) for one in series]
@@ -318,11 +318,11 @@ class Forecaster(Estimator):
             return as_future(X_future, history, known, needed, indices)
         if not needed:
             return [{} for _ in series]
-        if all(np.isnan(one.values[-1, list(problem.targets)]).all() for one in series):
+        if all(np.isnan(one.values[-1, list(data_spec.targets)]).all() for one in series):
             return None
         after = series[0].index[-1]
         raise ValueError(
-            f"expected X_future with {listed(needed)} for the {horizon} rows after {after}, got "
+            f"expected X_future with {itemize(needed)} for the {horizon} rows after {after}, got "
             "none; pass it, or fit with the known columns in options={'known_future': ...}, '' for "
             "none."
         )
@@ -417,7 +417,7 @@ class ForecasterStream:
         self._one = history.ndim == 1
         self._channels = series.channels
         for at in range(max(0, series.num_steps - options.context_length), series.num_steps):
-            self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
+            self.step(*reversed(row_of(series, at, run.data_spec.known_future, options.horizon)))
 
     def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:
         """Forecasts after one more row.

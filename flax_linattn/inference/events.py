@@ -13,7 +13,7 @@ from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.generate import row_keys
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.models.event_forecaster import NextEvent
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
 
 
@@ -29,9 +29,9 @@ class EventModel(StreamingModel, Protocol):
         ...
 
 
-@exportable
-class DrawnEvents(NamedTuple):
-    """What ``draw_events`` returns.
+@register_state
+class SampledEvents(NamedTuple):
+    """What ``sample_events`` returns.
 
     Attributes:
         log_gaps: [B, N], logs of the times from one event to the next, in units of the model's
@@ -49,7 +49,7 @@ class DrawnEvents(NamedTuple):
     state: State
 
 
-def draw_events(
+def sample_events(
     model: EventModel,
     outputs: Array,
     x: Float[Array, "B W"],
@@ -58,7 +58,7 @@ def draw_events(
     *,
     key: Array,
     waited: Float[Array, "B"] | None = None,
-) -> DrawnEvents:
+) -> SampledEvents:
     """Draws what may follow, an event after the other, in one ``lax.scan`` of steps.
 
     Args:
@@ -89,7 +89,7 @@ def draw_events(
         ...                                rngs=nnx.Rngs(0))
         >>> x = jnp.array([[0.0, 0.0, 3.0], [0.0, 1.0, 1.0]])    # a begin, and an event
         >>> outputs, state = model.step(x, model.init_state(2))
-        >>> drawn = inference.draw_events(model, outputs, x, state, 5, key=jax.random.key(0))
+        >>> drawn = inference.sample_events(model, outputs, x, state, 5, key=jax.random.key(0))
         >>> drawn.log_gaps.shape, drawn.marks.shape, drawn.state.position.tolist()
         ((2, 5), (2, 5), [6, 6])
     """
@@ -107,7 +107,7 @@ def draw_events(
         raise ValueError(
             f"expected waited as one number a row, {x.shape[:1]}, got shape {jnp.shape(waited)}."
         )
-    drawn: DrawnEvents = _draw_events(model, outputs, x, state, keys, waited, num_events=num_events)
+    drawn: SampledEvents = _draw_events(model, outputs, x, state, keys, waited, num_events=num_events)
     return drawn
 
 
@@ -121,7 +121,7 @@ def _draw_events(
     waited: Array,
     *,
     num_events: int,
-) -> DrawnEvents:
+) -> SampledEvents:
     def body(
         carry: tuple[Array, Array, State, Array], number: Array
     ) -> tuple[tuple[Array, Array, State, Array], tuple[Array, Array]]:
@@ -140,4 +140,4 @@ def _draw_events(
 
     carry = (outputs, x, state, waited)
     (outputs, x, state, _), (log_gaps, marks) = jax.lax.scan(body, carry, jnp.arange(num_events))
-    return DrawnEvents(log_gaps.T, marks.T, outputs, x, state)
+    return SampledEvents(log_gaps.T, marks.T, outputs, x, state)

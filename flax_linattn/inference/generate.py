@@ -15,12 +15,12 @@ from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.prefill import check_capacity, check_prompt, take_in
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
 
-@exportable
-class Generated(NamedTuple):
+@register_state
+class GenerateOutput(NamedTuple):
     """What ``generate`` returns.
 
     Attributes:
@@ -41,7 +41,7 @@ class _Loop(NamedTuple):
     token: Array  # the last one of each row
     runs: Array
     failed: Array
-    out: Generated
+    out: GenerateOutput
 
 
 def generate(
@@ -59,7 +59,7 @@ def generate(
     max_length: int | None = None,
     chunk_size: int | None = None,
     dtype: DTypeLike | None = None,
-) -> Generated:
+) -> GenerateOutput:
     """Continues rows of tokens: the prompt in parallel, then a ``lax.while_loop`` of steps.
 
     Without ``key`` each token is the most likely one. With it tokens are drawn, number t of a row
@@ -160,7 +160,7 @@ def _generate(
     max_length: int | None,
     chunk_size: int | None,
     dtype: DTypeLike | None,
-) -> tuple[Generated, Array]:
+) -> tuple[GenerateOutput, Array]:
     batch = prompt.shape[0]
     logits, state = take_in(
         model, prompt, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
@@ -176,7 +176,7 @@ def _generate(
         failed = loop.runs & jnp.any(jnp.isnan(logits), axis=1)
         runs = loop.runs & ~failed
         token = jnp.where(runs, choose(logits, keys, loop.step, temperature, top_k), pad)
-        out = Generated(
+        out = GenerateOutput(
             tokens=loop.out.tokens.at[:, loop.step].set(token),
             lengths=loop.out.lengths + runs.astype(jnp.int32),
             state=state,
@@ -192,7 +192,7 @@ def _generate(
         token=jnp.broadcast_to(pad, (batch,)),
         runs=jnp.ones(batch, bool) if mask is None else jnp.any(mask, axis=1),
         failed=jnp.zeros(batch, bool),
-        out=Generated(
+        out=GenerateOutput(
             tokens=jnp.broadcast_to(pad, (batch, max_new_tokens)),
             lengths=jnp.zeros(batch, jnp.int32),
             state=state,

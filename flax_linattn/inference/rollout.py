@@ -14,11 +14,11 @@ from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, begin_state, check_model
 from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import check_rows
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
 
-@exportable
+@register_state
 class Rollout(NamedTuple):
     """What ``rollout`` returns; ``rollout(model, r.x, n, state=r.state)`` goes on.
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.inference.state_diff import differences, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
 from flax_linattn.storage import atomic_write
@@ -246,7 +246,7 @@ def _checked_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
     form = archive.facts.pop("format", None)
     if form != FORMAT:
         raise ValueError(
-            f"{path} was written by another version (format {shown(form)}, this one reads "
+            f"{path} was written by another version (format {quote(form)}, this one reads "
             f"{FORMAT}); give another name to begin anew."
         )
     return archive.facts

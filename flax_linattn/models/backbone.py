@@ -20,13 +20,13 @@ from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.models.sequence_model import SequenceModel, check_state
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
-from flax_linattn.ops.contract.checks import no_state
+from flax_linattn.ops.contract.checks import no_state_message
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, FeaturesStep, State
 
 
-@exportable
+@register_state
 class BackboneState(NamedTuple):
     """What a backbone carries from call to call.
 
@@ -196,7 +196,7 @@ class Backbone(SequenceModel):
             x,
             positions=cast(Array, call.positions),
             mask=call.mask,
-            runs=call.runs,
+            segments=call.segments,
             state=None if state is None else state.window,
         )
         of_blocks = call.replace(is_causal=self.is_causal)
@@ -291,7 +291,7 @@ class Backbone(SequenceModel):
             )
         for mechanism in self.mechanisms:
             if not mechanism.capabilities.recurrent:
-                raise ValueError(no_state(mechanism.name))
+                raise ValueError(no_state_message(mechanism.name))
         if not all(block.attention.streams for block in self.blocks):
             for block in self.blocks:
                 block.attention.init_state(1)  # says so where heads are too large to have one

@@ -19,7 +19,7 @@ from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
 
@@ -29,7 +29,7 @@ CLASSIFIER_LAYERS = Layers(hidden_features=256)
 HEAD_ACTIVATIONS = ("gelu", "none")
 
 
-@exportable
+@register_state
 class ClassifierState(NamedTuple):
     """What a classifier carries from call to call.
 
@@ -182,11 +182,11 @@ class SequenceClassifier(Head):
             h,
             is_causal=every_step,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=None if call.segments is None else call.segments.starts,
             initial=None if state is None else state.pool,
             chunk_size=None,
         )
-        logits = self.read(pooled if every_step or call.runs is not None else pooled[:, -1])
+        logits = self.read(pooled if every_step or call.segments is not None else pooled[:, -1])
         return logits, None if after is None else ClassifierState(after, pool)
 
     @property
@@ -241,7 +241,7 @@ class SequenceClassifier(Head):
     def _contributions_of_call(self, h: Array, call: Call) -> Array:
         """Logits that the observations of sequences [B, T, C] contribute."""
         positions, mask = cast(Array, call.positions), call.mask
-        if call.state is not None or call.runs is not None:
+        if call.state is not None or call.segments is not None:
             return self._contributions(h, positions)
         # Each row holds one sequence, from its start. Valid tokens come first, so that all rows
         # have the same weights: no copy of them is made for each, whose gradients would be added up

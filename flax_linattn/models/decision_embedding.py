@@ -125,7 +125,7 @@ class DecisionEmbedding(nnx.Module):
                 f"steps must be float32 or float64, got {x.dtype}, which has no number for every "
                 "time; cast them, for example x.astype(jnp.float32)."
             )
-        columns = DecisionColumns.of(x, self.observation_dim)
+        columns = DecisionColumns.from_array(x, self.observation_dim)
         told = columns.known[..., None] > 0  # else what stands there, NaN above all, has no part
         tokens = [
             self.action(jnp.where(told, columns.action, 0)),

@@ -61,7 +61,7 @@ class DecisionTransformer(Head):
         >>> x = models.DecisionColumns(
         ...     time=jnp.tile(jnp.arange(5.0), (2, 1)), known=jnp.ones((2, 5)).at[:, 0].set(0),
         ...     return_to_go=jnp.ones((2, 5)), observation=jnp.zeros((2, 5, 11)),
-        ...     action=jnp.zeros((2, 5, 3))).joined()
+        ...     action=jnp.zeros((2, 5, 3))).to_array()
         >>> model(x).shape
         (2, 5, 3)
         >>> action, state = model.step(x[:, 0], model.init_state(2))

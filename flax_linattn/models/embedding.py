@@ -24,7 +24,7 @@ from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.tokens import check_tokens
-from flax_linattn.ops.contract.masks import Runs, zero_padding
+from flax_linattn.ops.contract.masks import Segments, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -70,7 +70,7 @@ class Embedding(Protocol):
         *,
         positions: Int[Array, "B T"],
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
     ) -> tuple[Features, State]:
         """Embeds whole sequences.
@@ -80,7 +80,7 @@ class Embedding(Protocol):
                 changes nothing at real tokens.
             positions: of the real tokens, counted from 0 in each sequence.
             mask: bool [B, T], True = a real token.
-            runs: packed segments.
+            segments: packed segments.
             state: what an earlier call returned; None = nothing came before.
 
         Returns:
@@ -143,11 +143,11 @@ class BaseEmbedding(nnx.Module, abc.ABC):
         *,
         positions: Int[Array, "B T"],
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
     ) -> tuple[Features, State]:
         """Embeds whole sequences; see ``Embedding``."""
-        h, state = self._map(x, mask, runs, state)
+        h, state = self._map(x, mask, segments, state)
         return add_positions(h, self.positions, positions), state
 
     @automatic(1)
@@ -164,7 +164,7 @@ class BaseEmbedding(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def _map(
-        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Array, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Array, State]:
         """Features [B, T, C] of whole sequences, and the state after them."""
 
@@ -181,7 +181,7 @@ class PointwiseEmbedding(BaseEmbedding):
         return ()
 
     def _map(
-        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Array, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Array, State]:
         return self._embedded(x), ()
 
@@ -220,11 +220,11 @@ class ConvolvedEmbedding(BaseEmbedding):
         return self._convolution.init_state(batch_size, dtype)
 
     def _map(
-        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Array, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Array, State]:
         inputs, own = self._inputs(x)
         inputs = zero_padding(inputs, mask)  # which is made of zeros, or of what a head has scaled
-        h, state = self._convolution._map(inputs, mask=mask, runs=runs, state=state)
+        h, state = self._convolution._map(inputs, mask=mask, segments=segments, state=state)
         return self._outputs(h, own), state
 
     def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:

@@ -13,15 +13,15 @@ from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_targets
-from flax_linattn.models.layers import MOST_LAYERS, Layers, check_causal, sized
+from flax_linattn.models.layers import MAX_LAYERS, Layers, check_causal, sized
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, State
 
 
-@exportable
+@register_state
 class HorizonState(NamedTuple):
     """What the decoder of a window carries from step to step of the horizon.
 
@@ -106,7 +106,7 @@ class EncoderDecoder(nnx.Module):
         **options: Any,
     ) -> None:
         at_least(1, num_channels=num_channels, horizon=horizon, label_length=label_length)
-        at_least(1, MOST_LAYERS, num_decoder_layers=num_decoder_layers)
+        at_least(1, MAX_LAYERS, num_decoder_layers=num_decoder_layers)
         at_least(0, num_marks=num_marks)
         layers, unknown = layers.take(options)
         for name in unknown:

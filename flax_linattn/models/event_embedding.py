@@ -23,7 +23,7 @@ from flax_linattn.typing import Array
 FREQUENCIES = tuple(math.pi / 8 * 2**n for n in range(6))
 """Of the waves that a gap's scaled logarithm is told by: from 16 deviations to half a one."""
 
-LARGEST_MARK = 2**24
+MAX_EVENT_TYPE = 2**24
 """Up to which float32 holds every whole number: marks stand in a row with the times."""
 
 
@@ -115,7 +115,7 @@ class EventEmbedding(ConvolvedEmbedding):
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, features=features)
-        at_least(1, LARGEST_MARK - 1, num_marks=num_marks)
+        at_least(1, MAX_EVENT_TYPE - 1, num_marks=num_marks)
         for name, value in (("spread", spread), *(("periods", period) for period in periods)):
             if not 0 < value < math.inf:
                 raise OptionError(f"{name} must be positive and finite, got {value}.", name)
@@ -156,7 +156,7 @@ class EventEmbedding(ConvolvedEmbedding):
                 f"observations of events must be float32 or float64, got {x.dtype}, which has no "
                 "number for every mark; cast them, for example x.astype(jnp.float32)."
             )
-        log_gap, known, mark, waves = EventColumns.of(x)
+        log_gap, known, mark, waves = EventColumns.from_array(x)
         angles = (log_gap / self.spread)[..., None] * jnp.asarray(FREQUENCIES, x.dtype)
         gap = jnp.concatenate(
             [(log_gap / self.spread)[..., None], jnp.cos(angles), jnp.sin(angles)], axis=-1

@@ -26,7 +26,7 @@ EVENT_LAYERS = Layers(
 )
 """The layers of a forecaster of events unless others are given."""
 
-LEAST_DEVIATION = 0.01
+MIN_STD = 0.01
 """Of a component, in deviations of all log gaps: those that repeat have no endless density."""
 
 
@@ -85,7 +85,7 @@ class EventForecaster(Head):
         >>> model = models.EventForecaster(3, features=16, num_layers=1, num_heads=2,
         ...                                rngs=nnx.Rngs(0))
         >>> x = models.EventColumns(log_gap=jnp.zeros((2, 5)), known=jnp.ones((2, 5)),
-        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).joined()
+        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).to_array()
         >>> following = model.next_event(model(x))
         >>> following.gap.log_mean().shape, following.log_marks().shape
         ((2, 5), (2, 5, 3))
@@ -173,7 +173,7 @@ class EventForecaster(Head):
             log_gap: [...], log of the time since then, in units of the scale.
             mark: [...], int.
         """
-        waves = EventColumns.of(before).waves
+        waves = EventColumns.from_array(before).waves
         log_gap = log_gap.astype(before.dtype)
         if self.periods:
             cosine, sine = jnp.split(waves, 2, axis=-1)
@@ -183,7 +183,7 @@ class EventForecaster(Head):
             c, s = jnp.cos(angle), jnp.sin(angle)
             waves = jnp.concatenate([c * cosine - s * sine, c * sine + s * cosine], axis=-1)
         known = jnp.ones_like(log_gap)
-        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).joined()
+        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).to_array()
 
 
 def next_event(
@@ -198,7 +198,7 @@ def next_event(
         LogNormalMixture(
             jax.nn.log_softmax(weights, axis=-1),
             (means + begin) * spread,
-            (jax.nn.softplus(deviations) + LEAST_DEVIATION) * spread,
+            (jax.nn.softplus(deviations) + MIN_STD) * spread,
         ),
         outputs[..., 3 * K :],
     )

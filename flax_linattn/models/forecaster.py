@@ -20,7 +20,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep
 
@@ -28,7 +28,7 @@ FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 """The layers of a forecaster unless others are given."""
 
 
-@exportable
+@register_state
 class ForecasterState(NamedTuple):
     """What a forecaster carries from call to call.
 
@@ -264,7 +264,7 @@ class Forecaster(SeriesHead):
             x[..., : self.num_channels].astype(jnp.float32),
             self.moments.init_state(x.shape[0], self.num_channels) if before is None else before,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=None if call.segments is None else call.segments.starts,
         )
         return _scaled(x, *moments, self.num_channels), moments, after
 

@@ -22,7 +22,7 @@ Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
 
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 """Of one stack: as deep as any that has been published, and made in seconds."""
 
 REMAT: dict[str, Any] = {
@@ -91,7 +91,7 @@ class Layers:
             num_heads=self.num_heads,
             hidden_features=self.hidden_features,
         )
-        at_least(1, MOST_LAYERS, num_layers=self.num_layers)
+        at_least(1, MAX_LAYERS, num_layers=self.num_layers)
         rate(dropout_rate=self.dropout_rate)
         rate(drop_path_rate=self.drop_path_rate)
         if self.layer_scale is not None:

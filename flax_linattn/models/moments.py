@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, Mask
 
@@ -16,7 +16,7 @@ EPSILON = 1e-5
 """Added to variances, as in the Non-stationary Transformer (Liu et al., 2022)."""
 
 
-@exportable
+@register_state
 class MomentsState(NamedTuple):
     """Moments of the real tokens so far; leaves [..., C] or [...].
 

@@ -27,7 +27,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import split_key
 from flax_linattn.nn.linear import PositionLinear, linear
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, FeaturesStep
 
@@ -37,7 +37,7 @@ PATCH_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 ZEROS = nnx.initializers.zeros
 
 
-@exportable
+@register_state
 class PatchState(NamedTuple):
     """What a patch forecaster carries from call to call; its size does not depend on the length.
 

@@ -20,14 +20,14 @@ from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
 
 PERCEIVER_LAYERS = Layers(num_layers=2, hidden_features=256, mechanism="softmax")
 """The layers among the latents unless others are given."""
 
 
-@exportable
+@register_state
 class PerceiverState(NamedTuple):
     """What a reader carries from call to call; its size does not depend on the number of tokens.
 
@@ -192,7 +192,7 @@ class PerceiverReader(SequenceModel):
             x,
             positions=cast(Array, call.positions),
             mask=call.mask,
-            runs=call.runs,
+            segments=call.segments,
             state=None if state is None else state.window,
         )
         read, latents = self.latent_attention._map(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import Monoid, scanned
 from flax_linattn.typing import Array, State
 
@@ -28,7 +28,7 @@ class Pooling(Protocol):
         ...
 
 
-@exportable
+@register_state
 class CountedState(NamedTuple):
     """A pooled vector and how many tokens it stands for.
 

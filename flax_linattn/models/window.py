@@ -32,7 +32,7 @@ from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.tokens import check_tokens
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
 
 READOUTS = ("flatten", "last")
@@ -66,7 +66,7 @@ def window_layers(num_symbols: int, **options: Any) -> Layers:
     return Layers(**paper | options)
 
 
-@exportable
+@register_state
 class WindowState(NamedTuple):
     """The last tokens of each row.
 

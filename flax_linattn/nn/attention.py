@@ -12,7 +12,7 @@ from flax_linattn.nn.linear import PositionLinear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.projected import ProjectedAttention
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import (
     Array,
     Features,
@@ -34,7 +34,7 @@ class AttentionCallOptions(SequenceOptions, total=False):
     context_mask: Mask | None
 
 
-@exportable
+@register_state
 class Context(NamedTuple):
     """What attention takes keys and values from, projected once for many calls.
 

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 from jaxtyping import Int
 
 from flax_linattn.nn.position import token_positions
-from flax_linattn.ops.contract.masks import Runs, packed_runs
+from flax_linattn.ops.contract.masks import Segments, find_packed_segments
 from flax_linattn.typing import Array, Mask, SegmentIds, State
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=(
-        *("mask", "segment_ids", "runs", "positions", "num_tokens", "state", "dropout_key"),
+        *("mask", "segment_ids", "segments", "positions", "num_tokens", "state", "dropout_key"),
     ),
     meta_fields=("is_causal", "return_state", "form"),
 )
@@ -33,7 +33,7 @@ class Call:
     Attributes:
         mask: bool [B, T], True = a valid token; None = all are.
         segment_ids: int [B, T], packed sequences; None = one sequence in each row.
-        runs: where packed sequences begin; set by ``counted``.
+        segments: where packed sequences begin; set by ``counted``.
         positions: int [B, T], position of each token in its sequence; set by ``counted``.
         num_tokens: int [B], tokens so far in the last sequence of each row; set by ``counted``.
         state: state of the module after an earlier call; None = this is the first call.
@@ -45,7 +45,7 @@ class Call:
 
     mask: Mask | None = None
     segment_ids: SegmentIds | None = None
-    runs: Runs | None = None
+    segments: Segments | None = None
     positions: Int[Array, "B T"] | None = None
     num_tokens: Int[Array, "B"] | None = None
     state: State | None = None
@@ -59,7 +59,7 @@ class Call:
         return dataclasses.replace(self, **changes)
 
     def counted(self, x: Array, before: Any = None) -> Self:
-        """A copy with ``runs``, ``positions`` and ``num_tokens``, unless they are set already.
+        """A copy with ``segments``, ``positions`` and ``num_tokens``, unless they are set already.
 
         Args:
             x: inputs [B, T, ...].
@@ -77,14 +77,14 @@ class Call:
             return self
         mask = jnp.ones(x.shape[:2], bool) if self.mask is None else self.mask
         num_before = jnp.zeros(x.shape[0], jnp.int32) if before is None else before.position
-        runs = packed_runs(
+        segments = find_packed_segments(
             self.segment_ids, self.mask, None if before is None else before.segment_id
         )
-        positions, num_tokens = token_positions(mask, runs, num_before)
-        return self.replace(runs=runs, positions=positions, num_tokens=num_tokens)
+        positions, num_tokens = token_positions(mask, segments, num_before)
+        return self.replace(segments=segments, positions=positions, num_tokens=num_tokens)
 
     def last_segment(self, before: Any = None) -> Int[Array, "B"] | None:
         """The segment in which each row ends, for the next state; ``before`` as in ``counted``."""
-        if self.runs is not None:
-            return self.runs.last
+        if self.segments is not None:
+            return self.segments.last
         return None if before is None else before.segment_id

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn.nn.attention import Attention
-from flax_linattn.ops.contract.checks import no_state
+from flax_linattn.ops.contract.checks import no_state_message
 from flax_linattn.typing import Array, State
 
 
@@ -43,7 +43,7 @@ class AttentionCell(nnx.RNNCellBase):
     ) -> None:
         mechanism = attention.mechanism
         if not mechanism.capabilities.recurrent:
-            raise ValueError(no_state(mechanism.name))
+            raise ValueError(no_state_message(mechanism.name))
         if max_length is None and not mechanism.capabilities.constant_memory:
             raise ValueError(
                 f"nnx.RNN needs a state of one size, and the cache of {mechanism.name!r} grows; "

@@ -19,7 +19,7 @@ from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.sequence_norm import SequenceNorm
 from flax_linattn.nn.tokens import check_tokens
-from flax_linattn.ops.contract.masks import Runs, zero_padding
+from flax_linattn.ops.contract.masks import Segments, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -136,7 +136,7 @@ class ConvEmbedding(nnx.Module):
         x: Int[Array, "B T"],
         *,
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
         return_state: bool = False,
     ) -> Features | tuple[Features, State]:
@@ -145,7 +145,7 @@ class ConvEmbedding(nnx.Module):
         Args:
             x: tokens int [B, T].
             mask: bool [B, T], True = a real token; what stands elsewhere changes nothing.
-            runs: packed segments; nothing reaches across their borders.
+            segments: packed segments; nothing reaches across their borders.
             state: what an earlier call returned.
             return_state: return ``(y, state)``.
 
@@ -158,26 +158,26 @@ class ConvEmbedding(nnx.Module):
         """
         if return_state:
             self._check_streams()
-        y, windows = self._map(x, mask=mask, runs=runs, state=state)
+        y, windows = self._map(x, mask=mask, segments=segments, state=state)
         return (y, windows) if return_state else y
 
     def _map(
-        self, x: Int[Array, "B T"], *, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Int[Array, "B T"], *, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Features, State | None]:
         """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
         codes = self._codes(x)
         if not self.streams:
-            if state is not None or runs is not None:
-                self._check_streams(packed=runs is not None)
+            if state is not None or segments is not None:
+                self._check_streams(packed=segments is not None)
             return self._whole(codes, mask), None
         real = jnp.ones(x.shape, bool) if mask is None else mask
         windows = self.init_state(x.shape[0]) if state is None else state
-        taps, first = recent_tokens(zero_padding(codes, mask)[..., None], windows[0], real, runs)
+        taps, first = recent_tokens(zero_padding(codes, mask)[..., None], windows[0], real, segments)
         h = self._activated(0, self._looked_up(taps[..., 0]), mask)
         kept = [first]
         for i, kernel in enumerate(self.kernels):
             window = windows[i + 1].astype(h.dtype)
-            taps, window = recent_tokens(h, window, real, runs)
+            taps, window = recent_tokens(h, window, real, segments)
             weights = kernel[...].astype(h.dtype)
             h = self._activated(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
             kept.append(window.astype(accumulation_dtype(window.dtype)))

@@ -18,11 +18,11 @@ from flax_linattn.nn.linear import ParameterOptions
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.projected import resolve_mechanism
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 
-@exportable
+@register_state
 class DecoderState(NamedTuple):
     """What a decoder block carries from step to step.
 

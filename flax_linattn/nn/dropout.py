@@ -96,4 +96,4 @@ def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
         kept = random_bits(key, x.shape) >= dropped
         return jnp.where(kept, x / (1 - dropout.rate), jnp.zeros_like(x))
 
-    return meshes.automatic(drop, (x, key), lambda y: meshes.axes_of(x))
+    return meshes.run_on_automatic_axes(drop, (x, key), lambda y: meshes.partition_axes(x))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from flax_linattn.checks import choice
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import Runs, previous_real, zero_padding
+from flax_linattn.ops.contract.masks import Segments, previous_real_index, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -24,7 +24,7 @@ class EmbeddingCallOptions(TypedDict, total=False):
     """Options of a call of an embedding on sequences, see ``ValueEmbedding``."""
 
     mask: Mask | None
-    runs: Runs | None
+    segments: Segments | None
     state: State | None
 
 
@@ -116,7 +116,7 @@ class ValueEmbedding(nnx.Module):
         x: Features,
         *,
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
         return_state: bool = False,
     ) -> Features | tuple[Features, State]:
@@ -125,7 +125,7 @@ class ValueEmbedding(nnx.Module):
         Args:
             x: [B, T, in_features].
             mask: bool [B, T], True = a real token; padding is skipped, not convolved.
-            runs: packed segments; the convolution does not reach across their borders.
+            segments: packed segments; the convolution does not reach across their borders.
             state: the preceding observations [B, kernel_size - 1, in_features].
             return_state: return ``(y, state)``.
 
@@ -138,16 +138,16 @@ class ValueEmbedding(nnx.Module):
         """
         if return_state:
             self._check_streams()
-        y, window = self._map(zero_padding(x, mask), mask=mask, runs=runs, state=state)
+        y, window = self._map(zero_padding(x, mask), mask=mask, segments=segments, state=state)
         return (y, window) if return_state else y
 
     def _map(
-        self, x: Features, *, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Features, *, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Features, State | None]:
         """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
         _check_floating(x)
         if self.padding == "circular":
-            if state is not None or runs is not None:
+            if state is not None or segments is not None:
                 self._check_streams()
             half = self.kernel_size // 2
             shifted = [jnp.roll(x, shift, axis=1) for shift in range(half, -half - 1, -1)]
@@ -156,7 +156,7 @@ class ValueEmbedding(nnx.Module):
         if mask is None:
             mask = jnp.ones(x.shape[:2], bool)
         window = self.init_state(x.shape[0], x.dtype) if state is None else state
-        taps, window = recent_tokens(x, window.astype(x.dtype), mask, runs)
+        taps, window = recent_tokens(x, window.astype(x.dtype), mask, segments)
         y = self.projection(taps.reshape(*x.shape[:2], -1))
         # As init_state has it, so that steps over half-precision inputs compile once.
         return y, window.astype(accumulation_dtype(x.dtype))
@@ -221,7 +221,7 @@ def next_token(
 
 
 def recent_tokens(
-    x: Features, window: Float[Array, "B W C"], mask: Mask, runs: Runs | None
+    x: Features, window: Float[Array, "B W C"], mask: Mask, segments: Segments | None
 ) -> tuple[Float[Array, "B T taps C"], Float[Array, "B W C"]]:
     """Each token with the W real tokens before it, oldest first; zeros where there are none.
 
@@ -229,7 +229,7 @@ def recent_tokens(
         x: [B, T, C], T >= 1.
         window: [B, W, C], the last real tokens of earlier calls.
         mask: bool [B, T].
-        runs: packed segments; a run does not see tokens before its start.
+        segments: packed segments; a run does not see tokens before its start.
 
     Returns:
         [B, T, W + 1, C] and the window for the next call.
@@ -240,9 +240,9 @@ def recent_tokens(
         return x[:, :, None], window
     # Rows: one of zeros, the window, the tokens. `before` leads from a row to the one before.
     rows = jnp.concatenate([jnp.zeros((batch, 1, channels), x.dtype), window, x], axis=1)
-    before_token = previous_real(mask) + size + 1
-    if runs is not None:
-        before_token = jnp.where(runs.starts, 0, before_token)
+    before_token = previous_real_index(mask) + size + 1
+    if segments is not None:
+        before_token = jnp.where(segments.starts, 0, before_token)
     before_window = jnp.broadcast_to(jnp.arange(-1, size).clip(0), (batch, size + 1))
     before = jnp.concatenate([before_window, before_token], axis=1)
 

@@ -24,7 +24,7 @@ def automatic(kept: int | Callable[[Any], int]) -> Callable[[Callable[P, R]], Ca
     came in goes out as it came, so that a loop can carry it; a new one is split along the batch.
     Variables that the call sets, such as the counts of random streams, keep their split; others
     are not touched, so that a function that is traced may close over a module. See
-    :func:`flax_linattn.ops.contract.meshes.automatic`.
+    :func:`flax_linattn.ops.contract.meshes.run_on_automatic_axes`.
 
     Args:
         kept: leading axes that the output has of the first array: 2 for [B, T, ...]; or a function
@@ -49,7 +49,7 @@ def automatic(kept: int | Callable[[Any], int]) -> Callable[[Callable[P, R]], Ca
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             module, *inputs = cast(Any, args)
-            if meshes.explicit_mesh((inputs, kwargs)) is None:
+            if meshes.find_explicit_mesh((inputs, kwargs)) is None:
                 return method(*args, **kwargs)
             given = signature.bind(*args, **kwargs).arguments
             parts: Any = nnx.split(module, nnx.Param, ...)
@@ -62,12 +62,12 @@ def automatic(kept: int | Callable[[Any], int]) -> Callable[[Callable[P, R]], Ca
 
             def split(results: tuple[Any, Any]) -> Any:
                 first = _first_array(list(given.values())[1:], method)
-                axes = meshes.axes_of(first)[: kept(module) if callable(kept) else kept]
+                axes = meshes.partition_axes(first)[: kept(module) if callable(kept) else kept]
                 y = _axes_of(results[0], axes, given.get("state"))
                 return y, _axes_as_before(results[1], others)
 
             results: R
-            results, changes = meshes.automatic(run, (params, others, inputs, kwargs), split)
+            results, changes = meshes.run_on_automatic_axes(run, (params, others, inputs, kwargs), split)
             if changes:
                 nnx.update(module, nnx.from_flat_state(changes.items()))
             return results
@@ -103,7 +103,7 @@ def _axes_as_before(changes: dict[Any, Any], before: Any) -> Any:
     old = dict(nnx.to_flat_state(before))
 
     def axes(new: Any, old: Any) -> Any:
-        return meshes.axes_of(old) if new.shape == old.shape else (None,) * new.ndim
+        return meshes.partition_axes(old) if new.shape == old.shape else (None,) * new.ndim
 
     def alike(a: Any, b: Any) -> bool:
         structures: list[Any] = [jax.tree.structure(x) for x in (a, b)]
@@ -122,7 +122,7 @@ def _axes_of(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
     y, after = results
     structure: Any = jax.tree.structure(state)
     if jax.tree.structure(after) == structure:
-        return _leading(y, axes), jax.tree.map(meshes.axes_of, state)
+        return _leading(y, axes), jax.tree.map(meshes.partition_axes, state)
     return _leading(y, axes), _leading(after, axes[:1])
 
 

@@ -12,19 +12,19 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import Runs
+from flax_linattn.ops.contract.masks import Segments
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Mask
 
 
 def token_positions(
-    mask: Mask, runs: Runs | None, offset: Int[Array, "B"]
+    mask: Mask, segments: Segments | None, offset: Int[Array, "B"]
 ) -> tuple[Int[Array, "B T"], Int[Array, "B"]]:
     """Numbers the real tokens of each run from 0; padding does not count.
 
     Args:
         mask: bool [B, T].
-        runs: packed segments, or None.
+        segments: packed segments, or None.
         offset: int [B], tokens of the first run that came in earlier calls.
 
     Returns:
@@ -40,8 +40,8 @@ def token_positions(
     """
     count = jnp.cumsum(mask, axis=1, dtype=jnp.int32)
     positions = count + offset[:, None]
-    if runs is not None:
-        first = jax.lax.cummax(jnp.where(runs.starts, count, 0), axis=1)
+    if segments is not None:
+        first = jax.lax.cummax(jnp.where(segments.starts, count, 0), axis=1)
         positions = jnp.where(first > 0, count - first + 1, positions)
     return jnp.maximum(positions - 1, 0), positions[:, -1]
 

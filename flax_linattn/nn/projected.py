@@ -17,7 +17,7 @@ from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
@@ -132,7 +132,7 @@ class ProjectedAttention(nnx.Module):
     def streams(self) -> bool:
         """Whether ``step`` is offered: not where each position has weights of its own."""
         by_position = isinstance(self.key_projection, PositionLinear)
-        return self.mechanism.keeps_state(self.head_dim) and not by_position
+        return self.mechanism.has_state(self.head_dim) and not by_position
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
@@ -224,7 +224,7 @@ class ProjectedAttention(nnx.Module):
         return argument.shape(self.num_heads, self.head_dim, self.head_dim)
 
     def _unit(self, x: Array) -> Array:
-        return unit_length(x) if self.mechanism.capabilities.unit_vectors else x
+        return l2_normalize(x) if self.mechanism.capabilities.unit_vectors else x
 
     def _queries(self, x: Array, k: Array) -> Array:
         return self._project_queries(x if self.query is None else self.query[...], k)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flax_linattn.ops import mechanisms
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.ops.contract.state import PackedState, exportable
+from flax_linattn.ops.contract.state import PackedState, register_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.contract.weights import weights
 from flax_linattn.ops.engine.cache import CacheMechanism, KVCache
@@ -44,7 +44,7 @@ __all__ = [
     "KVCache",
     "KernelMechanism",
     "KernelState",
-    "Learned",
+    "LearnedParameter",
     "Mechanism",
     "PackedState",
     "SequenceParallel",
@@ -53,7 +53,7 @@ __all__ = [
     "StreamingMechanism",
     "TokenArgument",
     "WindowCache",
-    "exportable",
+    "register_state",
     "get_mechanism",
     "list_mechanisms",
     "register_mechanism",

@@ -104,7 +104,7 @@ def resume(run_dir: Path) -> None:
 def damage(run_dir: Path, draw: random.Random) -> str:
     """Does one thing to a run folder; says what."""
     files = sorted(p for p in run_dir.rglob("*") if p.is_file())
-    read = [p for p in files if p.name in ("config.json", "problem.json", "progress.json")]
+    read = [p for p in files if p.name in ("config.json", "data_spec.json", "progress.json")]
     path = draw.choice(read if draw.random() < 0.85 else files)
     does = [corrupt, corrupt, corrupt, replace, delete, make_folder]
     if path.suffix == ".json":

@@ -12,7 +12,7 @@ from scipy import special
 
 from flax_linattn import models
 from flax_linattn.models.event_embedding import FREQUENCIES
-from flax_linattn.models.event_forecaster import LEAST_DEVIATION, next_event
+from flax_linattn.models.event_forecaster import MIN_STD, next_event
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models import cases
 from tests.models.cases import run_whole as run
@@ -100,7 +100,7 @@ def test_outputs_say_what_their_equations_say():
     want = models.LogNormalMixture(
         special.log_softmax(weights, axis=-1),
         1.5 * (means + np.array([-1.5, -0.5, 0.5, 1.5])),
-        1.5 * (np.log1p(np.exp(deviations)) + LEAST_DEVIATION),
+        1.5 * (np.log1p(np.exp(deviations)) + MIN_STD),
     )
     assert_close(found.gap, want, "float32")
     assert_close(log_marks, special.log_softmax(marks, axis=-1), "float32")
@@ -244,7 +244,7 @@ def test_phases_stay_over_many_events():
 
 def test_columns_come_apart_and_together():
     x = jnp.asarray(events())
-    columns = models.EventColumns.of(x)
+    columns = models.EventColumns.from_array(x)
     assert columns.waves.shape == (2, LENGTH, 4)
     assert_same_bits(columns.joined(), x)
 

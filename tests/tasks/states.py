@@ -30,8 +30,8 @@ def untrained_run(name: str, **options: Any) -> Run:
     """A run as ``load_run`` gives it, with parameters as they were initialised."""
     task = tasks.get_task(name)
     config = task.Config.of(**SIZES, **OPTIONS[name], **options)
-    problem = task.describe(task.load(config), config)
-    return Run(task, config, problem, task.model(config, problem))
+    data_spec = task.describe(task.load(config), config)
+    return Run(task, config, data_spec, task.model(config, data_spec))
 
 
 STORED = Path(__file__).parent / "stored" / "runs.tar.gz"

@@ -52,11 +52,11 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
     other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))
     found = []
     for series in (rows, other):
-        problem = describe(SeriesPanel.of_one(series, split), config)
-        run = tasks.Run(FORECAST, config, problem, FORECAST.model(config, problem))
+        data_spec = describe(SeriesPanel.of_one(series, split), config)
+        run = tasks.Run(FORECAST, config, data_spec, FORECAST.model(config, data_spec))
         forecast_of = compile_forecast(run)
-        arrays = standardize(series, problem)
-        windows = PanelWindows([problem], arrays, [split.test], config)
+        arrays = standardize(series, data_spec)
+        windows = PanelWindows([data_spec], arrays, [split.test], config)
         found.append(np.concatenate([forecast_of(batch) for batch in windows]))
     last_seen = windows.starts + config.data.context_length - 1
     before = last_seen < CHANGED

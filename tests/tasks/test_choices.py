@@ -49,8 +49,8 @@ def test_the_shortest_context_that_is_as_good_is_chosen():
     panel = panel_of(repeated())
     config, notes = choices.choose(panel, preset())
     assert config.data.season == 12 and not config.open_choices
-    problem = FORECAST.describe(panel, config)
-    (values,) = problem.standardizer.apply([panel.series[0].values])
+    data_spec = FORECAST.describe(panel, config)
+    (values,) = data_spec.standardizer.apply([panel.series[0].values])
     train, validation, _ = panel.splits[0]
     lengths = [24, 48, 84]  # 12 is shorter than a patch, 168 more than a third of the rows
     errors = [

@@ -167,7 +167,7 @@ def test_options_have_names_of_their_own(task):
 
 def test_a_run_folder_is_complete(task, run_dir):
     names = {path.name for path in run_dir.iterdir()}
-    assert {"config.json", "problem.json", "metrics.jsonl", "checkpoints", "test.json"} <= names
+    assert {"config.json", "data_spec.json", "metrics.jsonl", "checkpoints", "test.json"} <= names
     config = json.loads((run_dir / "config.json").read_text())
     assert (config["format"], config["task"]) == (2, task)
     assert "steps.jsonl" in names
@@ -236,7 +236,7 @@ def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
     args = ["train", task, "--run", str(folder), "--from", str(run_dir), "--parallel", "none"]
     succeed(capsys, *args, "--epochs", "1")
     assert_same_bits(parameters(folder), parameters(run_dir))
-    for name in ("config.json", "problem.json"):
+    for name in ("config.json", "data_spec.json"):
         before, now = (json.loads((of / name).read_text()) for of in (run_dir, folder))
         assert {**before, "epochs": 1} == {**now, "epochs": 1}
     origin = json.loads((folder / "init_run.json").read_text())
@@ -433,17 +433,17 @@ def test_a_taken_folder_is_left_as_it_is(task, run_dir, capsys):
 def test_one_process_a_folder(task, tmp_path, capsys):
     folder = tmp_path / "run"
     args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]
-    with held(folder / "training.lock", "it"):
+    with file_lock(folder / "training.lock", "it"):
         (line,) = fail(capsys, *args).splitlines()  # no summary of data or model before it
     assert "another process works with the run" in line
     assert not (folder / "config.json").exists()
 
 
 def test_data_that_changed_are_refused(task, copied, capsys):
-    problem = json.loads((copied / "problem.json").read_text())
-    changed = problem["checksum"]
-    problem["checksum"] = dict.fromkeys(changed, "0") if isinstance(changed, dict) else "0"
-    (copied / "problem.json").write_text(json.dumps(problem))
+    data_spec = json.loads((copied / "data_spec.json").read_text())
+    changed = data_spec["checksum"]
+    data_spec["checksum"] = dict.fromkeys(changed, "0") if isinstance(changed, dict) else "0"
+    (copied / "data_spec.json").write_text(json.dumps(data_spec))
     assert "the data of the run have changed since" in fail(capsys, "evaluate", str(copied))
     message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
     assert "the data are not those that the run" in message
@@ -487,7 +487,7 @@ def only(*names):
 @only("forecast", "events", "sequence", "symbols")
 def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_path, capsys):
     if task == "forecast":
-        names = ["date", *tasks.load_run(run_dir).problem.channels]
+        names = ["date", *tasks.load_run(run_dir).data_spec.channels]
         lines.write_text(",".join(names) + "\n" + lines.read_text())
     header, *_, last = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
     said = dict(zip(header.split(","), last.split(","), strict=True))
@@ -548,7 +548,7 @@ def test_actions_are_those_of_the_agent_by_the_window(run_dir, tmp_path, capsys)
     (row,) = predicted(capsys, run_dir, tmp_path / "rows.jsonl")
     agent = make_agent(run, 1, episodes.num_steps, act="window")
     rewards = np.concatenate([[0.0], episodes.rewards[:-1]])
-    taken = run.problem.scaled_actions(episodes.actions)
+    taken = run.data_spec.scaled_actions(episodes.actions)
     for step in range(episodes.num_steps):
         begins = np.array([step == 0])
         (action,) = agent.act(episodes.observations[step : step + 1], rewards[[step]], begins)
@@ -564,7 +564,7 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
     image_module = pytest.importorskip("PIL.Image")
     run = tasks.load_run(run_dir)
     batch = run.task.test_batches(run, None).batch(0)
-    scaled = batch["image"][:2] * np.array(run.problem.deviation) + np.array(run.problem.mean)
+    scaled = batch["image"][:2] * np.array(run.data_spec.deviation) + np.array(run.data_spec.mean)
     for name, pixels in zip("ab", np.round(scaled * 255).astype(np.uint8), strict=True):
         image_module.fromarray(pixels[..., 0]).save(tmp_path / f"{name}.png")
     own = predicted(capsys, run_dir, tmp_path / "own.jsonl")[:2]
@@ -577,7 +577,7 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
 
 
 @fast("symbols", "forecast")
-@pytest.mark.parametrize("name", ["problem.json", "config.json"])
+@pytest.mark.parametrize("name", ["data_spec.json", "config.json"])
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"borders": {}}', "\xff"])
 def test_damaged_files_are_named(copied, capsys, name, text):
     (copied / name).write_text(text, encoding="latin-1")

@@ -76,8 +76,8 @@ def numbers(batch, total):
 def make_run(episodes, **options) -> Run:
     """A run whose parameters nobody trained."""
     config = OfflineRLConfig.of(**SIZES | {"env": "none"} | options)
-    problem = describe(episodes, config)
-    return Run(TASK, config, problem, moved(TASK.model(config, problem), 0.3), episodes)
+    data_spec = describe(episodes, config)
+    return Run(TASK, config, data_spec, moved(TASK.model(config, data_spec), 0.3), episodes)
 
 
 # -- windows ---------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_window_tells_what_its_steps_hold(clock):
 
 def test_the_loss_is_of_real_steps():
     run = make_run(some(4, 7, 9, 12), context=5, batch_size=8)
-    batches = WindowBatches(run.data, run.problem, run.config, seed=None)
+    batches = WindowBatches(run.data, run.data_spec, run.config, seed=None)
     batch = batches.batch(0)
     total, count = 0.0, 0
     told = call(run.model, batch["x"], mask=batch["mask"])
@@ -211,15 +211,15 @@ def test_actions_and_observations_are_scaled_and_back():
     wide = rng.uniform([-2, 5], [3, 6], (30, DONE))
     for actions in (wide, 0.9 * wide / 6, np.full((30, DONE), 7.0), np.full((30, DONE), 1e30)):
         episodes = some(10, 10, 10, actions=actions)
-        problem = describe(episodes, OfflineRLConfig.of())
-        problem.check()
+        data_spec = describe(episodes, OfflineRLConfig.of())
+        data_spec.check()
         train = split_data(episodes, OfflineRLConfig.of().data).train.actions
-        scaled = problem.scaled_actions(train)
+        scaled = data_spec.scaled_actions(train)
         assert np.abs(scaled).max() <= 1 + 1e-6
-        np.testing.assert_allclose(problem.actions(scaled), train, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(data_spec.actions(scaled), train, rtol=1e-5, atol=1e-6)
         if np.abs(actions).max() <= 1:  # as they are
             assert_same_bits(scaled, train)
-            assert problem.action_low == (-1.0, -1.0)
+            assert data_spec.action_low == (-1.0, -1.0)
         elif np.ptp(actions) > 0:
             np.testing.assert_allclose(scaled.min(0), -1, atol=1e-5)
             np.testing.assert_allclose(scaled.max(0), 1, atol=1e-5)
@@ -234,12 +234,12 @@ def test_a_number_that_never_changes_is_not_scaled(value):
     seen[:, 1] = value
     episodes = Episodes("flat", seen, episodes.actions, episodes.rewards, episodes.starts,
                         episodes.terminated)  # fmt: skip
-    problem = describe(episodes, OfflineRLConfig.of())
-    problem.check()
-    assert problem.observation_scale[1] == 1.0
-    np.testing.assert_allclose(problem.scaled_observations(seen)[:, 1], 0, atol=1e-5 * abs(value))
+    data_spec = describe(episodes, OfflineRLConfig.of())
+    data_spec.check()
+    assert data_spec.observation_scale[1] == 1.0
+    np.testing.assert_allclose(data_spec.scaled_observations(seen)[:, 1], 0, atol=1e-5 * abs(value))
     train = split_data(episodes, OfflineRLConfig.of().data).train
-    scaled = problem.scaled_observations(train.observations)[:, [0, 2]]
+    scaled = data_spec.scaled_observations(train.observations)[:, [0, 2]]
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(scaled.std(0), 1, atol=1e-5)
 
@@ -251,9 +251,9 @@ def test_what_return_is_asked_for():
     best = float(train.returns.max())
     assert describe(plain, OfflineRLConfig.of()).target_return == best
     for env_id, asked in (("Hopper-v5", 3600), ("Ant-v4", 6000), ("Pendulum-v1", best)):
-        problem = describe(some(10, 10, 10, 10, env_id=env_id), OfflineRLConfig.of())
-        assert (problem.env_id, problem.target_return) == (env_id, asked)
-        assert problem.mean_return == pytest.approx(train.returns.mean())
+        data_spec = describe(some(10, 10, 10, 10, env_id=env_id), OfflineRLConfig.of())
+        assert (data_spec.env_id, data_spec.target_return) == (env_id, asked)
+        assert data_spec.mean_return == pytest.approx(train.returns.mean())
     named = some(10, 10, 10, 10, env_id="Walker2d-v5")
     assert describe(named, OfflineRLConfig.of(target_return=-3.5)).target_return == -3.5
     assert describe(named, OfflineRLConfig.of(env="none")).env_id is None
@@ -272,10 +272,10 @@ def test_parts_are_whole_episodes_of_their_shares():
     fewest = split_data(some(3, 3, 3), OfflineRLConfig.of().data)
     assert [part.num_episodes for part in fewest] == [1, 1, 1]
     # The scales are those of the training part alone.
-    problem = describe(episodes, OfflineRLConfig.of())
+    data_spec = describe(episodes, OfflineRLConfig.of())
     train = split_data(episodes, OfflineRLConfig.of().data).train
-    np.testing.assert_allclose(problem.observation_mean, train.observations.mean(0), rtol=1e-5)
-    assert problem.num_train_steps == train.num_steps
+    np.testing.assert_allclose(data_spec.observation_mean, train.observations.mean(0), rtol=1e-5)
+    assert data_spec.num_train_steps == train.num_steps
 
 
 PROBLEM = describe(some(4, 5, 6), OfflineRLConfig.of()).to_json()
@@ -423,7 +423,7 @@ def test_an_agent_sees_what_the_windows_hold_and_answers_as_the_model(act, clock
     for plan, row in zip(plans, found, strict=True):
         assert plan.keys() == row.keys()
         for begun, (x, told) in row.items():
-            want = steps_of(plan[begun], run.problem).x
+            want = steps_of(plan[begun], run.data_spec).x
             np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(told, expected(run, want, act), atol=1e-5)
 
@@ -443,7 +443,7 @@ def test_what_idle_rows_see_changes_nothing(act):
     assert_same_bits(one, other)
     for plan, row in zip(plans, one, strict=True):
         for begun, (_, told) in row.items():
-            x = steps_of(plan[begun], run.problem).x
+            x = steps_of(plan[begun], run.data_spec).x
             np.testing.assert_allclose(told, expected(run, x, act), atol=1e-5)
 
 
@@ -511,7 +511,7 @@ def test_agents_that_cannot_be_made():
 def test_an_agent_plays_in_an_environment():
     """What is played holds the agent's actions, and what it was asked for falls by its rewards."""
     run = make_run(data.pendulum().take(range(10)), env="", act="restart", play_episodes=2)
-    assert run.problem.env_id == "Pendulum-v1"
+    assert run.data_spec.env_id == "Pendulum-v1"
     with closing(control.make_environments("Pendulum-v1", 2)) as environments:
         agent = TASK.agent(run, environments, target_return=-300.0)
         assert isinstance(agent.memory, RestartMemory)
@@ -557,7 +557,7 @@ def test_a_stream_says_what_the_agent_does(swings):
         assert [row[0] for row in rows] == list(range(1, 201))
         done = np.array([[float(cell) for cell in row[2:]] for row in rows])
         np.testing.assert_allclose(done, episode.actions, atol=2e-5)
-        left = run.problem.target_return - np.cumsum([0, *episode.rewards[:-1]])
+        left = run.data_spec.target_return - np.cumsum([0, *episode.rewards[:-1]])
         np.testing.assert_allclose([float(row[1]) for row in rows], left, rtol=1e-5)
     assert stream.end() == f"step 200 of the episode; still asked for: {left[-1]:.6g}"
 
@@ -633,9 +633,9 @@ def test_a_cache_ends_with_the_longest_episode():
 
 def test_numbers_that_overflow_are_told():
     run = make_run(some(5, 4, 3))
-    small = dataclasses.replace(run.problem, observation_scale=(1e-3,) * 3, return_scale=1e-3)
+    small = dataclasses.replace(run.data_spec, observation_scale=(1e-3,) * 3, return_scale=1e-3)
     for lines in (["0,3e38,1,2"], [",1,1,2", "3e38,1,1,2"]):
-        stream = OfflineRLStream(run._replace(problem=small), OfflineRLStreamOptions())
+        stream = OfflineRLStream(run._replace(data_spec=small), OfflineRLStreamOptions())
         with pytest.raises(ValueError, match="the model's actions are NaN: its numbers overflow"):
             fed(stream, lines)
 
@@ -676,15 +676,15 @@ def test_a_clone_learns_what_is_done():
     weights = rng.normal(size=(SEEN, DONE)) / 4
     actions = np.tanh((episodes.observations - 5) / 3 @ weights)
     episodes = some(*[50] * 6, actions=actions)
-    problem = describe(episodes, OfflineRLConfig.of())
-    clone = train_clone(episodes, problem, 150, seed=0)
-    scaled = problem.scaled_observations(episodes.observations)
+    data_spec = describe(episodes, OfflineRLConfig.of())
+    clone = train_clone(episodes, data_spec, 150, seed=0)
+    scaled = data_spec.scaled_observations(episodes.observations)
     told = np.asarray(imitate(clone, scaled))
     assert np.mean((told - actions) ** 2) < 0.02 * actions.var()
-    agent = CloneAgent(clone, problem)
+    agent = CloneAgent(clone, data_spec)
     done = agent.act(episodes.observations[:5], np.zeros(5), np.zeros(5, bool))
-    assert_close(done, problem.actions(told[:5]), "float32")
-    again = train_clone(episodes, problem, 150, seed=0)
+    assert_close(done, data_spec.actions(told[:5]), "float32")
+    again = train_clone(episodes, data_spec, 150, seed=0)
     assert_same_bits(nnx.state(again), nnx.state(clone))
 
 
@@ -699,7 +699,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
 
     monkeypatch.setattr(evaluate, "train_clone", train)
     parts = split_data(run.data, run.config.data)
-    batches = WindowBatches(parts.test, run.problem, run.config, seed=None)
+    batches = WindowBatches(parts.test, run.data_spec, run.config, seed=None)
     values = evaluate.yardstick_values(run, batches)
     every, best = cloned
     assert every.checksum() == parts.train.checksum()
@@ -710,7 +710,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     guess = parts.train.actions.mean(0)
     assert values["mean_mse"] == pytest.approx(np.mean((parts.test.actions - guess) ** 2))
     x, y = (
-        np.insert(run.problem.scaled_observations(part.observations), SEEN, 1, axis=1)
+        np.insert(run.data_spec.scaled_observations(part.observations), SEEN, 1, axis=1)
         for part in (parts.train, parts.test)
     )
     x64 = np.concatenate([x, np.eye(4)]).astype(np.float64)
@@ -746,11 +746,11 @@ def test_an_objective_of_returns_plays(swings):
     """The episodes of the test: a pure function of the model."""
     run, played = swings
     config = run.config.replace(select_on="return")
-    objective = TASK.objective(config, run.problem, 5)
+    objective = TASK.objective(config, run.data_spec, 5)
     assert (objective.monitor, objective.mode) == ("return", "max")
     returns = [objective.validate(run.model, step)["return"] for step in (3, 4)]
     assert returns[0] == returns[1] == pytest.approx(played.returns.mean())
-    assert TASK.objective(run.config, run.problem, 5).validate is None
+    assert TASK.objective(run.config, run.data_spec, 5).validate is None
 
 
 @pytest.mark.slow
@@ -765,7 +765,7 @@ def test_returns_select(tmp_path):
     assert stored["selected_on"] == "return"
     assert stored["test_return"] == pytest.approx(max(returns.values()))
     last = tasks.load_run(tmp_path, checkpoint="last")
-    again = evaluate.played_return(last.config, last.problem, last.model, TASK)
+    again = evaluate.played_return(last.config, last.data_spec, last.model, TASK)
     assert again == pytest.approx(returns[6])
 
 
@@ -776,7 +776,7 @@ def test_without_gymnasium_actions_are_tested(swings, tmp_path, monkeypatch, cap
     config = run.config.replace(clone_steps=1)
     run = run._replace(config=config)
     test = split_data(run.data, config.data).test
-    batches = WindowBatches(test, run.problem, config, seed=None)
+    batches = WindowBatches(test, run.data_spec, config, seed=None)
     report = TASK.test(run, batches)
     values = {**report.values, **TASK.yardsticks(run, batches)}
     said = capsys.readouterr().err
@@ -812,14 +812,14 @@ def test_an_environment_that_does_not_fit_is_not_played(capsys):
     """Where the data name it, a note says so; where it is asked for, it is refused."""
     episodes = some(8, 8, 8, env_id="Pendulum-v1")  # whose actions have one number
     run = make_run(episodes, env="", play_episodes=2)
-    assert evaluate.environments_of(run.problem, run.config) is None
+    assert evaluate.environments_of(run.data_spec, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "note: not played, for actions of Pendulum-v1 have 1 numbers, those of drawn 2" in said
     short = data.pendulum().take(range(4))
     short = Episodes("short", short.observations, short.actions, short.rewards,
                      np.arange(0, 801, 50), np.zeros(16, bool), "Pendulum-v1")  # fmt: skip
     run = make_run(short, env="", play_episodes=2, max_length=100)
-    assert evaluate.environments_of(run.problem, run.config) is None
+    assert evaluate.environments_of(run.data_spec, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "for an episode of Pendulum-v1 may have 200 steps, and the model has times for" in said
     with pytest.raises(OptionError, match="may have 200 steps, and the model has times for 100"):
@@ -909,6 +909,6 @@ def test_files_are_joined_and_kept_by_their_paths(tmp_path, capsys, monkeypatch)
     run = tasks.load_run(tmp_path / "run")
     assert run.config.data.file == (tmp_path / "one.npz", tmp_path / "two.npz")
     assert run.config.name.startswith("one-two-aaren")
-    assert run.problem.env_id is None and run.problem.num_train_steps == 24
+    assert run.data_spec.env_id is None and run.data_spec.num_train_steps == 24
     monkeypatch.chdir("/")
     assert cli.main(["evaluate", str(tmp_path / "run")]) == 0

@@ -149,7 +149,7 @@ def run_dir(tmp_path_factory):
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
     run = tasks.load_run(run_dir)
-    assert run.problem.time_zone == "UTC+01:00" and run.config.data.dialect.missing_values == (
+    assert run.data_spec.time_zone == "UTC+01:00" and run.config.data.dialect.missing_values == (
         "-9999",
     )
     told = {

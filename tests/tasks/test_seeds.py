@@ -18,7 +18,7 @@ from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.synthetic import SyntheticConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SIZES, fail, flags, succeed
-from tests.training.problem import poison_at, signal_at
+from tests.training.data_spec import poison_at, signal_at
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -58,8 +58,8 @@ def training_batches(change, of_runs):
     """Those of some runs are changed before they are given out."""
     batches = ClassifyTask.batches
 
-    def changed(task, data, config, problem, spans):
-        splits = batches(task, data, config, problem, spans)
+    def changed(task, data, config, data_spec, spans):
+        splits = batches(task, data, config, data_spec, spans)
         if config.seed - OPTIONS["seed"] not in of_runs:
             return splits
         return splits._replace(train=change(splits.train))

@@ -20,7 +20,7 @@ from flax_linattn.tasks.synthetic.stream import Questions
 from flax_linattn.tasks.synthetic.task import SyntheticTask
 from tests.nn.cases import call
 from tests.tasks.commands import fail, fast, no_drawing, one_line, succeed
-from tests.training.problem import signal_at
+from tests.training.data_spec import signal_at
 
 TINY = [
     *("--base", "4", "--delay", "1", "--context", "8", "--features", "4"),
@@ -274,8 +274,8 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     """In Python and by the command, which then does."""
     batches = SyntheticTask.batches
 
-    def stopping(task, data, config, problem, spans):
-        splits = batches(task, data, config, problem, spans)
+    def stopping(task, data, config, data_spec, spans):
+        splits = batches(task, data, config, data_spec, spans)
         one_signal = signal_at(splits.train, 3) if config.seed == 0 else splits.train
         return splits._replace(train=one_signal)
 

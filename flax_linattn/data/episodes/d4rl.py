@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, listed
+from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.episodes.episodes import Episodes, environment_name
 from flax_linattn.data.episodes.hdf5_file import Hdf5File, import_h5py
@@ -90,8 +90,8 @@ def _check_keys(path: Path, names: list[str]) -> None:
     missing = [key for key in REQUIRED if key not in names]
     if missing:
         raise DataFormatError(
-            f"{path}: expected arrays {listed(REQUIRED)}, got {printed(names)}; there is "
-            f"no {listed(missing)}: save the steps under these names"
+            f"{path}: expected arrays {itemize(REQUIRED)}, got {printed(names)}; there is "
+            f"no {itemize(missing)}: save the steps under these names"
         )
 
 

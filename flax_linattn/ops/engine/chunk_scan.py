@@ -36,7 +36,7 @@ class Chunk(Protocol):
 def chunk_scan(
     chunk: Chunk, form: str, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
-    """Runs over the chunks of a sequence.
+    """Segments over the chunks of a sequence.
 
     Args:
         chunk: its functions.

@@ -33,7 +33,7 @@ class LinearChunk(Protocol):
 def plain_scan(
     chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Any]:
-    """Runs over the chunks of a sequence; JAX differentiates it, forwards too.
+    """Segments over the chunks of a sequence; JAX differentiates it, forwards too.
 
     Args:
         chunk: its functions.

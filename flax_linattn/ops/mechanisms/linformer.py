@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import MAX_SEED, at_least
-from flax_linattn.ops.contract.capabilities import Learned
+from flax_linattn.ops.contract.capabilities import LearnedParameter
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
 from flax_linattn.ops.engine.random_features import uniform
@@ -63,14 +63,14 @@ class Linformer(ScoreScale, StatelessMechanism):
         at_least(1, max_length=self.max_length, num_projections=self.num_projections)
         at_least(0, MAX_SEED, seed=self.seed)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.max_length is None:
             raise ValueError(
                 "a 'linformer' layer learns a projection of each position and needs their number: "
                 "get_mechanism('linformer', max_length=...), or the max_length of the model."
             )
         limit = self.num_projections**-0.5
-        projection = Learned(
+        projection = LearnedParameter(
             (self.max_length, self.num_projections),
             lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit),
         )

@@ -41,9 +41,9 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     """
     if not config.open_choices:
         return config, []
-    problem = describe(panel, config)
-    arrays, begins = stack(panel.series, [problem.of_series(one.name) for one in panel.series])
-    values = arrays["values"][:, list(problem.targets)]
+    data_spec = describe(panel, config)
+    arrays, begins = stack(panel.series, [data_spec.of_series(one.name) for one in panel.series])
+    values = arrays["values"][:, list(data_spec.targets)]
     train, validation = (
         [
             range(begin + split[part].start, begin + split[part].stop)
@@ -52,7 +52,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
         for part in range(2)
     )
     notes: list[str] = []
-    season = config.data.season or problem.season
+    season = config.data.season or data_spec.season
     if config.data.season == 0 and season == 1:
         season = seasonal_lag([values[rows.start : rows.stop] for rows in train])
     config = config.replace(season=season)
@@ -68,7 +68,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
         config = config.replace(ridge_maps=ridge.maps)
     if config.data.stride == 0:
         counts = [max(len(rows) - length - horizon + 1, 0) for rows in train]
-        stride = _affordable_stride(sum(counts), problem, config)
+        stride = _affordable_stride(sum(counts), data_spec, config)
         config = config.replace(stride=stride)
         if stride > 1:
             notes.append(
@@ -152,7 +152,7 @@ def _best_context(
     return next(length for length, error in zip(lengths, errors, strict=True) if error <= enough)
 
 
-def _affordable_stride(num_windows: int, problem: ForecastSpec, config: ForecastConfig) -> int:
+def _affordable_stride(num_windows: int, data_spec: ForecastSpec, config: ForecastConfig) -> int:
     """The smallest stride whose training takes about half of the time limit.
 
     It depends on sizes alone, so that the same options train on the same windows anywhere.
@@ -162,7 +162,7 @@ def _affordable_stride(num_windows: int, problem: ForecastSpec, config: Forecast
         return 1
     tokens, patch = config.data.context_length, config.model.patch_length
     if config.model.model == "patch":
-        tokens = len(problem.targets) * -(-tokens // patch)
+        tokens = len(data_spec.targets) * -(-tokens // patch)
     operations = fit.epochs * fit.runs * num_windows * tokens * _operations(config.layers)
     most = max(1, num_windows // fit.batch_size)
     return min(most, max(1, math.ceil(operations / (limit / 2 * OPERATIONS_PER_SECOND))))

@@ -19,19 +19,19 @@ Model = models.Forecaster | models.EncoderDecoder | models.PatchForecaster
 
 def build_forecaster(
     config: ForecastConfig,
-    problem: ForecastSpec,
+    data_spec: ForecastSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> Model:
     """The freshly initialised model of a run."""
     model, length = config.model, config.data.context_length
     shared: dict[str, Any] = {
-        "num_marks": len(problem.marks) + problem.num_flags,
-        "targets": problem.targets,
+        "num_marks": len(data_spec.marks) + data_spec.num_flags,
+        "targets": data_spec.targets,
         "max_length": length,
         "layers": config.layers.map_mechanisms(placement.mechanism),
         "rngs": nnx.Rngs(config.seed),
     }
-    channels, horizon = problem.num_inputs, config.data.horizon
+    channels, horizon = data_spec.num_inputs, config.data.horizon
     position: Literal["sinusoidal", "none"] = "sinusoidal" if model.absolute_positions else "none"
     if model.levels:
         shared["quantiles"] = model.levels
@@ -44,8 +44,8 @@ def build_forecaster(
             fixed_map=model.ridge,
             channel_maps=model.ridge_maps == "channel",
             memory=length,
-            missing=problem.tells_missing,
-            known_future=problem.known_inputs,
+            missing=data_spec.tells_missing,
+            known_future=data_spec.known_inputs,
             channel_mechanism=model.channel_mechanism or None,
             position=position,
             **shared,
@@ -145,10 +145,10 @@ class ForecastLoss:
         }
 
 
-def make_loss(config: ForecastConfig, problem: ForecastSpec) -> ForecastLoss:
+def make_loss(config: ForecastConfig, data_spec: ForecastSpec) -> ForecastLoss:
     """The loss of a run."""
     model, length = config.model, config.data.context_length
-    shared = (length, config.data.horizon, problem.targets)
+    shared = (length, config.data.horizon, data_spec.targets)
     if model.model == "patch":
         ends = min(model.positions, max(1, length // model.patch_length))
         return ForecastLoss(*shared, ends, model.patch_length, model.levels)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Self
 
-from flax_linattn.checks import OptionError, at_least, choice, shown
+from flax_linattn.checks import OptionError, at_least, choice, quote
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
@@ -17,7 +17,7 @@ from flax_linattn.data.time_features import CIRCLES
 from flax_linattn.data.time_index import as_offset, parse_frequency
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
-from flax_linattn.models.layers import MOST_LAYERS
+from flax_linattn.models.layers import MAX_LAYERS
 from flax_linattn.models.quantiles import check_levels
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.forecast.ridge import Maps
@@ -176,7 +176,7 @@ class ForecastModel(ModelOptions):
         super().__post_init__()
         at_least(1, label_length=self.label_length, positions=self.positions)
         at_least(0, patch_length=self.patch_length)
-        at_least(1, MOST_LAYERS, num_decoder_layers=self.num_decoder_layers)
+        at_least(1, MAX_LAYERS, num_decoder_layers=self.num_decoder_layers)
         if self.ridge and not self.linear_path:
             raise OptionError(
                 "ridge is the linear map, which linear_path leaves out; set ridge to false, too.",
@@ -215,7 +215,7 @@ class ForecastModel(ModelOptions):
             levels = [float(level) for level in split_cells(self.quantiles)]
         except ValueError:
             raise OptionError(
-                f"expected quantiles as levels such as 0.1,0.5,0.9, got {shown(self.quantiles)}.",
+                f"expected quantiles as levels such as 0.1,0.5,0.9, got {quote(self.quantiles)}.",
                 "quantiles",
             ) from None
         return check_levels(levels)

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.time_index import continue_index, find_gaps, step_bounds
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, RowLines
@@ -81,7 +81,7 @@ class ForecastStream(Streaming):
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
         run = _of_series(run, series)
-        problem, options = run.problem, run.config.data
+        data_spec, options = run.data_spec, run.config.data
         if not run.model.streams:
             raise OptionError(
                 f"a run with the model {run.config.model.model!r} and mechanism "
@@ -100,9 +100,9 @@ class ForecastStream(Streaming):
                 "bound that.",
                 "context",
             )
-        self._context, self._problem, self._horizon = context, problem, options.horizon
-        self._known = list(problem.known_future)
-        steps, names = range(1, options.horizon + 1), problem.target_names
+        self._context, self._problem, self._horizon = context, data_spec, options.horizon
+        self._known = list(data_spec.known_future)
+        steps, names = range(1, options.horizon + 1), data_spec.target_names
         marks = ("", *(f"@{level:g}" for level in run.config.model.levels))
         super().__init__(
             run,
@@ -111,7 +111,7 @@ class ForecastStream(Streaming):
             context=context,
             **({"series": series} if series else {}),
         )
-        self._last_values = np.asarray(problem.standardizer.mean, np.float64)
+        self._last_values = np.asarray(data_spec.standardizer.mean, np.float64)
         self._time: pd.Timestamp | None = None
         self._at_last = 0  # rows of that time
         self._num_asked = 0  # of these, by has_seen
@@ -137,7 +137,7 @@ class ForecastStream(Streaming):
                 same one, too, after a restart and with ``times="strict"``); another number of
                 values, or ones out of range.
         """
-        problem, channels = self._problem, self._problem.channels
+        data_spec, channels = self._problem, self._problem.channels
         values, count = np.asarray(row.values, np.float64), len(self._last_values)
         size = self._horizon * len(self._known)
         if size and values.ndim == 1 and len(values) != count + size:
@@ -155,7 +155,7 @@ class ForecastStream(Streaming):
         self._check_time(time)
         missing = np.isnan(values)
         last = np.where(missing, self._last_values, values)
-        (scaled,) = problem.standardizer.apply([last[None]], channels)
+        (scaled,) = data_spec.standardizer.apply([last[None]], channels)
         marks = self._marks(time)
         now, later = self._circles(time)
         ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
@@ -164,7 +164,7 @@ class ForecastStream(Streaming):
             self._at_last = self._at_last + 1 if time == self._time else 1
             self._time = time
         self._last_values = last
-        flags = np.pad(missing, (0, len(now)))[: problem.num_flags]
+        flags = np.pad(missing, (0, len(now)))[: data_spec.num_flags]
         x = np.concatenate([scaled[0], now, flags, marks, ahead.ravel()]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
@@ -175,27 +175,27 @@ class ForecastStream(Streaming):
                 f"the forecast after observation {self.num_steps} is NaN: the model's numbers "
                 "overflow, or its parameters hold NaN."
             )
-        return problem.in_units(forecast)
+        return data_spec.in_units(forecast)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
         """Reads one observation a line; see ``RowLines``."""
-        problem, options, hint = self._problem, self._run.config.data, ""
-        names = {i: problem.channels[i] for i in self._known}
+        data_spec, options, hint = self._problem, self._run.config.data, ""
+        names = {i: data_spec.channels[i] for i in self._known}
         ahead = {f"{names[i]}+{h}": i for h in range(1, self._horizon + 1) for i in self._known}
         if names:
             first = names[self._known[0]]
             hint = (
-                f"A row of the stream also tells {listed([*names.values()])} of the "
+                f"A row of the stream also tells {itemize([*names.values()])} of the "
                 f"{self._horizon} rows after it: as {first}+1 to {first}+{self._horizon}, named by "
                 "the first line, or in a JSON object a line."
             )
         last = None if self.from_start else self._time
         reader = RowLines(
-            (*problem.channels, *ahead),
-            optional={column for column, i in ahead.items() if i in problem.static},
+            (*data_spec.channels, *ahead),
+            optional={column for column, i in ahead.items() if i in data_spec.static},
             numeric_names=options.header == "yes",
             dialect=options.dialect,
-            zoned=None if problem.freq is None else problem.time_zone is not None,
+            zoned=None if data_spec.freq is None else data_spec.time_zone is not None,
             hint=hint,
             after=None if last is None else last.to_pydatetime(warn=False),
         )
@@ -342,11 +342,11 @@ class ForecastStream(Streaming):
         return count % self._context + 1, second
 
     def _marks(self, time: pd.Timestamp | None) -> NDArray[np.float32]:
-        problem = self._problem
-        if not problem.marks:
+        data_spec = self._problem
+        if not data_spec.marks:
             return np.zeros(0, np.float32)
-        assert problem.freq is not None
-        return data.calendar_features(self._needed(time, problem.marks), problem.freq)[0][0]
+        assert data_spec.freq is not None
+        return data.calendar_features(self._needed(time, data_spec.marks), data_spec.freq)[0][0]
 
     def _circles(
         self, time: pd.Timestamp | None
@@ -388,13 +388,13 @@ class ForecastStream(Streaming):
 
 def _of_series(run: Run, name: str) -> Run:
     """The run with the data spec of a single series."""
-    members = [member.name for member in run.problem.members]
+    members = [member.name for member in run.data_spec.members]
     if bool(members) != bool(name):
         raise OptionError(
-            f"the run learned from {len(members)} series ({listed(members, 5)}): name one, or a "
+            f"the run learned from {len(members)} series ({itemize(members, 5)}): name one, or a "
             "new one."
             if members
-            else f"the run learned from one series, got {shown(name)}; leave the name out.",
+            else f"the run learned from one series, got {quote(name)}; leave the name out.",
             "series",
         )
-    return run._replace(problem=run.problem.of_series(name))
+    return run._replace(data_spec=run.data_spec.of_series(name))

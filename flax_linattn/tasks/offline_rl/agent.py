@@ -173,7 +173,7 @@ class DecisionAgent:
     The target return of an episode falls by each reward.
 
     Args:
-        problem: of the run.
+        data_spec: of the run.
         memory: how its model receives the steps before.
         num_rows: B.
         target_return: at the start of an episode.
@@ -187,16 +187,16 @@ class DecisionAgent:
 
     def __init__(
         self,
-        problem: OfflineRLSpec,
+        data_spec: OfflineRLSpec,
         memory: StreamMemory | WindowMemory,
         num_rows: int,
         target_return: float,
     ) -> None:
-        self._problem, self._target = problem, target_return
+        self._problem, self._target = data_spec, target_return
         self.memory = memory
         self.returns_to_go = np.full(num_rows, target_return, np.float64)
         self.steps = np.zeros(num_rows, np.int64)
-        self.last_actions = np.zeros((num_rows, problem.action_dim), np.float32)
+        self.last_actions = np.zeros((num_rows, data_spec.action_dim), np.float32)
 
     def act(
         self,
@@ -210,9 +210,9 @@ class DecisionAgent:
             ValueError: shapes do not fit, a number is not finite, or the model has no room for the
                 step; nothing is taken in then.
         """
-        problem, num_rows = self._problem, len(self.steps)
+        data_spec, num_rows = self._problem, len(self.steps)
         for name, values, shape in (
-            ("observations", observations, (num_rows, problem.observation_dim)),
+            ("observations", observations, (num_rows, data_spec.observation_dim)),
             ("rewards", rewards, (num_rows,)),
             ("begins", begins, (num_rows,)),
         ):
@@ -225,13 +225,13 @@ class DecisionAgent:
         x = columns(
             time,
             ~begins,
-            asked / problem.return_scale,
-            problem.scaled_observations(observations),
+            asked / data_spec.return_scale,
+            data_spec.scaled_observations(observations),
             np.where(begins[:, None], 0, self.last_actions),
         )
         actions = self.memory.decide(x, begins)
         self.steps, self.returns_to_go, self.last_actions = time + 1, asked, actions
-        return problem.actions(actions)
+        return data_spec.actions(actions)
 
 
 def make_agent(
@@ -255,7 +255,7 @@ def make_agent(
         ValueError: the model cannot stream, where it has to; or has no times for so many steps.
     """
     act = run.config.play.act if act is None else act
-    target = run.problem.target_return if target_return is None else target_return
+    target = run.data_spec.target_return if target_return is None else target_return
     choice(ACTS, act=act)
     times = most_steps(run.config)
     if times is not None and times < max_steps:
@@ -266,6 +266,6 @@ def make_agent(
             "position",
         )
     if act == "window":
-        return DecisionAgent(run.problem, WindowMemory(run, num_rows), num_rows, target)
+        return DecisionAgent(run.data_spec, WindowMemory(run, num_rows), num_rows, target)
     memory = make_recurrent(run, act, num_rows, max_steps)
-    return DecisionAgent(run.problem, memory, num_rows, target)
+    return DecisionAgent(run.data_spec, memory, num_rows, target)

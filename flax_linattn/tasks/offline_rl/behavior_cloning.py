@@ -38,11 +38,11 @@ class Clone(nnx.Module):
         return jnp.tanh(last(observations))
 
 
-def train_clone(episodes: Episodes, problem: OfflineRLSpec, num_steps: int, seed: int) -> Clone:
+def train_clone(episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int) -> Clone:
     """Imitates actions by Adam on ``num_steps`` batches of 256 steps, with the squared error."""
-    clone = Clone(problem.observation_dim, problem.action_dim, rngs=nnx.Rngs(seed))
-    seen = jnp.asarray(problem.scaled_observations(episodes.observations))
-    done = jnp.asarray(problem.scaled_actions(episodes.actions))
+    clone = Clone(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
+    seen = jnp.asarray(data_spec.scaled_observations(episodes.observations))
+    done = jnp.asarray(data_spec.scaled_actions(episodes.actions))
     key = jax.random.fold_in(jax.random.key(seed), 1)
     graphdef, params = nnx.split(clone)
     nnx.update(clone, _fitted(graphdef, params, seen, done, key, num_steps=num_steps))
@@ -73,8 +73,8 @@ def _fitted(
 class CloneAgent:
     """Plays with a clone: a ``control.Agent`` without memory."""
 
-    def __init__(self, clone: Clone, problem: OfflineRLSpec) -> None:
-        self._clone, self._problem = clone, problem
+    def __init__(self, clone: Clone, data_spec: OfflineRLSpec) -> None:
+        self._clone, self._problem = clone, data_spec
 
     def act(
         self,

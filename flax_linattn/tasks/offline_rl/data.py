@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, shown
+from flax_linattn.checks import OptionError, at_least, quote
 from flax_linattn.data.batching import ALL_ROWS
 from flax_linattn.data.episodes import Episodes, family_of, load_episodes, split_episodes
 from flax_linattn.data.episodes.episodes import LARGEST
@@ -112,7 +112,7 @@ class OfflineRLSpec(DataSpec):
         ):
             if not all(abs(value) <= LARGEST for value in values):
                 raise OptionError(
-                    f"{name} must be finite, in float32 too, got {shown(values)}.", name
+                    f"{name} must be finite, in float32 too, got {quote(values)}.", name
                 )
         if len(self.observation_scale) != self.observation_dim:
             raise OptionError("an observation has a mean and a scale each.", "observation_scale")
@@ -255,17 +255,17 @@ class Steps(NamedTuple):
     starts: NDArray[np.int64]
 
 
-def steps_of(episodes: Episodes, problem: OfflineRLSpec) -> Steps:
+def steps_of(episodes: Episodes, data_spec: OfflineRLSpec) -> Steps:
     """Scales episodes."""
-    actions = problem.scaled_actions(episodes.actions)
+    actions = data_spec.scaled_actions(episodes.actions)
     first = np.repeat(episodes.starts[:-1], episodes.lengths)
     time = np.arange(episodes.num_steps) - first
     before = np.roll(actions, 1, axis=0) * (time > 0)[:, None]
     x = columns(
         time,
         time > 0,
-        episodes.returns_to_go() / problem.return_scale,
-        problem.scaled_observations(episodes.observations),
+        episodes.returns_to_go() / data_spec.return_scale,
+        data_spec.scaled_observations(episodes.observations),
         before,
     )
     return Steps(x, actions, episodes.starts)
@@ -307,13 +307,13 @@ class WindowBatches:
     def __init__(
         self,
         episodes: Episodes,
-        problem: OfflineRLSpec,
+        data_spec: OfflineRLSpec,
         config: OfflineRLConfig,
         *,
         seed: int | None,
     ) -> None:
         self.episodes = episodes
-        self._steps = steps_of(episodes, problem)
+        self._steps = steps_of(episodes, data_spec)
         self._context, self._size = config.fit.context, config.fit.batch_size
         self._clock, self._seed = config.model.clock, seed
         self._weights = None

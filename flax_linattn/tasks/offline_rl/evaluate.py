@@ -57,17 +57,17 @@ MAX_COMPARED_STEPS = 1000
 """Steps over which the stream is compared with the parallel model."""
 
 
-def environments_of(problem: OfflineRLSpec, config: OfflineRLConfig) -> VectorEnv | None:
+def environments_of(data_spec: OfflineRLSpec, config: OfflineRLConfig) -> VectorEnv | None:
     """Environments to play in; None, with a note, where there are none.
 
     Raises:
         OptionError: the environment that the options name does not fit.
     """
-    if problem.env_id is None or not config.play.play_episodes:
+    if data_spec.env_id is None or not config.play.play_episodes:
         return None
     try:
         num_envs = min(config.play.play_episodes, MAX_ENVIRONMENTS)
-        return _fitting(problem.env_id, num_envs, problem, problem.dataset, config)
+        return _fitting(data_spec.env_id, num_envs, data_spec, data_spec.dataset, config)
     except ValueError as error:
         if config.data.env:  # it is asked for
             raise
@@ -137,35 +137,35 @@ def seeds_of(config: OfflineRLConfig) -> list[int]:
     return list(range(first, first + config.play.play_episodes))
 
 
-def played_return(config: OfflineRLConfig, problem: OfflineRLSpec, model: Any, task: Any) -> float:
+def played_return(config: OfflineRLConfig, data_spec: OfflineRLSpec, model: Any, task: Any) -> float:
     """The mean return of the episodes of the test, which selects."""
-    environments = environments_of(problem, config)
+    environments = environments_of(data_spec, config)
     if environments is None:
         raise OptionError("there is no environment whose return could select.", "select_on", "env")
     with closing(environments):
-        return float(play_run(Run(task, config, problem, model), environments).returns.mean())
+        return float(play_run(Run(task, config, data_spec, model), environments).returns.mean())
 
 
 def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episodes | None]:
     """The error of actions in held-out episodes, and the episodes that were played, if any."""
-    config, problem = run.config, run.problem
+    config, data_spec = run.config, run.data_spec
     values: dict[str, Any] = {
-        "dataset": problem.dataset,
+        "dataset": data_spec.dataset,
         "mechanism": mechanism_name(config.layers),
-        "num_train": problem.num_train_steps,
+        "num_train": data_spec.num_train_steps,
         "num_test_steps": batches.episodes.num_steps,
         "test_mse": action_error(run.model, batches),
     }
-    environments = environments_of(problem, config)
+    environments = environments_of(data_spec, config)
     if environments is None:
         return values, None
     with closing(environments):
         played = play_run(run, environments)
     asked = {
-        "env": problem.env_id,
+        "env": data_spec.env_id,
         "act": config.play.act,
         "selected_on": config.fit.select_on,
-        "target_return": problem.target_return,
+        "target_return": data_spec.target_return,
     }
     return values | asked | returns_as("test", played), played
 
@@ -219,43 +219,43 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     train = at_hand(partial(own_episodes, run, "train"))
     if train is None:
         return {}
-    problem, config = run.problem, run.config
+    data_spec, config = run.data_spec, run.config
     parts = (train, batches.episodes)
-    inputs, test_inputs = (problem.scaled_observations(part.observations) for part in parts)
-    targets, test_targets = (problem.scaled_actions(part.actions) for part in parts)
+    inputs, test_inputs = (data_spec.scaled_observations(part.observations) for part in parts)
+    targets, test_targets = (data_spec.scaled_actions(part.actions) for part in parts)
     x, y = (
         np.concatenate([part.astype(np.float64), np.ones((len(part), 1))], axis=1)
         for part in (inputs, test_inputs)
     )
     ridge = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ targets)  # a penalty of one row
     values = {
-        "data_return": problem.mean_return,
-        "best_data_return": problem.best_return,
+        "data_return": data_spec.mean_return,
+        "best_data_return": data_spec.best_return,
         "mean_mse": float(np.mean((test_targets - targets.mean(axis=0)) ** 2)),
         "ridge_mse": float(np.mean((y @ ridge - test_targets) ** 2)),
     }
     if not config.play.clone_steps:
         return values
     with ExitStack() as stack:
-        environments = environments_of(problem, config)
+        environments = environments_of(data_spec, config)
         if environments is not None:
             stack.enter_context(closing(environments))
-        for name, clone in train_clones(train, problem, config).items():
+        for name, clone in train_clones(train, data_spec, config).items():
             actions = np.asarray(imitate(clone, test_inputs))
             values[f"{name}_mse"] = float(np.mean((actions - test_targets) ** 2))
             if environments is not None:
-                played = control.play(CloneAgent(clone, problem), environments, seeds_of(config))
+                played = control.play(CloneAgent(clone, data_spec), environments, seeds_of(config))
                 values |= returns_as(name, played)
     return values
 
 
 def train_clones(
-    train: Episodes, problem: OfflineRLSpec, config: OfflineRLConfig
+    train: Episodes, data_spec: OfflineRLSpec, config: OfflineRLConfig
 ) -> dict[str, Clone]:
     """Clones of all episodes, and of the best of them, by their names among the baselines."""
     kinds = {"clone": train, "best_clone": train.top(BEST_FRACTION)}
     steps, seed = config.play.clone_steps, config.seed
-    return {name: train_clone(part, problem, steps, seed) for name, part in kinds.items()}
+    return {name: train_clone(part, data_spec, steps, seed) for name, part in kinds.items()}
 
 
 def own_episodes(run: Run, name: Literal["train", "test"]) -> Episodes:
@@ -269,7 +269,7 @@ def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
     longest = episodes.take([int(np.argmax(episodes.lengths))])
     times = run.model.num_positions
     most = MAX_COMPARED_STEPS if times is None else min(MAX_COMPARED_STEPS, times)
-    return stream_difference(run.model, steps_of(longest, run.problem).x[None, :most])
+    return stream_difference(run.model, steps_of(longest, run.data_spec).x[None, :most])
 
 
 def predict(run: Run, file: Path | None) -> pd.DataFrame:
@@ -284,27 +284,27 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     """
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, WindowBatches)
-    episodes, problem, context = batches.episodes, run.problem, run.config.fit.context
-    scaled = steps_of(episodes, problem).x
-    action_dim = problem.action_dim
+    episodes, data_spec, context = batches.episodes, run.data_spec, run.config.fit.context
+    scaled = steps_of(episodes, data_spec).x
+    action_dim = data_spec.action_dim
     windows = np.zeros((episodes.num_episodes, context, scaled.shape[1]), np.float32)
     lengths = np.minimum(episodes.lengths, context)
     asked = np.zeros(episodes.num_episodes)
     for row, (start, stop) in enumerate(itertools.pairwise(episodes.starts)):
         rewards = episodes.rewards[start : stop - 1].astype(np.float64)
-        left = problem.target_return - np.concatenate([[0.0], np.add.accumulate(rewards)])
+        left = data_spec.target_return - np.concatenate([[0.0], np.add.accumulate(rewards)])
         x = scaled[stop - lengths[row] : stop]
         windows[row, : len(x)] = columns(
             x[:, 0],
             x[:, 1],
-            left[-len(x) :] / problem.return_scale,
+            left[-len(x) :] / data_spec.return_scale,
             x[:, 3:-action_dim],
             x[:, -action_dim:],
         )
         asked[row] = left[-1]
     mask = np.arange(context) < lengths[:, None]
     told = np.asarray(actions_of(run.model, begin_context(windows, run.config.model.clock), mask))
-    actions = problem.actions(told[np.arange(len(told)), lengths - 1])
+    actions = data_spec.actions(told[np.arange(len(told)), lengths - 1])
     if np.isnan(actions).any():
         raise ValueError("the model's actions are NaN: its numbers overflow.")
     names = ["episode", "step", "return_to_go"]

@@ -12,7 +12,7 @@ from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
 
 
-def draw_episodes(problem: OfflineRLSpec, played: Episodes, path: Path) -> None:
+def draw_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> None:
     """Draws the return of each played episode as it grows, and those of the data, as PNG."""
     figure = new_figure(6.4, 3.6)
     axes = figure.subplots()
@@ -21,13 +21,13 @@ def draw_episodes(problem: OfflineRLSpec, played: Episodes, path: Path) -> None:
         label = "played" if not number else None
         axes.plot(np.arange(1, len(grown) + 1), grown, "tab:blue", linewidth=0.9, label=label)
     lines = (
-        ("asked for", problem.target_return, ":"),
-        ("best of the data", problem.best_return, "--"),
-        ("mean of the data", problem.mean_return, "-"),
+        ("asked for", data_spec.target_return, ":"),
+        ("best of the data", data_spec.best_return, "--"),
+        ("mean of the data", data_spec.mean_return, "-"),
     )
     for label, value, style in lines:
         axes.axhline(value, color="0.4", linewidth=0.9, linestyle=style, label=label)
-    axes.set(xlabel="step", ylabel="sum of rewards", title=problem.env_id)
+    axes.set(xlabel="step", ylabel="sum of rewards", title=data_spec.env_id)
     axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path)
 

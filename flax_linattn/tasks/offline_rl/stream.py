@@ -73,22 +73,22 @@ class OfflineRLStream(Streaming):
             raise OptionError(
                 "the run cannot stream: its mechanism has no recurrent form.", "mechanism"
             )
-        problem = run.problem
+        data_spec = run.data_spec
         act = options.act or ("stream" if run.config.play.act == "stream" else "restart")
         asked = options.target_return
-        target = problem.target_return if asked is None else asked
-        length = problem.max_steps if options.max_length is None else options.max_length
+        target = data_spec.target_return if asked is None else asked
+        length = data_spec.max_steps if options.max_length is None else options.max_length
         memory = make_recurrent(run, act, 1, length)
         super().__init__(
             run,
             memory.stream,
-            ["step", "return_to_go", *(f"action{n}" for n in range(1, problem.action_dim + 1))],
+            ["step", "return_to_go", *(f"action{n}" for n in range(1, data_spec.action_dim + 1))],
             act=act,
             target_return=target,
             **({"max_length": length} if act == "stream" else {}),
         )
         self._memory, self._target = memory, target
-        self.agent = DecisionAgent(problem, memory, 1, target)
+        self.agent = DecisionAgent(data_spec, memory, 1, target)
         self.remembered = (
             *("agent.steps", "agent.returns_to_go", "agent.last_actions"),
             *(f"agent.memory.{name}" for name in memory.remembered),
@@ -97,7 +97,7 @@ class OfflineRLStream(Streaming):
 
     def parse(self, lines: Iterable[str]) -> Iterator[Seen | None]:
         """Reads a step a line; see ``parse_steps``."""
-        return parse_steps(lines, self._run.problem.observation_dim)
+        return parse_steps(lines, self._run.data_spec.observation_dim)
 
     def cells(self, observation: Seen | None) -> Sequence[Any] | None:
         """Step of the episode, the return that is still asked for, and the action."""
@@ -181,7 +181,7 @@ class OfflineRLStream(Streaming):
     def _restart(self) -> None:
         self._stream.reset()
         self._memory.ages = np.zeros_like(self._memory.ages)
-        self.agent = DecisionAgent(self._run.problem, self._memory, 1, self._target)
+        self.agent = DecisionAgent(self._run.data_spec, self._memory, 1, self._target)
         self._drawn.clear()
 
 

@@ -99,11 +99,11 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return DataSummary(text, data.notes)
 
     def batches(
-        self, data: Episodes, config: OfflineRLConfig, problem: OfflineRLSpec, spans: int
+        self, data: Episodes, config: OfflineRLConfig, data_spec: OfflineRLSpec, spans: int
     ) -> training.Splits:
         """Windows of steps."""
         parts = split_data(data, config.data)
-        windows = partial(WindowBatches, problem=problem, config=config)
+        windows = partial(WindowBatches, data_spec=data_spec, config=config)
         return training.Splits(
             windows(parts.train, seed=config.seed),
             windows(parts.validation, seed=None),
@@ -113,13 +113,13 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     def model(
         self,
         config: OfflineRLConfig,
-        problem: OfflineRLSpec,
+        data_spec: OfflineRLSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.DecisionTransformer:
         """A ``models.DecisionTransformer``."""
         return models.DecisionTransformer(
-            problem.observation_dim,
-            problem.action_dim,
+            data_spec.observation_dim,
+            data_spec.action_dim,
             position=config.model.position,
             max_length=config.model.max_length,
             layers=config.layers.map_mechanisms(placement.mechanism),
@@ -127,7 +127,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         )
 
     def objective(
-        self, config: OfflineRLConfig, problem: OfflineRLSpec, steps_per_epoch: int
+        self, config: OfflineRLConfig, data_spec: OfflineRLSpec, steps_per_epoch: int
     ) -> training.Objective:
         """The error of actions, AdamW; selected by it, or by returns."""
         optimizer = config.fit.make_optimizer(steps_per_epoch)
@@ -135,7 +135,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
             return training.Objective(decision_loss, optimizer)
 
         def validate(model: Any, step: int) -> dict[str, float]:
-            return {"return": evaluate.played_return(config, problem, model, self)}
+            return {"return": evaluate.played_return(config, data_spec, model, self)}
 
         return training.Objective(decision_loss, optimizer, "return", "max", validate)
 
@@ -147,7 +147,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
             options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
             test = load_data(options)
         sizes = (test.observation_dim, test.action_dim)
-        expected = (run.problem.observation_dim, run.problem.action_dim)
+        expected = (run.data_spec.observation_dim, run.data_spec.action_dim)
         if sizes != expected:
             raise OptionError(
                 f"{file}: expected observations and actions of {expected} numbers, got {sizes}.",
@@ -160,7 +160,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
                 "shorter ones.",
                 "test_file",
             )
-        return WindowBatches(test, run.problem, run.config, seed=None)
+        return WindowBatches(test, run.data_spec, run.config, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Errors of actions, and episodes that are played."""
@@ -172,7 +172,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return Report(
             values,
             tables=("episodes",),
-            figures={"episodes.png": partial(draw_episodes, run.problem, played)},
+            figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
             yardsticks=evaluate.OF_RETURNS,
         )
 

@@ -82,7 +82,7 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     modulo half the base; where the context reaches as far, a table of what follows a symbol at one
     distance does as well as attention that learns no more than that.
     """
-    data, num_tokens = run.config.data, run.problem.num_tokens
+    data, num_tokens = run.config.data, run.data_spec.num_tokens
     if data.recalls or num_tokens**2 > MAX_TABLE_SIZE:
         return {}
     train = make_batches(drawn_of(data), run.config).train
@@ -178,7 +178,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
         probabilities = np.where(total > 0, weights, 1 / scores.shape[1])
     else:
         probabilities = np.asarray(jax.nn.softmax(jnp.asarray(scores)))
-    symbols = [f"p({symbol})" for symbol in range(run.problem.num_tokens)]
+    symbols = [f"p({symbol})" for symbol in range(run.data_spec.num_tokens)]
     numbers = np.arange(len(sequences))
     names = ("sequence", "prediction", *symbols)
     return make_table(names, (numbers, scores.argmax(axis=1), *probabilities.T))
@@ -199,7 +199,7 @@ def _tested(run: Run) -> list[NDArray[np.int32]]:
 
 def _read(run: Run, file: Path) -> list[NDArray[np.int32]]:
     with open_lines(file) as rows:
-        symbols = rows.parse(partial(parse_symbols, num_tokens=run.problem.num_tokens))
+        symbols = rows.parse(partial(parse_symbols, num_tokens=run.data_spec.num_tokens))
         groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
         sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
     if not sequences:

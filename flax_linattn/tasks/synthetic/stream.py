@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flax_linattn import inference
-from flax_linattn.checks import at_least, shown
+from flax_linattn.checks import at_least, quote
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
 from flax_linattn.tasks.synthetic.options import SyntheticData
@@ -50,7 +50,7 @@ class SyntheticStream(Streaming):
         if not run.model.streams:
             raise ValueError("the run cannot stream: its mechanism has no causal form.")
         self._first = 1 if data.recalls else data.context
-        self._questions = Questions(data, run.problem.num_tokens) if data.recalls else None
+        self._questions = Questions(data, run.data_spec.num_tokens) if data.recalls else None
         self.remembered = ("_guess", "_right", "_guesses")
         if self._questions is not None:
             self.remembered += ("_questions.step", "_questions.kept")
@@ -67,7 +67,7 @@ class SyntheticStream(Streaming):
 
     def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
         """Reads a symbol a line; None where a new sequence begins."""
-        return parse_symbols(lines, self._run.problem.num_tokens)
+        return parse_symbols(lines, self._run.data_spec.num_tokens)
 
     def cells(self, observation: int | None) -> Sequence[Any] | None:
         """Step within the sequence, next symbol, and how many of how many guesses were right."""
@@ -108,7 +108,7 @@ class SyntheticStream(Streaming):
         return (
             record["_right"] <= record["_guesses"]
             and record.get("_questions.step", step) == step
-            and bool((symbols <= self._run.problem.num_tokens).all())
+            and bool((symbols <= self._run.data_spec.num_tokens).all())
         )
 
     def ages(self, record: Record) -> Sequence[int]:
@@ -138,7 +138,7 @@ def parse_symbols(lines: Iterable[str], num_tokens: int) -> Iterator[int | None]
             continue
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= largest):
             raise ValueError(
-                f"expected a symbol, a whole number from 0 to {largest}, got {shown(text)}."
+                f"expected a symbol, a whole number from 0 to {largest}, got {quote(text)}."
             )
         yield int(text)
 

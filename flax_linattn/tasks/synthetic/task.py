@@ -70,7 +70,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         return DataSummary(f"{what}; {guesses}")
 
     def batches(
-        self, data: Drawn, config: SyntheticConfig, problem: SyntheticSpec, spans: int
+        self, data: Drawn, config: SyntheticConfig, data_spec: SyntheticSpec, spans: int
     ) -> training.Splits:
         """Drawn by the run's seed."""
         return make_batches(data, config)
@@ -78,7 +78,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
     def model(
         self,
         config: SyntheticConfig,
-        problem: SyntheticSpec,
+        data_spec: SyntheticSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
         """A ``models.WindowModel`` or ``models.LanguageModel``."""
@@ -86,7 +86,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         rngs = nnx.Rngs(config.seed)
         if config.data.recalls:
             return models.LanguageModel(
-                problem.num_tokens,
+                data_spec.num_tokens,
                 tied=False,
                 position=config.model.position,
                 layers=layers,
@@ -94,7 +94,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
                 rngs=rngs,
             )
         return models.WindowModel(
-            problem.num_tokens,
+            data_spec.num_tokens,
             context,
             readout=config.model.readout,
             projections=config.model.projections,
@@ -107,7 +107,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         )
 
     def objective(
-        self, config: SyntheticConfig, problem: SyntheticSpec, steps_per_epoch: int
+        self, config: SyntheticConfig, data_spec: SyntheticSpec, steps_per_epoch: int
     ) -> training.Objective:
         """The squared difference, SGD; selected by accuracy."""
         # The numbers are in the state, so that runs trained at once may differ in them.
@@ -124,7 +124,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
                 "test_file",
             )
         splits = make_batches(drawn_of(run.config.data), run.config)
-        if checksum_of(splits) != run.problem.checksum:
+        if checksum_of(splits) != run.data_spec.checksum:
             raise ValueError(
                 "the data of the run have changed since: this version of NumPy or of the library "
                 "draws others."
@@ -147,7 +147,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         counts = np.sum([matches(batches.batch(i)) for i in range(len(batches))], axis=0)
         return {
             "num_test": int(counts[1]),
-            "chance_accuracy": run.problem.chance,
+            "chance_accuracy": run.data_spec.chance,
             "longest_match_accuracy": float(counts[0] / counts[1]),
             **one_lag(run, batches),
         }

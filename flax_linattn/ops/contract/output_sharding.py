@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from flax_linattn.ops.contract.meshes import axes_of
+from flax_linattn.ops.contract.meshes import partition_axes
 from flax_linattn.ops.contract.state import packed, unpacked
 from flax_linattn.typing import Array, State
 
@@ -21,7 +21,7 @@ def of_outputs(q: Array, k: Array, v: Array) -> Any:
 
     With a learned query [H, K] as the keys, one of which stands at each position.
     """
-    return (*axes_of(k if q.ndim == 2 else q)[:-1], axes_of(v)[-1])
+    return (*partition_axes(k if q.ndim == 2 else q)[:-1], partition_axes(v)[-1])
 
 
 def of_given_outputs(q: Array, k: Array, v: Array, *, at_once: bool) -> Any:
@@ -33,9 +33,9 @@ def of_given_outputs(q: Array, k: Array, v: Array, *, at_once: bool) -> Any:
         v: values, likewise.
         at_once: whether one output stands for all S tokens.
     """
-    *lead, heads, _ = axes_of(k)
+    *lead, heads, _ = partition_axes(k)
     lead = lead[:1] if at_once else lead
-    return (*lead, axes_of(q)[-3], heads, axes_of(v)[-1])
+    return (*lead, partition_axes(q)[-3], heads, partition_axes(v)[-1])
 
 
 def of_state(
@@ -51,7 +51,7 @@ def of_state(
         new_state: makes a state for a number of heads; only its shapes are asked for.
     """
     state, segment_id = unpacked(state)
-    rows, _, heads, _ = axes_of(k)
+    rows, _, heads, _ = partition_axes(k)
     of_id: Any = (rows,)
     if before is None:
         axes = [
@@ -61,8 +61,8 @@ def of_state(
         of_tokens = jax.tree.unflatten(jax.tree.structure(state), axes)
     else:
         before, id_before = unpacked(before)
-        of_tokens = jax.tree.map(axes_of, before)
-        of_id = of_id if id_before is None else axes_of(id_before)
+        of_tokens = jax.tree.map(partition_axes, before)
+        of_id = of_id if id_before is None else partition_axes(id_before)
     return packed(of_tokens, None if segment_id is None else of_id)
 
 
@@ -90,6 +90,6 @@ def of_merged(state_a: State, state_b: State) -> Any:
     """Of two states merged: as the first, and where that is whole as the second."""
 
     def either(a: Array, b: Array) -> Any:
-        return tuple(x or y for x, y in zip(axes_of(a), axes_of(b), strict=True))
+        return tuple(x or y for x, y in zip(partition_axes(a), partition_axes(b), strict=True))
 
     return jax.tree.map(either, state_a, state_b)

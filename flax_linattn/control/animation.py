@@ -71,7 +71,7 @@ def draw(
                 return play(make_agent(environments), environments, [seed], on_step=on_step)
 
 
-def check_drawing(env_id: str, **options: Any) -> None:
+def check_rendering(env_id: str, **options: Any) -> None:
     """Draws one picture, to find out what is missing before hours of play.
 
     Args:
@@ -82,7 +82,7 @@ def check_drawing(env_id: str, **options: Any) -> None:
         ValueError: imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
-        >>> check_drawing("Pendulum-v1")  # doctest: +SKIP
+        >>> check_rendering("Pendulum-v1")  # doctest: +SKIP
     """
     import_extra("imageio.v2", MISSING)
     with closing(make_environments(env_id, 1, render=True, **options)) as environments:

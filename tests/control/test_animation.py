@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from flax_linattn.control import check_drawing, draw, make_environments
+from flax_linattn.control import check_rendering, make_environments, animation
 from tests.control import toys
 
 
@@ -73,9 +73,9 @@ def test_a_machine_that_cannot_draw_says_what_to_set(tmp_path):
 def test_one_picture_tells_whether_it_can_be_drawn(kind, message):
     pytest.importorskip("imageio")
     with toys.registered("Kind-v0", kind), pytest.raises(ValueError, match=message):
-        check_drawing("Kind-v0")
+        check_rendering("Kind-v0")
     with toys.registered("Drawn-v0", Drawn):
-        check_drawing("Drawn-v0")
+        check_rendering("Drawn-v0")
 
 
 def test_without_imageio(tmp_path, monkeypatch):
@@ -83,7 +83,7 @@ def test_without_imageio(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r'takes imageio: pip install "flax-linattn\[rl\]"'):
         draw(agent, "Pendulum-v1", tmp_path / "toy.gif")
     with pytest.raises(ValueError, match="takes imageio"):
-        check_drawing("Pendulum-v1")
+        check_rendering("Pendulum-v1")
 
 
 def test_runners_are_looked_at_by_the_camera_that_goes_with_them():

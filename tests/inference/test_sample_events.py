@@ -72,7 +72,7 @@ def drawn_of_chain(waited=None):
     x = jnp.stack([jnp.zeros(ROWS), jnp.asarray(marks, jnp.float32)], axis=-1)
     if waited is not None:
         waited = jnp.asarray(np.array(waited, np.float32)[marks])
-    out = inference.draw_events(model, x, x, model.init_state(ROWS), EVENTS, key=KEY, waited=waited)
+    out = inference.sample_events(model, x, x, model.init_state(ROWS), EVENTS, key=KEY, waited=waited)
     before = np.concatenate([marks[:, None], out.marks[:, :-1]], axis=1)
     return before, jax.tree.map(np.asarray, out)
 
@@ -108,13 +108,13 @@ def test_a_row_and_an_event_are_drawn_alike_however_many_there_are():
     _, out = drawn_of_chain()
     model = chain()
     x = jnp.stack([jnp.zeros(6), jnp.arange(6.0) % 3], axis=-1)
-    few = inference.draw_events(model, x, x, model.init_state(6), EVENTS - 1, key=KEY)
+    few = inference.sample_events(model, x, x, model.init_state(6), EVENTS - 1, key=KEY)
     assert_same_bits(np.asarray(few.log_gaps), out.log_gaps[:6, :-1])
     assert_same_bits(np.asarray(few.marks), out.marks[:6, :-1])
     keys = jax.random.split(KEY, 6)
-    rows = inference.draw_events(model, x, x, model.init_state(6), EVENTS - 1, key=keys)
+    rows = inference.sample_events(model, x, x, model.init_state(6), EVENTS - 1, key=keys)
     one = slice(4, 5)
-    alone = inference.draw_events(
+    alone = inference.sample_events(
         model, x[one], x[one], model.init_state(1), EVENTS - 1, key=keys[one]
     )
     assert_same_bits((alone.log_gaps, alone.marks), (rows.log_gaps[one], rows.marks[one]))
@@ -174,7 +174,7 @@ def begun(model, rows=4):
 
 
 def draw(model, last, number=4, key=KEY, **options):
-    return inference.draw_events(model, *last, number, key=key, **options)
+    return inference.sample_events(model, *last, number, key=key, **options)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_it_runs_within_other_programs():
     loaded = jax.export.deserialize(jax.export.export(run)(*last).serialize())
     found = loaded.call(*last)
     assert_close(found, want, "float32")
-    assert isinstance(found, inference.DrawnEvents)
+    assert isinstance(found, inference.SampledEvents)
 
 
 def test_one_program_for_new_weights_and_keys():
