@@ -12,7 +12,7 @@ from flax_linattn.inference.model import StreamingModel, begin_state, check_mode
 from flax_linattn.inference.state import check_rows
 from flax_linattn.inference.state_diff import foreign
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import longest
+from flax_linattn.ops.contract.masks import static_max_length
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -152,7 +152,7 @@ def piece_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tup
 
 def check_capacity(x: Array, mask: Array | None, max_length: int | None) -> None:
     """Refuses more observations of a row than a state has room for, as far as they are known."""
-    most = longest(x.shape[1], mask)
+    most = static_max_length(x.shape[1], mask)
     if max_length is not None and most > max_length:
         raise ValueError(f"max_length={max_length} has no room for {most} observations.")
 

@@ -162,7 +162,12 @@ class ConvEmbedding(nnx.Module):
         return (y, windows) if return_state else y
 
     def _map(
-        self, x: Int[Array, "B T"], *, mask: Mask | None, segments: Segments | None, state: State | None
+        self,
+        x: Int[Array, "B T"],
+        *,
+        mask: Mask | None,
+        segments: Segments | None,
+        state: State | None,
     ) -> tuple[Features, State | None]:
         """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
         codes = self._codes(x)
@@ -172,7 +177,9 @@ class ConvEmbedding(nnx.Module):
             return self._whole(codes, mask), None
         real = jnp.ones(x.shape, bool) if mask is None else mask
         windows = self.init_state(x.shape[0]) if state is None else state
-        taps, first = recent_tokens(zero_padding(codes, mask)[..., None], windows[0], real, segments)
+        taps, first = recent_tokens(
+            zero_padding(codes, mask)[..., None], windows[0], real, segments
+        )
         h = self._activated(0, self._looked_up(taps[..., 0]), mask)
         kept = [first]
         for i, kernel in enumerate(self.kernels):

@@ -67,7 +67,9 @@ def automatic(kept: int | Callable[[Any], int]) -> Callable[[Callable[P, R]], Ca
                 return y, _axes_as_before(results[1], others)
 
             results: R
-            results, changes = meshes.run_on_automatic_axes(run, (params, others, inputs, kwargs), split)
+            results, changes = meshes.run_on_automatic_axes(
+                run, (params, others, inputs, kwargs), split
+            )
             if changes:
                 nnx.update(module, nnx.from_flat_state(changes.items()))
             return results

@@ -13,7 +13,7 @@ from flax_linattn.annotations import type_hints
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms import REGISTRY
 
-LONGEST = 1000
+MAX_HYPERPARAMETER_CHARACTERS = 1000
 """Characters of hyperparameters: Python's parser needs a stack for what is nested."""
 
 
@@ -49,7 +49,7 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
     name, _, text = name.partition(":")
     if text:
         hyperparameters = _parse(name, text) | hyperparameters
-    mechanism = REGISTRY[_known(name)]
+    mechanism = REGISTRY[_check_registered(name)]
     fields = [field.name for field in dataclasses.fields(mechanism)]
     unknown = sorted(set(hyperparameters) - set(fields))
     if unknown:
@@ -106,20 +106,22 @@ def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
         )
     own = mechanism_class().name
     if own != name:
-        raise ValueError(f"the class {_where(given)} has the name {own!r}, expected {name!r}.")
-    taken = REGISTRY.get(name, mechanism_class)
-    if _where(taken) != _where(mechanism_class):
         raise ValueError(
-            f"there is a mechanism {name!r} already, {_where(taken)}; choose another name."
+            f"the class {_qualified_name(given)} has the name {own!r}, expected {name!r}."
+        )
+    registered = REGISTRY.get(name, mechanism_class)
+    if _qualified_name(registered) != _qualified_name(mechanism_class):
+        raise ValueError(
+            f"there is a mechanism {name!r} already, {_qualified_name(registered)}; choose another name."
         )
     REGISTRY[name] = mechanism_class
 
 
-def _where(kind: type) -> str:
+def _qualified_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _known(name: str) -> str:
+def _check_registered(name: str) -> str:
     """``name``, if it is registered; an error suggests the closest name."""
     if name in REGISTRY:
         return name
@@ -153,8 +155,10 @@ def _parse(name: str, text: str) -> dict[str, Any]:
         f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
         "each once, got"
     )
-    if len(text) > LONGEST:
-        raise ValueError(f"{expected} {len(text)} characters, more than {LONGEST}.")
+    if len(text) > MAX_HYPERPARAMETER_CHARACTERS:
+        raise ValueError(
+            f"{expected} {len(text)} characters, more than {MAX_HYPERPARAMETER_CHARACTERS}."
+        )
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:

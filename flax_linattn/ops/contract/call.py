@@ -16,7 +16,7 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("q", "k", "v", "mask", "query_mask", "runs", "state", "parameters", "per_token"),
+    data_fields=("q", "k", "v", "mask", "query_mask", "segments", "state", "parameters", "per_token"),
     meta_fields=("is_causal", "form", "return_state"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Call:
     v: Values
     mask: Mask | None
     query_mask: Array | None
-    runs: masks.Segments | None
+    segments: masks.Segments | None
     state: State | None
     parameters: Parameters
     per_token: Parameters
@@ -51,7 +51,7 @@ class Call:
     @property
     def starts(self) -> Array | None:
         """Bool [B, S], True = a packed segment begins here; None = nothing is packed."""
-        return None if self.runs is None else self.runs.starts
+        return None if self.segments is None else self.segments.starts
 
 
 class StepCall(NamedTuple):
@@ -71,19 +71,19 @@ def num_queries(can: Capabilities, q: Array, k: Array) -> int:
     return k.shape[1] if can.learned_query else q.shape[1]
 
 
-def num_given(can: Capabilities, q: Array) -> int | None:
+def num_given_queries(can: Capabilities, q: Array) -> int | None:
     """L, of queries given where one is learned otherwise; None = they are not."""
     return q.shape[-3] if can.given_queries and q.ndim > 2 else None
 
 
-def reads_at_once(can: Capabilities, q: Array, is_causal: bool) -> bool:
+def pools_sequence(can: Capabilities, q: Array, is_causal: bool) -> bool:
     """Whether queries are given and have one output each, not one after every token."""
-    return num_given(can, q) is not None and not is_causal
+    return num_given_queries(can, q) is not None and not is_causal
 
 
-def of_each_row(can: Capabilities, q: Array, k: Array) -> Array:
+def broadcast_queries(can: Capabilities, q: Array, k: Array) -> Array:
     """Given queries [L, H, K] as [B, L, H, K], of every row; any others as they are."""
-    shared = num_given(can, q) is not None and q.ndim == 3
+    shared = num_given_queries(can, q) is not None and q.ndim == 3
     return jnp.broadcast_to(q, (k.shape[0], *q.shape)) if shared else q
 
 

@@ -65,8 +65,8 @@ def check_arrays(
             f"q {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
             f"got {q.shape} and {k.shape}."
         )
-    of_rows = q.ndim == 4 if can.given_queries else q.ndim > 2
-    if of_rows and q.shape[0] != k.shape[0]:
+    has_batch = q.ndim == 4 if can.given_queries else q.ndim > 2
+    if has_batch and q.shape[0] != k.shape[0]:
         hint = "; queries [L, H, K] serve every row" if can.given_queries else ""
         raise ValueError(
             f"q and k must have one batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
@@ -106,13 +106,13 @@ def check_options(
     is_causal: bool,
     is_packed: bool,
     form: str,
-    instead_of_causal: str,
+    causal_alternative: str,
 ) -> None:
     """Refuses a form, a direction, lengths or packing that the mechanism does not offer."""
     if form != "auto" and form not in can.forms:
         raise ValueError(f"{name!r} has no form {form!r}; it has: auto, {', '.join(can.forms)}.")
     if is_causal and not can.causal:
-        raise ValueError(f"{name!r} has no causal form; {instead_of_causal}.")
+        raise ValueError(f"{name!r} has no causal form; {causal_alternative}.")
     if not is_causal and not can.noncausal:
         raise ValueError(f"{name!r} is causal only; use is_causal=True.")
     if queries != length:
@@ -156,7 +156,7 @@ def check_state_like(name: str, state: State, expected: State) -> None:
     if structure != jax.tree.structure(state):
         want, got = type(expected).__name__, type(state).__name__
         if want == got:  # of another structure within
-            want, got = (f"{want} of {_layout(tree)}" for tree in (expected, state))
+            want, got = (f"{want} of {_describe_leaves(tree)}" for tree in (expected, state))
         raise ValueError(
             f"the state does not belong to {name!r}: expected {want}, got {got}; {hint}."
         )
@@ -165,7 +165,7 @@ def check_state_like(name: str, state: State, expected: State) -> None:
         leaf = jax.tree_util.keystr(path)
         if not _is_array(got):
             raise TypeError(
-                f"the state's {leaf} should be an array {_kind(want)}, got {_kind(got)}; {hint}."
+                f"the state's {leaf} should be an array {_describe(want)}, got {_describe(got)}; {hint}."
             )
         if got.shape != want.shape:
             raise ValueError(
@@ -179,13 +179,13 @@ def check_state_like(name: str, state: State, expected: State) -> None:
             )
 
 
-def check_carried(segment_id: Array | None, batch: int) -> None:
+def check_carried_segment(segment_id: Array | None, batch: int) -> None:
     """Refuses the segments of a ``PackedState`` that are not int [B]; None = not packed."""
     if segment_id is None:
         return
     if not _is_array(segment_id) or not jnp.issubdtype(segment_id.dtype, jnp.integer):
         raise TypeError(
-            f"a PackedState's segment_id must be an integer array [B], got {_kind(segment_id)}."
+            f"a PackedState's segment_id must be an integer array [B], got {_describe(segment_id)}."
         )
     if segment_id.shape != (batch,):
         raise ValueError(
@@ -198,13 +198,13 @@ def _is_array(leaf: object) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def _kind(leaf: Any) -> str:
+def _describe(leaf: Any) -> str:
     """Dtype and shape of an array, the type of anything else."""
     return f"{leaf.dtype}{list(leaf.shape)}" if _is_array(leaf) else type(leaf).__name__
 
 
-def _layout(tree: State) -> str:
+def _describe_leaves(tree: State) -> str:
     """The leaves of a state in a line, without their numbers: ".m float32[2, 3], ..."."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: leaf is None)
-    lines = [f"{jax.tree_util.keystr(path)} {_kind(leaf)}" for path, leaf in leaves]
+    lines = [f"{jax.tree_util.keystr(path)} {_describe(leaf)}" for path, leaf in leaves]
     return ", ".join(lines[:4]) + (", ..." if len(lines) > 4 else "")

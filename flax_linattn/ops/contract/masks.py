@@ -60,7 +60,7 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
 
 
-def longest(length: int, mask: Array | None) -> int:
+def static_max_length(length: int, mask: Array | None) -> int:
     """Real tokens of the longest row; 0 where the mask is known at run time only."""
     if mask is None:
         return length
@@ -134,7 +134,7 @@ def find_packed_segments(
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("real", "query_run", "key_run"),
+    data_fields=("real", "query_segment", "key_segment"),
     meta_fields=("is_causal", "cached", "window"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -156,14 +156,14 @@ class Visibility:
     is_causal: bool = False
     cached: int = 0
     real: Array | None = None
-    query_run: Array | None = None
-    key_run: Array | None = None
+    query_segment: Array | None = None
+    key_segment: Array | None = None
     window: int | None = None
 
     @property
-    def is_plain(self) -> bool:
+    def is_plain_causal(self) -> bool:
         """Whether nothing but the order decides."""
-        arrays = (self.real, self.query_run, self.key_run)
+        arrays = (self.real, self.query_segment, self.key_segment)
         whole = self.is_causal and self.cached == 0 and self.window is None
         return whole and all(x is None for x in arrays)
 
@@ -176,9 +176,9 @@ class Visibility:
             visible = visible & (query[:, None] - self.window < key - self.cached)
         if self.real is not None:
             visible = visible & jnp.take(self.real, key, axis=1, mode="clip")[:, None, :]
-        if self.query_run is not None and self.key_run is not None:
-            of_query = jnp.take(self.query_run, query, axis=1, mode="clip")
-            of_key = jnp.take(self.key_run, key, axis=1, mode="clip")
+        if self.query_segment is not None and self.key_segment is not None:
+            of_query = jnp.take(self.query_segment, query, axis=1, mode="clip")
+            of_key = jnp.take(self.key_segment, key, axis=1, mode="clip")
             visible = visible & (of_query[:, :, None] == of_key[:, None, :])
         return visible
 
@@ -189,7 +189,7 @@ def visible_rows(
     *,
     is_causal: bool = False,
     mask: Mask | None = None,
-    run: Int[Array, "B S"] | None = None,
+    segment_index: Int[Array, "B S"] | None = None,
 ) -> Visible:
     """Some rows of the matrix of who sees whom in self-attention: bool [B or 1, T, S].
 
@@ -206,7 +206,7 @@ def visible_rows(
         [[[1, 0, 0], [1, 1, 1]]]
     """
     keys = jnp.arange(num_keys, dtype=index.dtype)
-    return Visibility(is_causal, 0, mask, run, run).block(index, keys, num_keys)
+    return Visibility(is_causal, 0, mask, segment_index, segment_index).block(index, keys, num_keys)
 
 
 def visibility(
@@ -215,7 +215,7 @@ def visibility(
     *,
     is_causal: bool = False,
     mask: Mask | None = None,
-    runs: Segments | None = None,
+    segments: Segments | None = None,
 ) -> Visible:
     """The dense bool [B or 1, T, S] matrix of who sees whom (small lengths; references).
 
@@ -223,5 +223,11 @@ def visibility(
         >>> visibility(2, 2, is_causal=True).astype(int).tolist()
         [[[1, 0], [1, 1]]]
     """
-    run = None if runs is None else runs.index
-    return visible_rows(jnp.arange(num_queries), num_keys, is_causal=is_causal, mask=mask, run=run)
+    segment_index = None if segments is None else segments.index
+    return visible_rows(
+        jnp.arange(num_queries),
+        num_keys,
+        is_causal=is_causal,
+        mask=mask,
+        segment_index=segment_index,
+    )

@@ -22,16 +22,16 @@ from flax_linattn.ops.contract import checks, masks, meshes, output_sharding
 from flax_linattn.ops.contract.call import (
     Call,
     StepCall,
-    num_given,
+    broadcast_queries,
+    num_given_queries,
     num_queries,
-    of_each_row,
-    reads_at_once,
+    pools_sequence,
     zero_queries,
 )
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
-from flax_linattn.ops.contract.forward_mode import explained
+from flax_linattn.ops.contract.forward_mode import explain_forward_mode_error
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import PackedState, StateSizes, packed, unpacked
+from flax_linattn.ops.contract.state import PackedState, StateSizes, pack_state, unpack_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument, check_token_arguments
 from flax_linattn.typing import (
     Array,
@@ -190,7 +190,7 @@ class Mechanism(abc.ABC):
         """
 
         def split(results: Any) -> Any:
-            y = self._output_axes(q, k, v, at_once=not is_causal)
+            y = self._output_axes(q, k, v, is_pooled=not is_causal)
             if not return_state:
                 return y
             new_state = partial(
@@ -199,12 +199,12 @@ class Mechanism(abc.ABC):
                 key_dim=k.shape[-1],
                 value_dim=v.shape[-1],
                 max_length=1,
-                num_queries=num_given(self.capabilities, q),
+                num_queries=num_given_queries(self.capabilities, q),
             )
-            return y, output_sharding.of_state(results[1], initial_state, k, new_state)
+            return y, output_sharding.state_axes(results[1], initial_state, k, new_state)
 
         return meshes.run_on_automatic_axes(
-            lambda arrays: self._attend_to(
+            lambda arrays: self._checked_attend(
                 **arrays, is_causal=is_causal, form=form, return_state=return_state
             ),
             [
@@ -222,7 +222,7 @@ class Mechanism(abc.ABC):
             split,
         )
 
-    def _attend_to(
+    def _checked_attend(
         self,
         *,
         q: Array,
@@ -238,7 +238,7 @@ class Mechanism(abc.ABC):
         return_state: bool,
     ) -> Any:
         """``attend`` where no mesh axis is explicit."""
-        own, given = self._given(parameters)
+        own, given = self._split_parameters(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, form, own
         )
@@ -246,22 +246,22 @@ class Mechanism(abc.ABC):
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         if initial_state is not None or return_state:
             self._check_recurrent()
-        state, carried = unpacked(initial_state)
+        state, carried = unpack_state(initial_state)
         if state is not None:
             self._check_state(state, q, k, v)
-            checks.check_carried(carried, k.shape[0])
-        runs = self._runs(segment_ids, mask, carried)
+            checks.check_carried_segment(carried, k.shape[0])
+        segments = self._find_segments(segment_ids, mask, carried)
         # A mask of tokens says nothing of queries that are given for all of them.
-        of_tokens = num_given(self.capabilities, q) is not None and is_causal
-        q = of_each_row(self.capabilities, q, k)
+        has_token_outputs = num_given_queries(self.capabilities, q) is not None and is_causal
+        q = broadcast_queries(self.capabilities, q, k)
 
         call = Call(
-            q=zero_queries(q, None if of_tokens else query_mask),
+            q=zero_queries(q, None if has_token_outputs else query_mask),
             k=masks.zero_padding(k, mask),
             v=masks.zero_padding(v, mask),
             mask=mask,
             query_mask=query_mask,
-            runs=runs,
+            segments=segments,
             state=state,
             parameters=own,
             per_token=per_token,
@@ -269,13 +269,13 @@ class Mechanism(abc.ABC):
             form=form,
             return_state=return_state,
         )
-        with explained(self.name, form):
+        with explain_forward_mode_error(self.name, form):
             y, state = _attend(self, call)
         y = masks.zero_padding(y.astype(v.dtype), query_mask)
         if not return_state:
             return y
-        self._check_room(state, own)
-        return y, packed(state, carried if runs is None else runs.last)
+        self._check_overflow(state, own)
+        return y, pack_state(state, carried if segments is None else segments.last)
 
     def step(
         self,
@@ -307,16 +307,16 @@ class Mechanism(abc.ABC):
         """
 
         def split(results: Any) -> Any:
-            y = self._output_axes(q, k, v, at_once=False)
+            y = self._output_axes(q, k, v, is_pooled=False)
             return y, jax.tree.map(meshes.partition_axes, state)
 
         return meshes.run_on_automatic_axes(
-            lambda arrays: self._step_to(**arrays),
+            lambda arrays: self._checked_step(**arrays),
             [{"q": q, "k": k, "v": v, "state": state, "mask": mask, "parameters": parameters}],
             split,
         )
 
-    def _step_to(
+    def _checked_step(
         self,
         *,
         q: Array,
@@ -328,20 +328,20 @@ class Mechanism(abc.ABC):
     ) -> tuple[OutputStep, State]:
         """``step`` where no mesh axis is explicit."""
         self._check_recurrent()
-        own, given = self._given(parameters)
+        own, given = self._split_parameters(parameters)
         checks.check_arrays(self.name, self.capabilities, q, k, v, time=False)
         q, k, v = map(jnp.asarray, (q, k, v))
         mask = checks.check_mask("mask", mask, (k.shape[0],))
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
-        state, segment_id = unpacked(state)
+        state, segment_id = unpack_state(state)
         self._check_state(state, q, k, v)
-        checks.check_carried(segment_id, k.shape[0])
+        checks.check_carried_segment(segment_id, k.shape[0])
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        q = zero_queries(of_each_row(self.capabilities, q, k), mask)
+        q = zero_queries(broadcast_queries(self.capabilities, q, k), mask)
         call = StepCall(q, k, v, state, mask, own, per_token)
         y, state = _step(self, call)
-        self._check_room(state, own)
-        return masks.zero_padding(y.astype(v.dtype), mask), packed(state, segment_id)
+        self._check_overflow(state, own)
+        return masks.zero_padding(y.astype(v.dtype), mask), pack_state(state, segment_id)
 
     def merge(self, state_a: State, state_b: State) -> State:
         """The state of span a followed by span b, where ``capabilities.mergeable``.
@@ -372,7 +372,7 @@ class Mechanism(abc.ABC):
         return meshes.run_on_automatic_axes(
             self._merge,
             (state_a, state_b),
-            lambda _: output_sharding.of_merged(state_a, state_b),
+            lambda _: output_sharding.merged_state_axes(state_a, state_b),
         )
 
     def init_state(
@@ -430,7 +430,7 @@ class Mechanism(abc.ABC):
         computes in the dtype that it is given. Arguments as in ``attend``.
         """
         return meshes.run_on_automatic_axes(
-            lambda arrays: self._reference_of(**arrays, is_causal=is_causal),
+            lambda arrays: self._checked_reference(**arrays, is_causal=is_causal),
             [
                 {
                     "q": q,
@@ -442,10 +442,10 @@ class Mechanism(abc.ABC):
                     "parameters": parameters,
                 }
             ],
-            lambda _: self._output_axes(q, k, v, at_once=not is_causal),
+            lambda _: self._output_axes(q, k, v, is_pooled=not is_causal),
         )
 
-    def _reference_of(
+    def _checked_reference(
         self,
         *,
         q: Array,
@@ -458,29 +458,31 @@ class Mechanism(abc.ABC):
         is_causal: bool,
     ) -> Outputs:
         """``reference`` where no mesh axis is explicit."""
-        own, given = self._given(parameters)
+        own, given = self._split_parameters(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, "auto", own
         )
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
-        runs = masks.find_packed_segments(segment_ids, mask, None)
-        many = num_given(self.capabilities, q) is not None
-        at_once = reads_at_once(self.capabilities, q, is_causal)
-        rows = 1 if at_once else num_queries(self.capabilities, q, k)
-        visible = masks.visibility(rows, k.shape[1], is_causal=is_causal, mask=mask, runs=runs)
+        segments = masks.find_packed_segments(segment_ids, mask, None)
+        many = num_given_queries(self.capabilities, q) is not None
+        is_pooled = pools_sequence(self.capabilities, q, is_causal)
+        rows = 1 if is_pooled else num_queries(self.capabilities, q, k)
+        visible = masks.visibility(
+            rows, k.shape[1], is_causal=is_causal, mask=mask, segments=segments
+        )
         if query_mask is not None and not self.capabilities.recurrent:
             # Where sequences are mixed as a whole, a padded query must not count either.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         if many:
-            q = of_each_row(self.capabilities, q, k)
-            y = self._reference_of_each(q, k, v, visible, own, per_token)
-            y = y[:, 0] if at_once else y
+            q = broadcast_queries(self.capabilities, q, k)
+            y = self._reference_per_query(q, k, v, visible, own, per_token)
+            y = y[:, 0] if is_pooled else y
         else:
             y = self._reference(zero_queries(q, query_mask), k, v, visible, {**own, **per_token})
         return masks.zero_padding(y, query_mask)
 
-    def _reference_of_each(
+    def _reference_per_query(
         self,
         q: Array,
         k: Keys,
@@ -491,13 +493,13 @@ class Mechanism(abc.ABC):
     ) -> Array:
         """Given queries [B, L, H, K] -> [B, T, L, H, V]: each as if it were the learned one."""
 
-        def of_one(q: Array, *row: Any) -> Array:
+        def reference_one(q: Array, *row: Any) -> Array:
             k, v, visible, per_token = jax.tree.map(lambda x: x[None], row)
             return self._reference(q, k, v, visible, {**own, **per_token})[0]
 
-        of_row = jax.vmap(of_one, in_axes=(0, None, None, None, None), out_axes=1)
+        per_example = jax.vmap(reference_one, in_axes=(0, None, None, None, None), out_axes=1)
         visible = jnp.broadcast_to(visible, (k.shape[0], *visible.shape[1:]))
-        return jax.vmap(of_row)(q, k, v, visible, per_token)
+        return jax.vmap(per_example)(q, k, v, visible, per_token)
 
     def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
         """Raises a ValueError where a mechanism cannot have H heads; layers ask before any call."""
@@ -532,7 +534,7 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None: ...
 
-    def _runs(
+    def _find_segments(
         self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
     ) -> masks.Segments | None:
         """Where packed segments begin; an earlier call ended in the id ``carried`` [B]."""
@@ -549,22 +551,22 @@ class Mechanism(abc.ABC):
         Rows of several segments are not checked: they may be longer than any of these.
         """
 
-    def _instead_of_causal(self) -> str:
+    def _causal_alternative(self) -> str:
         """What to do where there is no causal form, for error messages."""
         return "use is_causal=False"
 
-    def _check_room(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
+    def _check_overflow(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
 
-    def _output_axes(self, q: Array, k: Array, v: Array, *, at_once: bool) -> Any:
-        """What outputs are split over; ``at_once`` as in ``output_sharding.of_given_outputs``."""
-        if num_given(self.capabilities, q) is None:
-            return output_sharding.of_outputs(q, k, v)
-        return output_sharding.of_given_outputs(q, k, v, at_once=at_once)
+    def _output_axes(self, q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
+        """What outputs are split over; ``is_pooled`` as in ``output_sharding.given_output_axes``."""
+        if num_given_queries(self.capabilities, q) is None:
+            return output_sharding.output_axes(q, k, v)
+        return output_sharding.given_output_axes(q, k, v, is_pooled=is_pooled)
 
     # -- checks --------------------------------------------------------------------
 
-    def _given(
+    def _split_parameters(
         self, parameters: dict[str, ArrayLike | None]
     ) -> tuple[Parameters, dict[str, ArrayLike | None]]:
         """The arguments of its own that were given, checked, and those of tokens, not yet."""
@@ -595,8 +597,8 @@ class Mechanism(abc.ABC):
         checks.check_arrays(self.name, self.capabilities, q, k, v)
         self.check_heads(k.shape[2])
         batch, length = k.shape[:2]
-        at_once = reads_at_once(self.capabilities, q, is_causal)
-        if at_once and segment_ids is not None:
+        is_pooled = pools_sequence(self.capabilities, q, is_causal)
+        if is_pooled and segment_ids is not None:
             raise ValueError(
                 "given queries read all tokens of a row, so that packed segments would be mixed; "
                 "give each sequence a row of its own, or pass is_causal=True for what they have "
@@ -611,17 +613,17 @@ class Mechanism(abc.ABC):
             is_causal=is_causal,
             is_packed=segment_ids is not None,
             form=form,
-            instead_of_causal=self._instead_of_causal(),
+            causal_alternative=self._causal_alternative(),
         )
         mask = checks.check_mask("mask", mask, (batch, length))
-        outputs = q.shape[-3] if at_once else queries
+        outputs = q.shape[-3] if is_pooled else queries
         query_mask = checks.check_mask("query_mask", query_mask, (batch, outputs))
         if segment_ids is None:
             self._check_length(length, mask, parameters)
         else:
             checks.check_segments(segment_ids, (batch, length))
-        of_tokens = queries == length and not at_once
-        return mask, mask if query_mask is None and of_tokens else query_mask
+        has_token_outputs = queries == length and not is_pooled
+        return mask, mask if query_mask is None and has_token_outputs else query_mask
 
 
 # Compiled here, so that calls outside ``jit`` do not compile their loops anew each time.

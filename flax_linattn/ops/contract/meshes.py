@@ -1,7 +1,7 @@
 """Meshes with explicit axes, the default of ``jax.make_mesh``: shardings are part of types there.
 
 JAX then refuses whatever leaves a sharding open: a loop that begins with zeros and goes on with
-rows of a split batch, a gather, a reshape. :func:`automatic` runs such code as on a mesh whose axes
+rows of a split batch, a gather, a reshape. :func:`run_on_automatic_axes` runs such code as on a mesh whose axes
 are automatic, where XLA places what lies between, and says of the results alone how they lie.
 """
 
@@ -19,7 +19,7 @@ Axes = Any
 """What an axis of an array is split over: a name, several, or None."""
 
 
-def automatic(
+def run_on_automatic_axes(
     function: Callable[..., Tree], arguments: Sequence[Any], split: Callable[[Tree], Any]
 ) -> Tree:
     """``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
@@ -34,7 +34,7 @@ def automatic(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> automatic(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()  # no mesh
+        >>> run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()  # no mesh
         [1.0, 1.0, 1.0]
     """
     mesh = find_explicit_mesh(arguments)
@@ -44,10 +44,12 @@ def automatic(
     # arrays of a mesh that is not set, and on axes that do not divide evenly.
     inner = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(inner):
-        anyhow = NamedSharding(inner, PartitionSpec())
-        results = function(*jax.tree.map(lambda x: _move(x, anyhow), tuple(arguments)))
-    placed: Tree = jax.tree.map(lambda x, axes: _split(x, mesh, axes), results, split(results))
-    return placed
+        replicated = NamedSharding(inner, PartitionSpec())
+        results = function(*jax.tree.map(lambda x: _reshard(x, replicated), tuple(arguments)))
+    resharded: Tree = jax.tree.map(
+        lambda x, axes: _reshard_evenly(x, mesh, axes), results, split(results)
+    )
+    return resharded
 
 
 def find_explicit_mesh(tree: Any) -> AbstractMesh | None:
@@ -81,7 +83,7 @@ def _mesh(x: Any) -> AbstractMesh | None:
     return None if mesh is None or mesh.empty else mesh
 
 
-def _split(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
+def _reshard_evenly(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
     """Splits what divides evenly, and no two axes over one of the mesh."""
     used: set[str] = set()
     spec: list[Axes] = []
@@ -90,8 +92,8 @@ def _split(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
         fits = used.isdisjoint(names) and size % math.prod(mesh.shape[n] for n in names) == 0
         spec.append(given if fits else None)
         used.update(names if fits else ())
-    return _move(x, NamedSharding(mesh, PartitionSpec(*spec)))
+    return _reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
-def _move(x: Any, sharding: NamedSharding) -> Any:
+def _reshard(x: Any, sharding: NamedSharding) -> Any:
     return x if _mesh(x) is None else jax.sharding.reshard(x, sharding)

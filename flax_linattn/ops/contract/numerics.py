@@ -44,7 +44,7 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     return jnp.einsum(subscripts, *operands, precision=precision)
 
 
-def vary_alike(tree: Tree) -> Tree:
+def match_varying_axes(tree: Tree) -> Tree:
     """Lets all leaves vary over the mesh axes that one of them varies over, in ``jax.shard_map``.
 
     There a loop must begin with what it goes on with, and a state made of zeros is the same on
@@ -153,7 +153,7 @@ class ScoreScale:
         return jnp.asarray(scale).astype(q.dtype)
 
 
-def times(x: Array, factor: float | Array) -> Array:
+def multiply_by_scalar(x: Array, factor: float | Array) -> Array:
     """``x`` [..., H, K] times one number, whose gradient is summed over tokens in pairs.
 
     The number is spread by doubling, so that its gradient adds the halves of all tokens, each of
@@ -163,7 +163,7 @@ def times(x: Array, factor: float | Array) -> Array:
     Example:
         >>> import jax, jax.numpy as jnp
         >>> x = jnp.arange(6, dtype=jnp.float32).reshape(1, 3, 1, 2)
-        >>> jax.grad(lambda factor: times(x, factor).sum())(jnp.float32(2)).item()
+        >>> jax.grad(lambda factor: multiply_by_scalar(x, factor).sum())(jnp.float32(2)).item()
         15.0
     """
     tokens = x.shape[:-2]

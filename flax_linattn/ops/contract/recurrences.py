@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax_linattn.typing import Array, State, Visible
 
 
-def recur(
+def reference_recurrence(
     token: Callable[[State, Any], tuple[State, Array]], before: State, tokens: Any, visible: Visible
 ) -> Array:
     """The outputs of a plain loop over tokens.
@@ -32,10 +32,10 @@ def recur(
     fresh = jnp.broadcast_to(~jnp.any(jnp.tril(visible, -1), axis=2), real.shape)
 
     def choose(condition: Array, x: State, y: State) -> State:
-        def of(a: Array, b: Array) -> Array:
+        def choose_leaf(a: Array, b: Array) -> Array:
             return jnp.where(condition.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
-        return jax.tree.map(of, x, y)
+        return jax.tree.map(choose_leaf, x, y)
 
     def body(state: State, now: Any) -> tuple[State, Array]:
         real, fresh, here = now

@@ -17,7 +17,7 @@ from flax_linattn.typing import Array, State
 T = TypeVar("T")
 
 
-_EXPORTED: dict[str, str] = {}
+_REGISTERED: dict[str, str] = {}
 """By the name in files: the module and qualified name of the class."""
 
 
@@ -63,7 +63,7 @@ def register_state(
         return partial(register_state, name=name)
     name = name or f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     where = f"{kind.__module__}.{kind.__qualname__}"
-    other = _EXPORTED.get(name)
+    other = _REGISTERED.get(name)
     if other is not None and other != where:
         raise ValueError(
             f"saved functions know {other} by the name {name!r}, so {where} needs one of its own: "
@@ -85,7 +85,7 @@ def register_state(
             serialize_auxdata=lambda static: json.dumps(static).encode(),
             deserialize_auxdata=lambda text: _hashable(json.loads(text)),
         )
-    _EXPORTED[name] = where
+    _REGISTERED[name] = where
     return kind
 
 
@@ -138,13 +138,13 @@ class PackedState(NamedTuple):
     segment_id: Int[Array, "B"]
 
 
-def packed(state: State, segment_id: Array | None) -> State:
+def pack_state(state: State, segment_id: Array | None) -> State:
     """``state``, with the segment that it ended in where that is known."""
     return state if segment_id is None else PackedState(state, segment_id)
 
 
-def unpacked(state: State) -> tuple[State, Array | None]:
-    """``packed`` undone: the mechanism's own state, and the segment that it ended in."""
+def unpack_state(state: State) -> tuple[State, Array | None]:
+    """``pack_state`` undone: the mechanism's own state, and the segment that it ended in."""
     if isinstance(state, PackedState):
         return state.state, state.segment_id
     return state, None

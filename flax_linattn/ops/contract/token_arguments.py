@@ -18,14 +18,14 @@ from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
-RESERVED = (
+RESERVED_NAMES = (
     *("q", "k", "v", "query", "is_causal", "mask", "query_mask", "segment_ids"),
     *("initial_state", "return_state", "form", "state", "self"),
 )
 """Arguments that ``attend``, ``step``, ``reference`` or ``lift`` has already."""
 
 
-def unchanged(x: Array) -> Array:
+def identity(x: Array) -> Array:
     """The activation of what may be any number."""
     return x
 
@@ -65,7 +65,7 @@ class TokenArgument:
     axes: str
     low: float = -math.inf
     high: float = math.inf
-    activation: Callable[[Array], Array] = unchanged
+    activation: Callable[[Array], Array] = identity
     bias_init: Callable[[Array, tuple[int, ...], Any], Array] = jax.nn.initializers.zeros
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class TokenArgument:
                 f"the name of a token argument must be a Python identifier, got {name!r}; it is a "
                 "keyword argument of attend and step, such as log_decay."
             )
-        if name in RESERVED:
+        if name in RESERVED_NAMES:
             raise ValueError(
                 f"a token argument cannot be called {name!r}: attend, step or lift has an argument "
                 "of that name; choose another one."
@@ -90,7 +90,7 @@ class TokenArgument:
                 f"{name!r} must have low <= high, got {self.low:g} and {self.high:g}; leave one "
                 "out where there is no limit."
             )
-        if self.activation is unchanged and (math.isfinite(self.low) or math.isfinite(self.high)):
+        if self.activation is identity and (math.isfinite(self.low) or math.isfinite(self.high)):
             raise ValueError(
                 f"{name!r} has limits, {self.low:g} and {self.high:g}, so a layer needs an "
                 "activation that keeps them, such as jax.nn.sigmoid for 0 to 1; give one."
@@ -169,26 +169,28 @@ def check_token_arguments(
             raise ValueError(
                 f"{name!r} expects {argument.name} as {layout}, here {shape}, got {array.shape}."
             )
-        checked[argument.name] = _in_range(
+        checked[argument.name] = _check_range(
             name, argument, zero_padding(array, mask).astype(sums), time=time
         )
     return checked
 
 
-def _in_range(name: str, argument: TokenArgument, x: Array, *, time: bool) -> Array:
+def _check_range(name: str, argument: TokenArgument, x: Array, *, time: bool) -> Array:
     if math.isinf(argument.low) and math.isinf(argument.high):
         return x
     if isinstance(x, jax.core.Tracer):
         return jnp.where((x < argument.low) | (x > argument.high), jnp.nan, x)
     with jax.ensure_compile_time_eval():  # known here, also where something else is being traced
         outside = (x < argument.low) | (x > argument.high)
-        found = bool(jnp.any(outside))  # one number leaves the device
-    if found:
-        raise ValueError(_beyond(name, argument, np.asarray(x), np.asarray(outside), time=time))
+        any_outside = bool(jnp.any(outside))  # one number leaves the device
+    if any_outside:
+        raise ValueError(
+            _range_message(name, argument, np.asarray(x), np.asarray(outside), time=time)
+        )
     return x
 
 
-def _beyond(
+def _range_message(
     name: str, argument: TokenArgument, x: NDArray[Any], outside: NDArray[Any], *, time: bool
 ) -> str:
     """What is allowed, what came first and where, what to do."""

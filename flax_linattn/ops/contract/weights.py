@@ -64,14 +64,14 @@ def weights(
             f"mechanism must be what ops.get_mechanism returns, got {type(mechanism).__name__}."
         )
     batch, source, heads, _ = k.shape
-    channels = _channels(mechanism, k, parameters)
+    channels = _num_value_channels(mechanism, k, parameters)
 
-    def column(hot: Array) -> Array:
+    def column(one_hot: Array) -> Array:
         shape = (batch, source, heads, channels or 1)
         return mechanism.reference(
             q,
             k,
-            jnp.broadcast_to(hot[None, :, None, None], shape),
+            jnp.broadcast_to(one_hot[None, :, None, None], shape),
             is_causal=is_causal,
             mask=mask,
             query_mask=query_mask,
@@ -84,7 +84,7 @@ def weights(
     return w[:, :, 0] if channels is None else w
 
 
-def _channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, Any]) -> int | None:
+def _num_value_channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, Any]) -> int | None:
     """Channels of the values that have weights of their own; None = all have the same."""
     if mechanism.capabilities.channelwise:
         return k.shape[-1]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn.ops.contract.masks import Visibility
-from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.ops.contract.numerics import match_varying_axes
 from flax_linattn.ops.engine.forms import BlockSizes
 from flax_linattn.typing import Array, Visible
 
@@ -33,7 +33,7 @@ class BlockPlan:
     queries: int
     keys: int
 
-    def pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
+    def block_pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
         """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
         rows, columns = self.sizes.queries, self.sizes.keys
         row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
@@ -51,8 +51,8 @@ class BlockPlan:
         key = column * self.sizes.keys + jnp.arange(self.sizes.keys, dtype=jnp.int32)
         return visibility.block(query, key, self.keys) & (query < self.queries)[:, None]
 
-    def over_heads(
-        self, function: Callable[..., Any], results: Any, of_batch: Any, *trees: Any
+    def map_heads(
+        self, function: Callable[..., Any], results: Any, per_batch: Any, *trees: Any
     ) -> Any:
         """``function(of_batch, *trees)``, of some batches and heads at a time.
 
@@ -68,19 +68,19 @@ class BlockPlan:
         def without_sums(_: None, *some: Any) -> tuple[Any, None]:
             return function(*some), None
 
-        return self.over_heads_with_sums(without_sums, results, None, of_batch, *trees)[0]
+        return self.map_heads_with_sums(without_sums, results, None, per_batch, *trees)[0]
 
-    def over_heads_with_sums(
-        self, function: Callable[..., Any], results: Any, sums: Any, of_batch: Any, *trees: Any
+    def map_heads_with_sums(
+        self, function: Callable[..., Any], results: Any, sums: Any, per_batch: Any, *trees: Any
     ) -> tuple[Any, Any]:
-        """``over_heads`` of a function that adds to sums as well, over all batches and heads.
+        """``map_heads`` of a function that adds to sums as well, over all batches and heads.
 
         Args:
             function: (sums, of_batch, *trees) -> (some of the results, sums).
-            results: as in ``over_heads``.
+            results: as in ``map_heads``.
             sums: a tree of arrays of any shapes.
-            of_batch: as in ``over_heads``.
-            *trees: as in ``over_heads``.
+            of_batch: as in ``map_heads``.
+            *trees: as in ``map_heads``.
 
         Returns:
             The results and the sums.
@@ -88,31 +88,31 @@ class BlockPlan:
         batches, heads = self.sizes.batches, self.sizes.heads
         batch, _, every = jax.tree.leaves(trees)[0].shape[:3]
         if (batches, heads) == (batch, every):
-            return function(sums, of_batch, *trees)
+            return function(sums, per_batch, *trees)
 
         def body(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             b, h = i // (every // heads) * batches, i % (every // heads) * heads
 
-            def of_batches(x: Array) -> Array:
+            def take_batches(x: Array) -> Array:
                 return jax.lax.dynamic_slice_in_dim(x, b, batches, axis=0)
 
-            def mine(x: Array) -> Array:
-                return jax.lax.dynamic_slice_in_dim(of_batches(x), h, heads, axis=2)
+            def take_heads(x: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(take_batches(x), h, heads, axis=2)
 
             def put(x: Array, some: Array) -> Array:
                 return jax.lax.dynamic_update_slice(x, some, (b, 0, h, 0)[: x.ndim])
 
             results, sums = carry
-            some = jax.tree.map(of_batches, of_batch), *jax.tree.map(mine, trees)
+            some = jax.tree.map(take_batches, per_batch), *jax.tree.map(take_heads, trees)
             some_results, sums = function(sums, *some)
             return jax.tree.map(put, results, some_results), sums
 
         turns = (batch // batches) * (every // heads)
-        begin = vary_alike((results, sums, of_batch, trees))[:2]
+        begin = match_varying_axes((results, sums, per_batch, trees))[:2]
         return jax.lax.fori_loop(0, turns, body, begin)
 
 
-def block(x: Array, size: int, index: Array, axis: int) -> Array:
+def take_block(x: Array, size: int, index: Array, axis: int) -> Array:
     """Block number ``index`` of so many tokens."""
     return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis=axis)
 
@@ -122,6 +122,6 @@ def put_block(x: Array, values: Array, index: Array, axis: int) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(x, values, index * values.shape[axis], axis=axis)
 
 
-def add_block(x: Array, values: Array, index: Array, axis: int) -> Array:
+def add_to_block(x: Array, values: Array, index: Array, axis: int) -> Array:
     """``x`` with values added to a block."""
-    return put_block(x, block(x, values.shape[axis], index, axis) + values, index, axis)
+    return put_block(x, take_block(x, values.shape[axis], index, axis) + values, index, axis)

@@ -15,21 +15,21 @@ from typing import Any, Protocol
 
 import jax
 
-from flax_linattn.ops.engine.chunks import over_chunks, over_tokens
+from flax_linattn.ops.engine.chunks import scan_chunks, scan_tokens
 from flax_linattn.ops.engine.forms import PerPlatform, scan_form
 from flax_linattn.ops.engine.prefix import Span, Tokens
-from flax_linattn.ops.engine.primal_only import unless_differentiated
-from flax_linattn.ops.engine.recompute_vjp import keeping_inputs
+from flax_linattn.ops.engine.primal_only import primal_only
+from flax_linattn.ops.engine.recompute_vjp import recompute_vjp
 from flax_linattn.typing import Array, State
 
 
 class Chunk(Protocol):
     """What a hashable mechanism gives."""
 
-    def rows_and_state(self, q: Array, span: Span, before: State) -> tuple[State, Array]:
+    def span_state_and_outputs(self, q: Array, span: Span, before: State) -> tuple[State, Array]:
         """The state after a chunk, and its outputs [B, C, ...]."""
 
-    def after(self, span: Span, before: State) -> State:
+    def span_state(self, span: Span, before: State) -> State:
         """The state alone."""
 
 
@@ -51,7 +51,7 @@ def chunk_scan(
     """
     by_chunks: Callable[..., Any] = partial(_scan, chunk, sizes)
     if all(size is None or size >= q.shape[1] for size in sizes):
-        by_chunks = chunk.rows_and_state
+        by_chunks = chunk.span_state_and_outputs
     if form != "auto":
         last, y = by_chunks(q, span, initial)
         return last, y
@@ -60,17 +60,17 @@ def chunk_scan(
         "recurrent": lambda size, *arrays: _by_tokens(chunk, *arrays),
     }
     plain = scan_form("chunks", "inference", form, forms, q.shape[1])
-    last, y = unless_differentiated(plain, by_chunks, q, span, initial)
+    last, y = primal_only(plain, by_chunks, q, span, initial)
     return last, y
 
 
 def _by_tokens(chunk: Chunk, q: Array, span: Span, initial: State) -> tuple[State, Array]:
     def body(before: State, now: tuple[Array, Span]) -> tuple[State, Array]:
         q, span = jax.tree.map(lambda x: x[:, None], now)
-        after, y = chunk.rows_and_state(q, span, before)
+        after, y = chunk.span_state_and_outputs(q, span, before)
         return after, y[:, 0]
 
-    return over_tokens(body, initial, (q, span))
+    return scan_tokens(body, initial, (q, span))
 
 
 def _plain(
@@ -78,9 +78,9 @@ def _plain(
 ) -> tuple[State, Array]:
     def body(before: State, now: tuple[Array, Span]) -> tuple[State, Array]:
         q, span = now
-        return chunk.rows_and_state(q, span, before)
+        return chunk.span_state_and_outputs(q, span, before)
 
-    return over_chunks(body, initial, (q, span), chunk_size)
+    return scan_chunks(body, initial, (q, span), chunk_size)
 
 
 def _gradients(
@@ -93,24 +93,24 @@ def _gradients(
 ) -> tuple[Array, Tokens, State]:
     dlast, dy = gradients
 
-    def from_left(before: State, now: tuple[Span]) -> tuple[State, State]:
-        return chunk.after(now[0], before), before
+    def forward_body(before: State, now: tuple[Span]) -> tuple[State, State]:
+        return chunk.span_state(now[0], before), before
 
-    def from_right(dafter: State, now: Any) -> tuple[State, tuple[Array, Tokens]]:
+    def backward_body(dafter: State, now: Any) -> tuple[State, tuple[Array, Tokens]]:
         q, span, dy, before = now
 
         def outputs(q: Array, tokens: Tokens, before: State) -> tuple[State, Array]:
-            return chunk.rows_and_state(q, span._replace(tokens=tokens), before)
+            return chunk.span_state_and_outputs(q, span._replace(tokens=tokens), before)
 
         _, pull = jax.vjp(outputs, q, span.tokens, before)
         dq, dtokens, dbefore = pull((dafter, dy))
         return dbefore, (dq, dtokens)
 
-    _, states = over_chunks(from_left, initial, (span,), chunk_size, stack=True)
-    dinitial, (dq, dtokens) = over_chunks(
-        from_right, dlast, (q, span, dy), chunk_size, per_chunk=states, reverse=True
+    _, states = scan_chunks(forward_body, initial, (span,), chunk_size, stack=True)
+    dinitial, (dq, dtokens) = scan_chunks(
+        backward_body, dlast, (q, span, dy), chunk_size, per_chunk=states, reverse=True
     )
     return dq, dtokens, dinitial
 
 
-_scan = keeping_inputs(_plain, _gradients)
+_scan = recompute_vjp(_plain, _gradients)

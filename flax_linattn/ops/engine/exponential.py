@@ -46,13 +46,13 @@ class ExponentialState(NamedTuple):
         return ExponentialState(
             m=m,
             u=factor * self.u + other_factor * other.u,
-            w=_like(factor, self.w) * self.w + _like(other_factor, other.w) * other.w,
+            w=_expand_like(factor, self.w) * self.w + _expand_like(other_factor, other.w) * other.w,
         )
 
     @property
     def mean(self) -> Array:
         """w / u, the weighted mean of the values; 0 of an empty set."""
-        return safe_divide(self.w, _like(self.u, self.w))
+        return safe_divide(self.w, _expand_like(self.u, self.w))
 
 
 @register_state
@@ -77,7 +77,7 @@ class ForgettingState(NamedTuple):
     w: Float[Array, "..."]
 
     @classmethod
-    def of(cls, log_decay: Array, sums: Sums) -> ForgettingState:
+    def from_sums(cls, log_decay: Array, sums: Sums) -> ForgettingState:
         """The state of a span with these sums, over which what came before falls so far."""
         score, fallen = sums.level
         fallen = jnp.zeros_like(score) if fallen is None else fallen
@@ -90,8 +90,8 @@ class ForgettingState(NamedTuple):
 
     def merge(self, later: ForgettingState) -> ForgettingState:
         """One span and then another: associative, since decays add up."""
-        sums = self.sums.fall(later.log_decay).merge(later.sums)
-        return ForgettingState.of(self.log_decay + later.log_decay, sums)
+        sums = self.sums.decay(later.log_decay).merge(later.sums)
+        return ForgettingState.from_sums(self.log_decay + later.log_decay, sums)
 
 
 class Level(NamedTuple):
@@ -103,13 +103,13 @@ class Level(NamedTuple):
     score: Array
     fallen: Array | None
 
-    def fall(self, log_decay: Array | None) -> Level:
+    def decay(self, log_decay: Array | None) -> Level:
         """After one more token, or several; None = without a decay."""
         if self.fallen is None or log_decay is None:
             return self
         return Level(self.score, self.fallen + log_decay)
 
-    def over(self, other: Level) -> Array:
+    def exp_relative_to(self, other: Level) -> Array:
         """e^(self - other), 0 where this is -inf; an other of -inf stands for no token."""
         finite = jnp.where(jnp.isneginf(other.score), jnp.zeros_like(other.score), other.score)
         difference = self.score - finite
@@ -117,7 +117,7 @@ class Level(NamedTuple):
             difference = difference + (self.fallen - other.fallen)
         return jnp.exp(difference)
 
-    def larger(self, other: Level) -> Level:
+    def maximum(self, other: Level) -> Level:
         """The larger of two, the first if they are equal: gradients, too, are its alone then."""
         if self.fallen is None or other.fallen is None:
             return Level(jnp.where(self.score >= other.score, self.score, other.score), None)
@@ -126,7 +126,7 @@ class Level(NamedTuple):
             jnp.where(lead, self.score, other.score), jnp.where(lead, self.fallen, other.fallen)
         )
 
-    def among(self, keep: Array) -> Level:
+    def where(self, keep: Array) -> Level:
         """-inf where ``keep`` is False; it has the leading axes of the scores."""
         keep = keep.reshape(keep.shape + (1,) * (self.score.ndim - keep.ndim))
         return Level(jnp.where(keep, self.score, -jnp.inf), self.fallen)
@@ -139,24 +139,24 @@ class Sums(NamedTuple):
     u: Array
     w: Array
 
-    def fall(self, log_decay: Array | None) -> Sums:
+    def decay(self, log_decay: Array | None) -> Sums:
         """After more tokens, whose log-decays sum to that."""
-        return self._replace(level=self.level.fall(log_decay))
+        return self._replace(level=self.level.decay(log_decay))
 
     def merge(self, other: Sums) -> Sums:
         """The union of two sets of tokens, both as they are after the last one."""
-        level = self.level.larger(other.level)
-        a, b = self.level.over(level), other.level.over(level)
-        w = _like(a, self.w) * self.w + _like(b, other.w) * other.w
+        level = self.level.maximum(other.level)
+        a, b = self.level.exp_relative_to(level), other.level.exp_relative_to(level)
+        w = _expand_like(a, self.w) * self.w + _expand_like(b, other.w) * other.w
         return Sums(level, a * self.u + b * other.u, w)
 
     @property
     def mean(self) -> Array:
         """w / u; 0 of an empty set."""
-        return safe_divide(self.w, _like(self.u, self.w))
+        return safe_divide(self.w, _expand_like(self.u, self.w))
 
 
-def empty(
+def empty_state(
     shape: tuple[int, ...], value_shape: tuple[int, ...], dtype: jnp.dtype
 ) -> ExponentialState:
     """The summary of no tokens: (-inf, 0, 0)."""
@@ -167,16 +167,16 @@ def empty(
     )
 
 
-def nothing_yet(
+def empty_forgetting_state(
     shape: tuple[int, ...], value_shape: tuple[int, ...], dtype: jnp.dtype
 ) -> ForgettingState:
     """The state of no tokens: (0, -inf, 0, 0, 0)."""
-    none = empty(shape, value_shape, dtype)
+    none = empty_state(shape, value_shape, dtype)
     zeros = (jnp.zeros(shape, dtype) for _ in range(2))  # an array each: steps reuse their memory
     return ForgettingState(next(zeros), none.m, next(zeros), none.u, none.w)
 
 
-def summarise(
+def summarize(
     score: Array,
     v: Array,
     axis: int,
@@ -191,5 +191,5 @@ def summarise(
     return ExponentialState(m, jnp.sum(weight, axis=axis), jnp.sum(weight * v, axis=axis))
 
 
-def _like(factor: Array, w: Array) -> Array:
+def _expand_like(factor: Array, w: Array) -> Array:
     return factor if factor.ndim == w.ndim else factor[..., None]

@@ -36,22 +36,22 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
+from flax_linattn.ops.contract.numerics import einsum, match_varying_axes, safe_divide
 from flax_linattn.ops.engine import decays, prefix
-from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.decays import by_head
 from flax_linattn.ops.engine.exponential import ExponentialState, ForgettingState, Level, Sums
 from flax_linattn.ops.engine.forms import scan_form
 from flax_linattn.ops.engine.tiles import (
-    after_each,
-    at,
-    before_each,
-    cut,
     fill,
-    position,
-    put,
-    split,
-    unsplit,
+    join_tiles,
+    put_token,
+    shift_left,
+    shift_right,
+    split_tiles,
+    take_position,
+    take_token,
+    trim,
 )
 from flax_linattn.typing import Array
 
@@ -65,7 +65,7 @@ def exponential_scan(
     starts: Array | None = None,
     form: str = "auto",
     chunk_size: int = 128,
-) -> tuple[Rows, ExponentialState]:
+) -> tuple[ScanOutputs, ExponentialState]:
     """Means of all positions, and the state after the last token.
 
     Args:
@@ -87,14 +87,14 @@ def exponential_scan(
         >>> from flax_linattn.ops.engine import exponential
         >>> nothing = exponential.empty((1, 1), (1, 1, 1), jnp.float32)
         >>> v = jnp.array([1.0, 3.0, 8.0]).reshape(1, 3, 1, 1)
-        >>> rows, _ = exponential_scan(jnp.zeros((1, 3, 1)), v, nothing)
-        >>> rows.y.ravel().tolist()
+        >>> outputs, _ = exponential_scan(jnp.zeros((1, 3, 1)), v, nothing)
+        >>> outputs.y.ravel().tolist()
         [1.0, 2.0, 4.0]
     """
-    tokens = Tokens(_masked(score, mask), v, starts, None)
+    tokens = Tokens(_mask_scores(score, mask), v, starts, None)
     begin = Sums(Level(initial.m, None), initial.u, initial.w)
-    rows, last = _run(form, chunk_size, tokens, begin)
-    return rows, ExponentialState(last.level.score, last.u, last.w)
+    outputs, last = _scan_in_form(form, chunk_size, tokens, begin)
+    return outputs, ExponentialState(last.level.score, last.u, last.w)
 
 
 def forgetting_scan(
@@ -107,7 +107,7 @@ def forgetting_scan(
     starts: Array | None = None,
     form: str = "auto",
     chunk_size: int = 128,
-) -> tuple[Rows, ForgettingState]:
+) -> tuple[ScanOutputs, ForgettingState]:
     """``exponential_scan`` where all earlier scores fall with every token.
 
     Args:
@@ -126,16 +126,18 @@ def forgetting_scan(
         >>> nothing = ops.get_mechanism("forgetting_aaren").init_state(1, 1, 1, 1)
         >>> v = jnp.array([1.0, 4.0]).reshape(1, 2, 1, 1)
         >>> halves = jnp.full((1, 2, 1), jnp.log(0.5))
-        >>> rows, state = forgetting_scan(0 * v[..., 0], v, halves, nothing)
-        >>> rows.y.ravel().tolist(), state.u.item()
+        >>> outputs, state = forgetting_scan(0 * v[..., 0], v, halves, nothing)
+        >>> outputs.y.ravel().tolist(), state.u.item()
         ([1.0, 3.0], 1.5)
     """
-    tokens = Tokens(_masked(score, mask), v, starts, log_decay)
-    rows, last = _run(form, chunk_size, tokens, initial.sums)
-    return rows, ForgettingState.of(_total_decay(log_decay, starts, initial.log_decay), last)
+    tokens = Tokens(_mask_scores(score, mask), v, starts, log_decay)
+    outputs, last = _scan_in_form(form, chunk_size, tokens, initial.sums)
+    return outputs, ForgettingState.from_sums(
+        _total_decay(log_decay, starts, initial.log_decay), last
+    )
 
 
-def _masked(score: Array, mask: Array | None) -> Array:
+def _mask_scores(score: Array, mask: Array | None) -> Array:
     return score if mask is None else jnp.where(mask[..., None], score, -jnp.inf)
 
 
@@ -144,16 +146,16 @@ def _total_decay(log_decay: Array, starts: Array | None, before: Array) -> Array
     span = prefix.Span(log_decay, None, starts)
     if starts is None or log_decay.shape[1] == 0:
         return before + jnp.sum(log_decay, axis=1)
-    last = span.run[:, -1]
-    own = jnp.sum(masks.zero_padding(log_decay, span.of_run(last)), axis=1)
+    last = span.segment_index[:, -1]
+    own = jnp.sum(masks.zero_padding(log_decay, span.segment_mask(last)), axis=1)
     return own + masks.zero_padding(before, last == 0)
 
 
-def _run(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
+def _scan_in_form(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
     if tokens.score.shape[1] == 0:
         level = Level(tokens.score, tokens.log_decay)
-        return Rows(tokens.v, level, tokens.score), initial
-    tokens, initial = vary_alike((tokens, initial))
+        return ScanOutputs(tokens.v, level, tokens.score), initial
+    tokens, initial = match_varying_axes((tokens, initial))
     if form == "parallel":
         # Asked for by name: differentiated by JAX, forwards too, for more memory.
         return scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
@@ -185,51 +187,55 @@ class Tokens(NamedTuple):
         """The scores of the tokens, none of which has fallen."""
         return Level(self.score, None if self.log_decay is None else jnp.zeros_like(self.score))
 
-    def since(self, initial: Level, m: Level) -> Level:
+    def level_before(self, initial: Level, m: Level) -> Level:
         """The level before each token, in its own segment: -inf where one starts."""
-        before = before_each(initial, m).fall(self.log_decay)
-        return before if self.starts is None else before.among(~self.starts)
+        before = shift_right(initial, m).decay(self.log_decay)
+        return before if self.starts is None else before.where(~self.starts)
 
     @property
-    def run(self) -> Array:
+    def segment_index(self) -> Array:
         """Int [B, C], starts so far: 0 = of the segment that came in."""
         if self.starts is None:
             return jnp.zeros((1, self.score.shape[1]), jnp.int32)
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
     @property
-    def seen(self) -> Level:
+    def pair_levels(self) -> Level:
         """[B, H, C, C]: s_j, and how far it has fallen, for all j that i sees, else -inf."""
         size = self.score.shape[1]
-        run = None if self.starts is None else self.run
-        visible = masks.visible_rows(jnp.arange(size), size, is_causal=True, run=run)
+        segment_index = None if self.starts is None else self.segment_index
+        visible = masks.visible_rows(
+            jnp.arange(size), size, is_causal=True, segment_index=segment_index
+        )
         score = jnp.where(visible[:, None], jnp.moveaxis(self.score, 1, 2)[:, :, None], -jnp.inf)
         if self.log_decay is None:
             return Level(score, None)
-        return Level(score, decays.between(by_head(self.log_decay)))
+        return Level(score, decays.pairwise_sums(by_head(self.log_decay)))
 
-    def is_new(self, level: Level, before: Level) -> Array:
+    def sets_level(self, level: Level, before: Level) -> Array:
         """Bool [B, T, H]: whether the level is the score of the token itself."""
         if level.fallen is None:
             return level.score > before.score
         return (level.score == self.score) & (level.fallen == 0) & (self.score > -jnp.inf)
 
     @property
-    def decay_until(self) -> Array | None:
+    def decay_prefix(self) -> Array | None:
         """[B, C, H]: what the past of the tile has lost at each token."""
-        return None if self.log_decay is None else decays.until(self.log_decay)
+        return None if self.log_decay is None else decays.prefix_sums(self.log_decay)
 
     @property
-    def decay_since_first(self) -> Array | None:
+    def decay_prefix_after_first(self) -> Array | None:
         """The same, but for what it lost at the first token."""
-        return None if self.log_decay is None else decays.until(self.log_decay.at[:, 0].set(0))
+        return (
+            None if self.log_decay is None else decays.prefix_sums(self.log_decay.at[:, 0].set(0))
+        )
 
     @property
-    def decay_after(self) -> Array | None:
+    def decay_suffix(self) -> Array | None:
         """[B, C, H]: what each token has lost at the last one."""
-        return None if self.log_decay is None else decays.after(self.log_decay)
+        return None if self.log_decay is None else decays.exclusive_suffix_sums(self.log_decay)
 
-    def filled(self, size: int) -> Tokens:
+    def fill_to(self, size: int) -> Tokens:
         """Padded to a multiple of ``size`` tokens, by some that nothing sees."""
         fills: dict[str, Any] = {name: {"mode": "edge"} for name in ("m", "before")}
         fills["score"] = {"constant_values": -jnp.inf}
@@ -241,7 +247,7 @@ class Tokens(NamedTuple):
         )
 
 
-class Rows(NamedTuple):
+class ScanOutputs(NamedTuple):
     """Of every position what is kept for gradients: y [B, T, H, V], level and 1 / u [B, T, H]."""
 
     y: Array
@@ -249,7 +255,7 @@ class Rows(NamedTuple):
     inverse: Array
 
     @classmethod
-    def of(cls, sums: Sums) -> Rows:
+    def from_sums(cls, sums: Sums) -> ScanOutputs:
         """Those of sums [B, ...]; u is at least 1 where anything is seen."""
         inverse = safe_divide(jnp.ones_like(sums.u), sums.u)
         return cls(sums.w * inverse[..., None], sums.level, inverse)
@@ -261,7 +267,7 @@ class Adjoint(NamedTuple):
     w: Array
     u: Array
 
-    def of(self, sums: Adjoint) -> Array:
+    def dot(self, sums: Adjoint) -> Array:
         """w . W + u U [...] of sums w and u."""
         return jnp.sum(self.w * sums.w, axis=-1) + self.u * sums.u
 
@@ -275,29 +281,29 @@ class Gradients(NamedTuple):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
-    rows, last = scan_form("exponential", "inference", form, _FORWARD, size)(tokens, initial)
-    return rows, last
+def _scan(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
+    outputs, last = scan_form("exponential", "inference", form, _FORWARD, size)(tokens, initial)
+    return outputs, last
 
 
 def _scan_forward(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Any, Any]:
-    rows, last = scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
-    return (rows, last), (tokens, initial, rows, last)
+    outputs, last = scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
+    return (outputs, last), (tokens, initial, outputs, last)
 
 
 def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
-    tokens, initial, rows, last = residuals
+    tokens, initial, outputs, last = residuals
     (dy, _, dinverse), dlast = gradients
-    before = tokens.since(initial.level, rows.level)
-    du_own = -dinverse * rows.inverse * rows.inverse
+    before = tokens.level_before(initial.level, outputs.level)
+    du_own = -dinverse * outputs.inverse * outputs.inverse
     dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(
-            m=rows.level,
+            m=outputs.level,
             before=before,
             dy=dy,
-            inverse=rows.inverse,
-            du=du_own - jnp.sum(dy * rows.y, axis=-1) * rows.inverse,
-            past=None if tokens.log_decay is None else _past(rows, initial),
+            inverse=outputs.inverse,
+            du=du_own - jnp.sum(dy * outputs.y, axis=-1) * outputs.inverse,
+            past=None if tokens.log_decay is None else _sums_before_each(outputs, initial),
         ),
         Adjoint(dlast.w, dlast.u),
     )
@@ -306,7 +312,9 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     through_sums = last.u * dlast.u + jnp.sum(last.w * dlast.w, axis=-1)
     dm = dlast.level.score - through_sums
     index = jnp.arange(dscore.shape[1], dtype=jnp.int32)[:, None]
-    highest = jnp.max(jnp.where(tokens.is_new(rows.level, before), index, -1), axis=1)  # [B, H]
+    highest = jnp.max(
+        jnp.where(tokens.sets_level(outputs.level, before), index, -1), axis=1
+    )  # [B, H]
     zero = jnp.zeros_like(dm)
     dscore = dscore + jnp.where(index == highest[:, None], dm[:, None], zero[:, None])
     from_sums = initial.u * first.u + jnp.sum(initial.w * first.w, axis=-1)
@@ -316,15 +324,15 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     dfallen = dlast.level.fallen - through_sums
     since = index > highest[:, None]
     dlog_decay = dlog_decay + jnp.where(since, dfallen[:, None], zero[:, None])
-    of_fallen = from_sums + jnp.where(highest < 0, dfallen, zero)
-    dlevel = Level(dinitial, of_fallen)
+    dinitial_fallen = from_sums + jnp.where(highest < 0, dfallen, zero)
+    dlevel = Level(dinitial, dinitial_fallen)
     return Tokens(dscore, dv, None, dlog_decay), Sums(dlevel, first.u, first.w)
 
 
-def _past(rows: Rows, initial: Sums) -> Adjoint:
+def _sums_before_each(outputs: ScanOutputs, initial: Sums) -> Adjoint:
     """The sums w [B, T, H, V] and u [B, T, H] before each token, relative to the level there."""
-    u = safe_divide(jnp.ones_like(rows.inverse), rows.inverse)
-    return before_each(Adjoint(initial.w, initial.u), Adjoint(rows.y * u[..., None], u))
+    u = safe_divide(jnp.ones_like(outputs.inverse), outputs.inverse)
+    return shift_right(Adjoint(initial.w, initial.u), Adjoint(outputs.y * u[..., None], u))
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
@@ -333,61 +341,61 @@ _scan.defvjp(_scan_forward, _scan_backward)
 # -- token by token, in place -----------------------------------------------------------
 
 
-def _levels(tokens: Tokens, initial: Level) -> Level:
+def _scan_levels(tokens: Tokens, initial: Level) -> Level:
     """The level at each token [B, T, H]."""
 
     def body(t: Array, carry: tuple[Level, Level]) -> tuple[Level, Level]:
         before, levels = carry
         if tokens.log_decay is not None:
-            before = before.fall(at(tokens.log_decay, t))
+            before = before.decay(take_token(tokens.log_decay, t))
         if tokens.starts is not None:
-            before = before.among(~at(tokens.starts, t))
-        own = jax.tree.map(partial(at, t=t), tokens.level)
-        now = before.larger(own)
-        return now, jax.tree.map(partial(put, t=t), levels, now)
+            before = before.where(~take_token(tokens.starts, t))
+        own = jax.tree.map(partial(take_token, t=t), tokens.level)
+        now = before.maximum(own)
+        return now, jax.tree.map(partial(put_token, t=t), levels, now)
 
     length = tokens.score.shape[1]
     nothing = jax.tree.map(jnp.zeros_like, tokens.level)
     return jax.lax.fori_loop(0, length, body, (initial, nothing))[1]
 
 
-def _forward_tokens(size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
+def _forward_tokens(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
     # With the levels known, the loop over values is left with products and sums alone. Both
     # exponents are at most 0: nothing overflows, and what underflows is lost beside a weight of 1.
-    m = _levels(tokens, initial.level)
-    weight = tokens.level.over(m)
-    decay = tokens.since(initial.level, m).over(m)
+    m = _scan_levels(tokens, initial.level)
+    weight = tokens.level.exp_relative_to(m)
+    decay = tokens.level_before(initial.level, m).exp_relative_to(m)
 
     def body(t: Array, carry: Any) -> Any:
         u, w, y, inverses = carry
-        here, factor = at(weight, t), at(decay, t)
+        here, factor = take_token(weight, t), take_token(decay, t)
         u = factor * u + here
-        w = factor[..., None] * w + here[..., None] * at(tokens.v, t)
+        w = factor[..., None] * w + here[..., None] * take_token(tokens.v, t)
         inverse = safe_divide(jnp.ones_like(u), u)
-        return u, w, put(y, w * inverse[..., None], t=t), put(inverses, inverse, t=t)
+        return u, w, put_token(y, w * inverse[..., None], t=t), put_token(inverses, inverse, t=t)
 
     begin = initial.u, initial.w, jnp.zeros_like(tokens.v), jnp.zeros_like(weight)
     u, w, y, inverse = jax.lax.fori_loop(0, weight.shape[1], body, begin)
-    return Rows(y, m, inverse), Sums(position(m, -1), u, w)
+    return ScanOutputs(y, m, inverse), Sums(take_position(m, -1), u, w)
 
 
 def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:
     length = tokens.score.shape[1]
-    weight = tokens.level.over(tokens.m)
-    decay = tokens.before.over(tokens.m)
+    weight = tokens.level.exp_relative_to(tokens.m)
+    decay = tokens.before.exp_relative_to(tokens.m)
 
     def body(i: Array, carry: Any) -> Any:
         t = length - 1 - i
         (w, u), (dscore, dv, dlog_decay) = carry
-        w = w + at(tokens.dy, t) * at(tokens.inverse, t)[..., None]
-        u = u + at(tokens.du, t)
-        here, factor = at(weight, t), at(decay, t)
-        dscore = put(dscore, here * (jnp.sum(at(tokens.v, t) * w, axis=-1) + u), t=t)
-        dv = put(dv, here[..., None] * w, t=t)
+        w = w + take_token(tokens.dy, t) * take_token(tokens.inverse, t)[..., None]
+        u = u + take_token(tokens.du, t)
+        here, factor = take_token(weight, t), take_token(decay, t)
+        dscore = put_token(dscore, here * (jnp.sum(take_token(tokens.v, t) * w, axis=-1) + u), t=t)
+        dv = put_token(dv, here[..., None] * w, t=t)
         before = Adjoint(factor[..., None] * w, factor * u)
         if dlog_decay is not None:
-            dlog_decay = put(
-                dlog_decay, before.of(jax.tree.map(partial(at, t=t), tokens.past)), t=t
+            dlog_decay = put_token(
+                dlog_decay, before.dot(jax.tree.map(partial(take_token, t=t), tokens.past)), t=t
             )
         return before, Gradients(dscore, dv, dlog_decay)
 
@@ -400,62 +408,64 @@ def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients
 # -- tile by tile -----------------------------------------------------------------------
 
 
-def _sums(tile: Tokens) -> Sums:
+def _tile_sums(tile: Tokens) -> Sums:
     """Those of every position over the tile alone [B, C, ...]."""
     # Each row relative to its own level: by that of the tile, an early row could underflow.
-    seen = tile.seen
-    level = _largest(seen)
-    weight = seen.over(jax.tree.map(lambda x: x[..., None], level))
+    levels = tile.pair_levels
+    level = _row_maximum(levels)
+    weight = levels.exp_relative_to(jax.tree.map(lambda x: x[..., None], level))
     w = einsum("bhij,bjhv->bihv", weight, tile.v)
     level = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2), level)
     return Sums(level, jnp.moveaxis(jnp.sum(weight, -1), 1, 2), w)
 
 
-def _largest(seen: Level) -> Level:
+def _row_maximum(levels: Level) -> Level:
     """[B, H, C, C] -> [B, H, C]: the largest score of each row as it has fallen."""
-    if seen.fallen is None:
-        return Level(jnp.max(seen.score, axis=-1), None)
-    place = jnp.argmax(seen.score + seen.fallen, axis=-1, keepdims=True)
-    return jax.tree.map(lambda x: jnp.take_along_axis(x, place, axis=-1)[..., 0], seen)
+    if levels.fallen is None:
+        return Level(jnp.max(levels.score, axis=-1), None)
+    place = jnp.argmax(levels.score + levels.fallen, axis=-1, keepdims=True)
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, place, axis=-1)[..., 0], levels)
 
 
-def _with_past(tile: Tokens, sums: Sums, past: Sums) -> Sums:
+def _add_past(tile: Tokens, sums: Sums, past: Sums) -> Sums:
     """Adds the state before the tile to the positions that see it."""
-    past = jax.tree.map(lambda p: p[:, None], past).fall(tile.decay_until)
+    past = jax.tree.map(lambda p: p[:, None], past).decay(tile.decay_prefix)
     # To a row of another segment the past is that of no token, whose level is -inf.
-    return past._replace(level=past.level.among(tile.run == 0)).merge(sums)
+    return past._replace(level=past.level.where(tile.segment_index == 0)).merge(sums)
 
 
-def _forward_parallel(size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
-    tiles = split(tokens.filled(size), size)
-    sums = jax.vmap(_sums, 1, 1)(tiles)
+def _forward_parallel(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
+    tiles = split_tiles(tokens.fill_to(size), size)
+    sums = jax.vmap(_tile_sums, 1, 1)(tiles)
     restarts = None if tiles.starts is None else jnp.any(tiles.starts, axis=2)
-    totals = jax.vmap(partial(position, index=-1), 1, 1)(sums)
-    past = before_each(initial, _joined(tiles, totals, initial, restarts))
-    state = unsplit(jax.vmap(_with_past, 1, 1)(tiles, sums, past), tokens.score.shape[1])
-    return Rows.of(state), position(state, -1)
+    totals = jax.vmap(partial(take_position, index=-1), 1, 1)(sums)
+    past = shift_right(initial, _scan_tiles(tiles, totals, initial, restarts))
+    state = join_tiles(jax.vmap(_add_past, 1, 1)(tiles, sums, past), tokens.score.shape[1])
+    return ScanOutputs.from_sums(state), take_position(state, -1)
 
 
-def _joined(tiles: Tokens, totals: Sums, initial: Sums, restarts: Array | None) -> Sums:
+def _scan_tiles(tiles: Tokens, totals: Sums, initial: Sums, restarts: Array | None) -> Sums:
     """The state after each tile, of the totals [B, tiles, ...] of each alone."""
     if tiles.log_decay is None:
         return prefix.scan(Sums.merge, totals, initial, restarts)
     lost = jnp.sum(tiles.log_decay, axis=2)
-    begin = ForgettingState.of(jnp.zeros_like(initial.u), initial)
-    after = prefix.scan(ForgettingState.merge, ForgettingState.of(lost, totals), begin, restarts)
+    begin = ForgettingState.from_sums(jnp.zeros_like(initial.u), initial)
+    after = prefix.scan(
+        ForgettingState.merge, ForgettingState.from_sums(lost, totals), begin, restarts
+    )
     return after.sums
 
 
-def _forward_chunked(size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
-    def body(past: Sums, tile: tuple[Tokens]) -> tuple[Sums, Rows]:
-        state = _with_past(tile[0], _sums(tile[0]), past)
-        return position(state, -1), Rows.of(state)
+def _forward_chunked(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
+    def body(past: Sums, tile: tuple[Tokens]) -> tuple[Sums, ScanOutputs]:
+        state = _add_past(tile[0], _tile_sums(tile[0]), past)
+        return take_position(state, -1), ScanOutputs.from_sums(state)
 
-    last, rows = over_chunks(body, initial, (tokens.filled(size),), size)
-    return cut(rows, tokens.score.shape[1]), last
+    last, outputs = scan_chunks(body, initial, (tokens.fill_to(size),), size)
+    return trim(outputs, tokens.score.shape[1]), last
 
 
-class Passage(NamedTuple):
+class AdjointMap(NamedTuple):
     """How W and U pass a stretch from its end to its begin: factor [B, H] times them, plus own."""
 
     factor: Array
@@ -466,7 +476,7 @@ class Passage(NamedTuple):
         return Adjoint(w + self.factor[..., None] * after.w, u + self.factor * after.u)
 
 
-class Own(NamedTuple):
+class TileGradients(NamedTuple):
     """From a tile's own rows: dv, the part of ds that comes through u, that of log-decays.
 
     ``reach`` [B, C, H] is what the sums before the tile weigh in each row.
@@ -478,73 +488,81 @@ class Own(NamedTuple):
     reach: Array
 
 
-def _own_gradients(tile: Tokens) -> tuple[Own, Passage]:
+def _tile_gradients(tile: Tokens) -> tuple[TileGradients, AdjointMap]:
     """The gradients of its own rows, and the passage."""
-    weight = tile.seen.over(jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2)[..., None], tile.m))
+    weight = tile.pair_levels.exp_relative_to(
+        jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2)[..., None], tile.m)
+    )
     dw = tile.dy * tile.inverse[..., None]
     dv = einsum("bhij,bihv->bjhv", weight, dw)
     through_u = einsum("bhij,bih->bjh", weight, tile.du)
     # Sums of rows come relative to their own levels, none of which is below that of the sums
     # before, as they have fallen, so that reach is at most 1.
     first = jax.tree.map(lambda x: x[:, :1], tile.before)
-    reach = first.fall(tile.decay_since_first).over(tile.m)
-    reach = jnp.where((tile.run == 0)[..., None], reach, jnp.zeros_like(reach))
+    reach = first.decay(tile.decay_prefix_after_first).exp_relative_to(tile.m)
+    reach = jnp.where((tile.segment_index == 0)[..., None], reach, jnp.zeros_like(reach))
     own = Adjoint(einsum("bih,bihv->bhv", reach, dw), einsum("bih,bih->bh", reach, tile.du))
     dlog_decay = None
     if tile.log_decay is not None:
         # Of each pair j < i, to all decays between the two; of the past and i, to all until i.
         pairs = weight * (einsum("bihv,bjhv->bhij", dw, tile.v) + by_head(tile.du))
         past = jax.tree.map(lambda x: x[:, :1], tile.past)
-        of_past = reach * Adjoint(dw, tile.du).of(past)
-        dlog_decay = _crossing(pairs) + decays.onwards(of_past)
-    return Own(dv, through_u, dlog_decay, reach), Passage(reach[:, -1], own)
+        from_past = reach * Adjoint(dw, tile.du).dot(past)
+        dlog_decay = _sum_spanning_pairs(pairs) + decays.suffix_sums(from_past)
+    return TileGradients(dv, through_u, dlog_decay, reach), AdjointMap(reach[:, -1], own)
 
 
-def _crossing(pairs: Array) -> Array:
+def _sum_spanning_pairs(pairs: Array) -> Array:
     """[B, H, C, C] -> [B, C, H]: for each l the sum over i >= l and j < l."""
     index = jnp.arange(pairs.shape[-1])
-    before = decays.before(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
+    before = decays.exclusive_prefix_sums(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
     later = index >= index[:, None]
     return jnp.moveaxis(jnp.sum(jnp.where(later, before, jnp.zeros_like(before)), axis=3), 1, 2)
 
 
-def _with_future(tile: Tokens, own: Own, after: Adjoint) -> Gradients:
+def _add_future(tile: Tokens, own: TileGradients, after: Adjoint) -> Gradients:
     """Adds what comes from behind the tile."""
     # W and U after the tile are relative to its last maximum: exponents are at most 0 again.
     last = jax.tree.map(lambda x: x[:, -1:], tile.m)
-    weight = tile.level.fall(tile.decay_after).over(last)
-    weight = jnp.where((tile.run == tile.run[:, -1:])[..., None], weight, jnp.zeros_like(weight))
+    weight = tile.level.decay(tile.decay_suffix).exp_relative_to(last)
+    weight = jnp.where(
+        (tile.segment_index == tile.segment_index[:, -1:])[..., None],
+        weight,
+        jnp.zeros_like(weight),
+    )
     dv = own.v + weight[..., None] * after.w[:, None]
     dscore = jnp.sum(tile.v * dv, axis=-1) + own.through_u + weight * after.u[:, None]
     if own.log_decay is None:
         return Gradients(dscore, dv, None)
     after = jax.tree.map(lambda x: x[:, None], after)
     ones = jnp.ones_like(weight)
-    of_tokens = weight * after.of(Adjoint(tile.v, ones))
-    of_past = own.reach[:, -1:] * after.of(jax.tree.map(lambda x: x[:, :1], tile.past))
-    return Gradients(dscore, dv, own.log_decay + decays.before(of_tokens) + of_past)
+    from_tokens = weight * after.dot(Adjoint(tile.v, ones))
+    from_past = own.reach[:, -1:] * after.dot(jax.tree.map(lambda x: x[:, :1], tile.past))
+    return Gradients(
+        dscore, dv, own.log_decay + decays.exclusive_prefix_sums(from_tokens) + from_past
+    )
 
 
 def _backward_parallel(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:
-    tiles = split(tokens.filled(size), size)
-    own, passages = jax.vmap(_own_gradients, 1, 1)(tiles)
+    tiles = split_tiles(tokens.fill_to(size), size)
+    own, maps = jax.vmap(_tile_gradients, 1, 1)(tiles)
 
-    def join(later: Passage, earlier: Passage) -> Passage:
-        return Passage(later.factor * earlier.factor, earlier(later.own))
+    def join(later: AdjointMap, earlier: AdjointMap) -> AdjointMap:
+        return AdjointMap(later.factor * earlier.factor, earlier(later.own))
 
-    passages = jax.lax.associative_scan(join, passages, axis=1, reverse=True)
-    begins = jax.vmap(Passage.__call__, (1, None), 1)(passages, end)
-    gradients = jax.vmap(_with_future, 1, 1)(tiles, own, after_each(begins, end))
-    return unsplit(gradients, tokens.score.shape[1]), position(begins, 0)
+    maps = jax.lax.associative_scan(join, maps, axis=1, reverse=True)
+    adjoints = jax.vmap(AdjointMap.__call__, (1, None), 1)(maps, end)
+    gradients = jax.vmap(_add_future, 1, 1)(tiles, own, shift_left(adjoints, end))
+    return join_tiles(gradients, tokens.score.shape[1]), take_position(adjoints, 0)
 
 
 def _backward_chunked(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:
     def body(after: Adjoint, tile: tuple[Tokens]) -> tuple[Adjoint, Gradients]:
-        own, passage = _own_gradients(tile[0])
-        return passage(after), _with_future(tile[0], own, after)
+        own, adjoint_map = _tile_gradients(tile[0])
+        return adjoint_map(after), _add_future(tile[0], own, after)
 
-    first, gradients = over_chunks(body, end, (tokens.filled(size),), size, reverse=True)
-    return cut(gradients, tokens.score.shape[1]), first
+    first, gradients = scan_chunks(body, end, (tokens.fill_to(size),), size, reverse=True)
+    return trim(gradients, tokens.score.shape[1]), first
 
 
 _FORWARD = {

@@ -14,19 +14,19 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.prefix import Span, Tokens, fillable
-from flax_linattn.ops.engine.recompute_vjp import keeping_inputs
+from flax_linattn.ops.engine.chunks import scan_chunks
+from flax_linattn.ops.engine.prefix import Span, Tokens, mask_filling
+from flax_linattn.ops.engine.recompute_vjp import recompute_vjp
 from flax_linattn.typing import Array, State
 
 
 class LinearChunk(Protocol):
     """What a hashable mechanism gives; both are linear in ``before``."""
 
-    def rows(self, q: Array, span: Span, before: State) -> Any:
+    def span_sums(self, q: Array, span: Span, before: State) -> Any:
         """Sums [B, C, ...] of the queries of a chunk, over its tokens and the state before it."""
 
-    def after(self, span: Span, before: State) -> State:
+    def span_state(self, span: Span, before: State) -> State:
         """The state after the chunk."""
 
 
@@ -48,9 +48,9 @@ def plain_scan(
 
     def body(before: State, now: tuple[Array, Span]) -> tuple[State, Any]:
         q, span = now
-        return chunk.after(span, before), chunk.rows(q, span, before)
+        return chunk.span_state(span, before), chunk.span_sums(q, span, before)
 
-    return over_chunks(body, initial, (q, fillable(span, chunk_size)), chunk_size)
+    return scan_chunks(body, initial, (q, mask_filling(span, chunk_size)), chunk_size)
 
 
 def _gradients(
@@ -61,31 +61,31 @@ def _gradients(
     initial: State,
     gradients: Any,
 ) -> tuple[Array, Tokens, State]:
-    span = fillable(span, chunk_size)
+    span = mask_filling(span, chunk_size)
     dlast, drows = gradients
     nothing = jax.tree.map(jnp.zeros_like, initial)
 
-    def from_left(before: State, now: Any) -> tuple[State, Array]:
+    def left_to_right(before: State, now: Any) -> tuple[State, Array]:
         q, span, drows = now
-        _, pull = jax.vjp(lambda q: chunk.rows(q, span, before), q)
-        return chunk.after(span, before), pull(drows)[0]
+        _, pull = jax.vjp(lambda q: chunk.span_sums(q, span, before), q)
+        return chunk.span_state(span, before), pull(drows)[0]
 
-    def from_right(dafter: State, now: Any) -> tuple[State, Tokens]:
+    def right_to_left(dafter: State, now: Any) -> tuple[State, Tokens]:
         q, span, drows = now
 
         def outputs(tokens: Tokens, before: State) -> tuple[State, Any]:
             own = span._replace(tokens=tokens)
-            return chunk.after(own, before), chunk.rows(q, own, before)
+            return chunk.span_state(own, before), chunk.span_sums(q, own, before)
 
         _, pull = jax.vjp(outputs, span.tokens, nothing)  # linear: any state will do
         dtokens, dbefore = pull((dafter, drows))
         return dbefore, dtokens
 
     arrays = (q, span, drows)
-    _, dq = over_chunks(from_left, initial, arrays, chunk_size)
-    dinitial, dtokens = over_chunks(from_right, dlast, arrays, chunk_size, reverse=True)
+    _, dq = scan_chunks(left_to_right, initial, arrays, chunk_size)
+    dinitial, dtokens = scan_chunks(right_to_left, dlast, arrays, chunk_size, reverse=True)
     return dq, dtokens, dinitial
 
 
-kernel_scan = keeping_inputs(plain_scan, _gradients)
+kernel_scan = recompute_vjp(plain_scan, _gradients)
 """``plain_scan`` with a gradient that keeps its inputs alone, and chunks by platform."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.engine.blocks import Weighing
+from flax_linattn.ops.engine.blocks import WeightFunction
 from flax_linattn.typing import Array
 
 
-def homogeneous(coefficients: Sequence[float], x: Array, unit: Array | float) -> Array:
+def homogeneous_polynomial(coefficients: Sequence[float], x: Array, unit: Array | float) -> Array:
     """c_n x^n + c_{n-1} x^{n-1} u + ... + c_0 u^n, by Horner's scheme.
 
     Args:
@@ -23,7 +23,7 @@ def homogeneous(coefficients: Sequence[float], x: Array, unit: Array | float) ->
             n-th power.
 
     Example:
-        >>> homogeneous((0.5, 1.0, 1.0), 2.0, 1.0), homogeneous((0.5, 1.0, 1.0), 20.0, 10.0)
+        >>> homogeneous_polynomial((0.5, 1.0, 1.0), 2.0, 1.0), homogeneous_polynomial((0.5, 1.0, 1.0), 20.0, 10.0)
         (5.0, 500.0)
     """
     highest, *lower = coefficients
@@ -34,7 +34,7 @@ def homogeneous(coefficients: Sequence[float], x: Array, unit: Array | float) ->
 
 
 @cache
-def polynomial(coefficients: tuple[float, ...]) -> Weighing:
+def polynomial_weights(coefficients: tuple[float, ...]) -> WeightFunction:
     """A polynomial of a score, relative to the power of a row's largest magnitude above 1.
 
     Args:
@@ -42,7 +42,7 @@ def polynomial(coefficients: tuple[float, ...]) -> Weighing:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> taylor = polynomial((0.5, 1.0, 1.0))
+        >>> taylor = polynomial_weights((0.5, 1.0, 1.0))
         >>> taylor.weight(jnp.array([2.0, -jnp.inf]), jnp.array(1.0)).tolist()
         [5.0, 0.0]
         >>> taylor.weight(jnp.array([2e30]), jnp.array(1e30)).tolist()
@@ -54,16 +54,18 @@ def polynomial(coefficients: tuple[float, ...]) -> Weighing:
     def relative(of: tuple[float, ...], score: Array, level: Array) -> Array:
         hidden = jnp.isneginf(score)
         unit = 1 / level
-        value = homogeneous(of, jnp.where(hidden, jnp.zeros_like(score), score) * unit, unit)
+        value = homogeneous_polynomial(
+            of, jnp.where(hidden, jnp.zeros_like(score), score) * unit, unit
+        )
         return jnp.where(hidden, jnp.zeros_like(score), value)
 
     def level(score: Array) -> Array:
         size = jnp.where(jnp.isneginf(score), jnp.ones_like(score), jnp.abs(score))
         return jnp.maximum(jnp.max(size, axis=-1), 1)
 
-    return Weighing(
-        hidden=-math.inf,
-        lowest=1.0,
+    return WeightFunction(
+        masked_score=-math.inf,
+        initial_level=1.0,
         level=level,
         weight=lambda score, level: relative(coefficients, score, level),
         slope=lambda score, level: relative(slopes, score, level) / level,

@@ -6,7 +6,7 @@ parallel form (one chunk), the chunked form (Aaren's appendix A, block by block)
 recurrent form (chunks of one token), causal or not, with masks, packed segments, an initial
 and a final state, at any length.
 
-What happens inside one chunk is the mechanism's: :func:`scanned` does it for any ``lift`` by
+What happens inside one chunk is the mechanism's: :func:`scan_monoid` does it for any ``lift`` by
 ``jax.lax.associative_scan``, :mod:`flax_linattn.ops.engine.kernel` by matrix products.
 
 Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.typing import Array, Mask, Outputs, State, Visible
 
 Tokens = Any
@@ -48,7 +48,7 @@ class Span(NamedTuple):
         return batch, length
 
     @property
-    def run(self) -> Array:
+    def segment_index(self) -> Array:
         """Int [B, C], starts so far: 0 = of the segment that came in."""
         if self.starts is None:
             return jnp.zeros(self.size, jnp.int32)
@@ -57,25 +57,31 @@ class Span(NamedTuple):
     def visible(self, is_causal: bool) -> Visible:
         """Who sees whom of these tokens: bool [B or 1, C, C]."""
         length = self.size[1]
-        run = None if self.starts is None else self.run
+        segment_index = None if self.starts is None else self.segment_index
         return masks.visible_rows(
-            jnp.arange(length), length, is_causal=is_causal, mask=self.mask, run=run
+            jnp.arange(length),
+            length,
+            is_causal=is_causal,
+            mask=self.mask,
+            segment_index=segment_index,
         )
 
-    def outside(self, before: State, after: State | None) -> list[tuple[State, Array | None]]:
+    def outside_states(
+        self, before: State, after: State | None
+    ) -> list[tuple[State, Array | None]]:
         """States beside the span, each with the rows bool [B, C] that see it too; None = all."""
         states: list[tuple[State, Array | None]] = [
-            (before, None if self.starts is None else self.run == 0)
+            (before, None if self.starts is None else self.segment_index == 0)
         ]
         if after is not None:
-            states.append((after, self.run == self.run[:, -1:]))
+            states.append((after, self.segment_index == self.segment_index[:, -1:]))
         return states
 
-    def of_run(self, run: Array) -> Array | None:
-        """Bool [B, C], the real tokens of run ``run`` [B]; None = all."""
+    def segment_mask(self, segment_index: Array) -> Array | None:
+        """Bool [B, C], the real tokens of run ``segment_index`` [B]; None = all."""
         if self.starts is None:
             return self.mask
-        there = self.run == run[:, None]
+        there = self.segment_index == segment_index[:, None]
         return there if self.mask is None else there & self.mask
 
 
@@ -86,8 +92,8 @@ class Monoid(NamedTuple):
         identity: the neutral state, leaves [B, ...].
         merge: (earlier, later) -> state; works on any leading axes.
         read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
-        total: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
-        outputs: (q, span, before, after, is_causal) -> the state after the span and the outputs
+        reduce: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
+        state_and_outputs: (q, span, before, after, is_causal) -> the state after the span and the outputs
             [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and last
             segment that lie outside; ``after`` is None where ``is_causal``.
     """
@@ -95,8 +101,10 @@ class Monoid(NamedTuple):
     identity: State
     merge: Callable[[State, State], State]
     read: Callable[[Array | None, State], Array]
-    total: Callable[[Tokens, Array | None], State]
-    outputs: Callable[[Array | None, Span, State, State | None, bool], tuple[State, Array]]
+    reduce: Callable[[Tokens, Array | None], State]
+    state_and_outputs: Callable[
+        [Array | None, Span, State, State | None, bool], tuple[State, Array]
+    ]
 
 
 def attend(
@@ -132,25 +140,25 @@ def attend(
     span = Span(tokens, mask, starts)
     length = span.size[1]
     if length == 0:
-        return read_everywhere(monoid, q, carry, 0, chunk_size), carry
-    span = fillable(span, chunk_size)
+        return broadcast_read(monoid, q, carry, 0, chunk_size), carry
+    span = mask_filling(span, chunk_size)
     if is_causal:
 
         def body(carry: State, chunk: tuple[Array | None, Span]) -> tuple[State, Array]:
             q, span = chunk
-            return monoid.outputs(q, span, carry, None, True)
+            return monoid.state_and_outputs(q, span, carry, None, True)
 
-        carry, y = over_chunks(body, carry, (q, span), chunk_size)
+        carry, y = scan_chunks(body, carry, (q, span), chunk_size)
         return y, carry
     if starts is None:
-        carry = total(monoid, span, carry, chunk_size)
+        carry = final_state(monoid, span, carry, chunk_size)
         seen = carry if following is None else monoid.merge(carry, following)
-        return read_everywhere(monoid, q, seen, length, chunk_size), carry
+        return broadcast_read(monoid, q, seen, length, chunk_size), carry
     following = monoid.identity if following is None else following
-    return _within_runs(monoid, q, span, carry, following, chunk_size)
+    return _attend_within_segments(monoid, q, span, carry, following, chunk_size)
 
 
-def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
+def final_state(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
     """The state after ``span``, chunk by chunk."""
     if span.size[1] == 0:
         return carry
@@ -158,10 +166,10 @@ def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> S
     def body(carry: State, chunk: tuple[Span]) -> tuple[State, None]:
         return advance(monoid, chunk[0], carry), None
 
-    return over_chunks(body, carry, (fillable(span, chunk_size),), chunk_size)[0]
+    return scan_chunks(body, carry, (mask_filling(span, chunk_size),), chunk_size)[0]
 
 
-def fillable(span: Span, chunk_size: int | None) -> Span:
+def mask_filling(span: Span, chunk_size: int | None) -> Span:
     """Gives the span a mask where its last chunk is filled up with zeros, which are no tokens."""
     if span.mask is not None or chunk_size is None or span.size[1] % chunk_size == 0:
         return span
@@ -170,14 +178,14 @@ def fillable(span: Span, chunk_size: int | None) -> Span:
 
 def advance(monoid: Monoid, span: Span, before: State) -> State:
     """The state after ``span``: that of its last segment."""
-    last = span.run[:, -1]
-    state = monoid.total(span.tokens, span.of_run(last))
+    last = span.segment_index[:, -1]
+    state = monoid.reduce(span.tokens, span.segment_mask(last))
     if span.starts is not None:
         before = select(last == 0, before, monoid.identity)
     return monoid.merge(before, state)
 
 
-def read_everywhere(
+def broadcast_read(
     monoid: Monoid, q: Array | None, state: State, length: int, chunk_size: int | None
 ) -> Array:
     """One state read by all queries, or once for ``length`` positions if there are none."""
@@ -185,7 +193,7 @@ def read_everywhere(
     if q is None:
         y = monoid.read(None, state)
         return jnp.broadcast_to(y, (y.shape[0], length, *y.shape[2:]))
-    return over_chunks(lambda _, qs: (None, monoid.read(qs[0], state)), None, (q,), chunk_size)[1]
+    return scan_chunks(lambda _, qs: (None, monoid.read(qs[0], state)), None, (q,), chunk_size)[1]
 
 
 def select(condition: Array, on_true: State, on_false: State) -> State:
@@ -214,15 +222,15 @@ def scan(
     if starts is None:
         return merge(outside, jax.lax.associative_scan(merge, tokens, axis=1))
 
-    def merge_runs(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
+    def merge_segments(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
         (start_a, state_a), (start_b, state_b) = a, b
         return start_a | start_b, select(start_b, state_b, merge(state_a, state_b))
 
-    started, prefixes = jax.lax.associative_scan(merge_runs, (starts, tokens), axis=1)
+    started, prefixes = jax.lax.associative_scan(merge_segments, (starts, tokens), axis=1)
     return select(started, prefixes, merge(outside, prefixes))
 
 
-def _within_runs(
+def _attend_within_segments(
     monoid: Monoid,
     q: Array | None,
     span: Span,
@@ -236,26 +244,26 @@ def _within_runs(
     chunk ends in; a second from the left reads. One state a chunk is kept between them.
     """
 
-    def from_right(after: State, chunk: tuple[Span]) -> tuple[State, State]:
+    def right_to_left(after: State, chunk: tuple[Span]) -> tuple[State, State]:
         span = chunk[0]
-        run = span.run
-        first = monoid.total(span.tokens, span.of_run(jnp.zeros_like(run[:, 0])))
-        whole = select(run[:, -1] == 0, after, monoid.identity)
+        segment_index = span.segment_index
+        first = monoid.reduce(span.tokens, span.segment_mask(jnp.zeros_like(segment_index[:, 0])))
+        whole = select(segment_index[:, -1] == 0, after, monoid.identity)
         return monoid.merge(first, whole), after
 
-    def from_left(carry: State, chunk: tuple[Array | None, Span, State]) -> tuple[State, Array]:
+    def left_to_right(carry: State, chunk: tuple[Array | None, Span, State]) -> tuple[State, Array]:
         q, span, after = chunk
-        return monoid.outputs(q, span, carry, after, False)
+        return monoid.state_and_outputs(q, span, carry, after, False)
 
-    _, after = over_chunks(from_right, following, (span,), chunk_size, reverse=True, stack=True)
-    carry, y = over_chunks(from_left, carry, (q, span), chunk_size, per_chunk=after)
+    _, after = scan_chunks(right_to_left, following, (span,), chunk_size, reverse=True, stack=True)
+    carry, y = scan_chunks(left_to_right, carry, (q, span), chunk_size, per_chunk=after)
     return y, carry
 
 
 # -- one chunk by associative scan -----------------------------------------------------
 
 
-def scanned(
+def scan_monoid(
     lift: Callable[[Tokens], State],
     merge: Callable[[State, State], State],
     read: Callable[[Array | None, State], Array],
@@ -271,32 +279,32 @@ def scanned(
     """
     nothing = jax.tree.map(lambda i: i[:, None], identity)
 
-    def lifted(tokens: Tokens, keep: Array | None) -> State:
+    def lift_real(tokens: Tokens, keep: Array | None) -> State:
         states = lift(tokens)
         return states if keep is None else select(keep, states, nothing)
 
     def outputs(
         q: Array | None, span: Span, before: State, after: State | None, is_causal: bool
     ) -> tuple[State, Array]:
-        states = lifted(span.tokens, span.mask)
+        states = lift_real(span.tokens, span.mask)
         seen = prefixes = scan(merge, states, before, span.starts)
         if not is_causal and span.starts is not None:  # one segment has one total for all
-            run, end = span.run, _run_ends(span.starts)
+            segment_index, end = span.segment_index, _segment_ends(span.starts)
             seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
             outside = jax.tree.map(lambda a: a[:, None], after)
-            seen = merge(seen, select(run == run[:, -1:], outside, nothing))
+            seen = merge(seen, select(segment_index == segment_index[:, -1:], outside, nothing))
         return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, seen)
 
     return Monoid(
         identity=identity,
         merge=merge,
         read=read,
-        total=lambda tokens, keep: _reduce(merge, lifted(tokens, keep)),
-        outputs=outputs,
+        reduce=lambda tokens, keep: _reduce(merge, lift_real(tokens, keep)),
+        state_and_outputs=outputs,
     )
 
 
-def _run_ends(starts: Array) -> Array:
+def _segment_ends(starts: Array) -> Array:
     """Int [B, T]: the last position of each token's run."""
     length = starts.shape[1]
     position = jnp.arange(length, dtype=jnp.int32)

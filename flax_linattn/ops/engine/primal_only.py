@@ -10,10 +10,10 @@ import jax
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def unless_differentiated(
-    plain: Callable[..., Any], differentiated: Callable[..., Any], *arrays: Any
+def primal_only(
+    primal: Callable[..., Any], differentiated: Callable[..., Any], *arrays: Any
 ) -> Any:
-    """``plain`` of the arrays; with gradients or tangents it is ``differentiated`` that runs.
+    """``primal`` of the arrays; with gradients or tangents it is ``differentiated`` that runs.
 
     Args:
         plain: the faster one, or the one that takes less memory.
@@ -25,19 +25,19 @@ def unless_differentiated(
         >>> def loud(x):
         ...     print("differentiated")
         ...     return x * x
-        >>> square = lambda x: unless_differentiated(jnp.square, loud, x)
+        >>> square = lambda x: primal_only(jnp.square, loud, x)
         >>> square(3.0).item()
         9.0
         >>> jax.grad(square)(3.0).item()
         differentiated
         6.0
     """
-    return plain(*arrays)
+    return primal(*arrays)
 
 
-@unless_differentiated.defjvp
+@primal_only.defjvp
 def _differentiated(
-    plain: Callable[..., Any],
+    primal: Callable[..., Any],
     differentiated: Callable[..., Any],
     primals: tuple[Any, ...],
     tangents: tuple[Any, ...],

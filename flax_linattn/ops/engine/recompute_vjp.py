@@ -13,7 +13,7 @@ from flax_linattn.ops.engine.prefix import Span
 from flax_linattn.typing import Array, State
 
 
-def keeping_inputs(plain: Callable[..., Any], gradients: Callable[..., Any]) -> Callable[..., Any]:
+def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> Callable[..., Any]:
     """A scan with a gradient derived by hand.
 
     Args:

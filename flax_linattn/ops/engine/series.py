@@ -38,23 +38,23 @@ class SeriesState(NamedTuple):
     z: Float[Array, "B N H K"]
 
 
-def unit(smallest: Array) -> Array:
+def key_unit(smallest: Array) -> Array:
     """r = max(1, a), in which keys are measured; 1 where there is no key."""
     return jnp.where(jnp.isinf(smallest), 1, jnp.maximum(smallest, 1))
 
 
-def weight(k: Array, smallest: Array) -> Array:
+def relative_weight(k: Array, smallest: Array) -> Array:
     """exp(a^2 - k^2), without the squares of large numbers."""
     size = jnp.abs(k)
     return jnp.exp((smallest - size) * (smallest + size))
 
 
-def geometric(first: Array, ratio: Array, order: int) -> list[Array]:
+def geometric_terms(first: Array, ratio: Array, order: int) -> list[Array]:
     """``first`` times ratio^n, n = 0 ... order; 0^0 = 1.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> [x.tolist() for x in geometric(jnp.ones(2), jnp.array([0.0, 2.0]), 2)]
+        >>> [x.tolist() for x in geometric_terms(jnp.ones(2), jnp.array([0.0, 2.0]), 2)]
         [[1.0, 1.0], [0.0, 2.0], [0.0, 4.0]]
     """
     powers = [first]
@@ -63,7 +63,7 @@ def geometric(first: Array, ratio: Array, order: int) -> list[Array]:
     return powers
 
 
-def passage(old: Array, new: Array) -> tuple[Array, Array]:
+def rescaling(old: Array, new: Array) -> tuple[Array, Array]:
     """(f, r): the n-th sum relative to ``old`` is f r^n times the one relative to ``new``.
 
     ``new`` is not above ``old``; where ``old`` is infinite, of no token, f is 0. Constants to
@@ -72,40 +72,40 @@ def passage(old: Array, new: Array) -> tuple[Array, Array]:
     old, new = jax.lax.stop_gradient((old, new))
     empty = jnp.isinf(old)
     old, new = jnp.where(empty, 1, old), jnp.where(empty, 1, new)
-    factor = jnp.where(empty, 0, weight(old, new))
-    return factor, jnp.where(factor > 0, unit(old) / unit(new), 1)
+    factor = jnp.where(empty, 0, relative_weight(old, new))
+    return factor, jnp.where(factor > 0, key_unit(old) / key_unit(new), 1)
 
 
-def smaller(first: Array, second: Array) -> Array:
+def first_minimum(first: Array, second: Array) -> Array:
     """The smaller of two, the first if they are equal: gradients, too, are its alone then."""
     return jnp.where(first <= second, first, second)
 
 
 def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
     """Sums add up, relative to the smaller of the two smallest |k|; on any leading axes."""
-    smallest = smaller(earlier.smallest, later.smallest)
+    smallest = first_minimum(earlier.smallest, later.smallest)
     order = earlier.s.shape[-3] - 1
 
-    def moved(state: SeriesState) -> tuple[Array, Array]:
-        factor, ratio = passage(state.smallest, smallest)
-        factors = stack(geometric(factor, ratio, order))
+    def rescaled(state: SeriesState) -> tuple[Array, Array]:
+        factor, ratio = rescaling(state.smallest, smallest)
+        factors = stack(geometric_terms(factor, ratio, order))
         return factors * state.s, factors * state.z
 
-    (s_a, z_a), (s_b, z_b) = moved(earlier), moved(later)
+    (s_a, z_a), (s_b, z_b) = rescaled(earlier), rescaled(later)
     return SeriesState(smallest, s_a + s_b, z_a + z_b)
 
 
-def relative_to(k: Array, smallest: Array, keep: Array | None) -> tuple[Array, Array]:
+def weights_and_powers_base(k: Array, smallest: Array, keep: Array | None) -> tuple[Array, Array]:
     """The weights of keys [..., H, K] beside a smallest |k|, 0 for those not kept, and k / r.
 
     ``keep`` is bool and broadcasts.
     """
-    first = weight(k, smallest)
+    first = relative_weight(k, smallest)
     if keep is not None:
         # Before any token the smallest is infinite, and 0 times that has no gradient.
-        first = jnp.where(keep, weight(k, jnp.where(keep, smallest, 0)), 0)
+        first = jnp.where(keep, relative_weight(k, jnp.where(keep, smallest, 0)), 0)
     # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
-    return first, jnp.where(first > 0, k / unit(smallest), 0)
+    return first, jnp.where(first > 0, k / key_unit(smallest), 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
@@ -125,7 +125,7 @@ def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
     size, kept = jnp.abs(k), None if keep is None else keep[..., None, None]
     size = size if kept is None else jnp.where(kept, size, jnp.inf)
     smallest = jnp.min(size, axis=1)
-    z = geometric(*relative_to(k, smallest[:, None], kept), order)
+    z = geometric_terms(*weights_and_powers_base(k, smallest[:, None], kept), order)
     return SeriesState(smallest, _sums(x * v for x in z), _sums(z))
 
 
@@ -137,8 +137,8 @@ def _total_jvp(order: int, primals: Any, tangents: Any) -> tuple[SeriesState, Se
     state = total(k, v, keep, order)
     k, v = zero_padding(k, keep), zero_padding(v, keep)
     smallest, kept = state.smallest[:, None], None if keep is None else keep[..., None, None]
-    z = geometric(*relative_to(k, smallest, kept), order)
-    shorter = [jnp.zeros_like(k), *(n * x / unit(smallest) for n, x in enumerate(z[:-1], 1))]
+    z = geometric_terms(*weights_and_powers_base(k, smallest, kept), order)
+    shorter = [jnp.zeros_like(k), *(n * x / key_unit(smallest) for n, x in enumerate(z[:-1], 1))]
     slopes = [less - 2 * k * x for less, x in zip(shorter, z, strict=True)]
     ds = _sums(slope * v * dk + x * dv for slope, x in zip(slopes, z, strict=True))
     dz = _sums(slope * dk for slope in slopes)
@@ -150,7 +150,7 @@ def _sums(terms: Iterable[Array]) -> Array:
     return stack([jnp.sum(x, axis=1) for x in terms])
 
 
-class Read(NamedTuple):
+class SeriesOutputs(NamedTuple):
     """What sums tell of queries, [..., H, K] each: y, 1 / D and dy/dq."""
 
     y: Array
@@ -158,18 +158,18 @@ class Read(NamedTuple):
     slope: Array
 
 
-def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array]) -> Read:
+def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array]) -> SeriesOutputs:
     """Equations 14-16, of sums by exponent."""
     # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
-    x, f = argument(q, smallest, len(s) - 1)
+    x, f = scaled_argument(q, smallest, len(s) - 1)
     inverse = reciprocal(polynomial(z, x, f))
     y = polynomial(s, x, f) * inverse
     slope = jnp.zeros_like(y)
     if len(s) > 1:
         # Taken apart before they are summed up: later, what both have in common costs digits.
         centered = [a - y * b for a, b in zip(s[1:], z[1:], strict=True)]
-        slope = 2 * unit(smallest) * f * inverse * polynomial(centered, x, f)
-    return Read(y, inverse, slope)
+        slope = 2 * key_unit(smallest) * f * inverse * polynomial(centered, x, f)
+    return SeriesOutputs(y, inverse, slope)
 
 
 @jax.custom_jvp
@@ -192,7 +192,7 @@ def _read_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (q, state), (dq, dstate) = primals, tangents
     s, z = unstack(state.s), unstack(state.z)
     y, inverse, slope = read_sums(q, state.smallest, s, z)
-    x, f = argument(q, state.smallest, len(s) - 1)
+    x, f = scaled_argument(q, state.smallest, len(s) - 1)
     ds, dz = (polynomial(unstack(sums), x, f) for sums in dstate[1:])
     return y, slope * dq + inverse * (ds - y * dz)
 
@@ -207,12 +207,12 @@ def unstack(sums: Array) -> list[Array]:
     return [sums[..., n, :, :] for n in range(sums.shape[-3])]
 
 
-def argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array]:
+def scaled_argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array]:
     """(x, f) such that (2 q r)^n / n! is x^n f^(order - n) / n! but for a common factor.
 
     The factor keeps all terms in the range of the dtype, and cancels from y.
     """
-    x = 2 * q * unit(smallest)
+    x = 2 * q * key_unit(smallest)
     room = 1e15 if x.dtype == jnp.float32 else 1e100
     largest = math.exp((math.log(room) + math.lgamma(order + 1)) / max(order, 1))
     f = largest / jnp.maximum(jnp.abs(x), largest)
@@ -240,7 +240,7 @@ def polynomial_terms(first: Array, x: Array, f: Array, order: int) -> list[Array
     rising = [first]
     for n in range(1, order + 1):
         rising.append(rising[-1] * (x / n))
-    falling = geometric(jnp.ones_like(f), f, order)
+    falling = geometric_terms(jnp.ones_like(f), f, order)
     return [a * b for a, b in zip(rising, reversed(falling), strict=True)]
 
 

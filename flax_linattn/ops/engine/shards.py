@@ -19,15 +19,15 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall, reads_at_once
+from flax_linattn.ops.contract.call import Call, StepCall, pools_sequence
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.ops.contract.numerics import match_varying_axes
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.ops.engine.tiles import at, before_each, position
+from flax_linattn.ops.engine.tiles import shift_right, take_position, take_token
 from flax_linattn.typing import (
     Array,
     Keys,
@@ -156,74 +156,78 @@ class SequenceParallel(Mechanism):
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         whole, split = self._specs()
-        at_once = reads_at_once(self.capabilities, call.q, call.is_causal)
+        is_pooled = pools_sequence(self.capabilities, call.q, call.is_causal)
         learned = self.capabilities.learned_query
         self._check_split(call.k.shape[1], *(() if learned else (call.num_queries,)))
-        runs = None if call.runs is None else masks.Segments(split, whole)
+        segments = None if call.segments is None else masks.Segments(split, whole)
         specs = dataclasses.replace(
             call,
             q=whole if learned else split,
             k=split,
             v=split,
             mask=split,
-            query_mask=whole if at_once else split,
-            runs=runs,
+            query_mask=whole if is_pooled else split,
+            segments=segments,
             state=whole,
             parameters=whole,
             per_token=split,
         )
-        outputs = whole if at_once else split
+        outputs = whole if is_pooled else split
         return self._on_devices(self._attend_to_span, (specs,), (outputs, whole))(call)
 
     def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
         """Of one device, with the state after the tokens of all."""
         inner = self.inner
         # Varied before they are spread over tokens: their gradients are added up before as well.
-        _, parameters = vary_alike((call.k, call.parameters))
+        _, parameters = match_varying_axes((call.k, call.parameters))
         call = dataclasses.replace(call, parameters=parameters)
         q, tokens = inner._prepare(call)
-        identity = inner._empty(call)
-        monoid, chunk_size = inner._monoid(q, identity), inner._chunk_size(call, identity)
+        identity = inner._call_identity(call)
+        monoid, chunk_size = inner._make_monoid(q, identity), inner._chunk_size(call, identity)
         span = prefix.Span(tokens, call.mask, call.starts)
         initial = identity if call.state is None else call.state
-        before, end = self._before(monoid, span, initial, chunk_size)
-        if reads_at_once(self.capabilities, call.q, call.is_causal):
+        before, end = self._state_before(monoid, span, initial, chunk_size)
+        if pools_sequence(self.capabilities, call.q, call.is_causal):
             return inner.read(None, end), end
         call = dataclasses.replace(call, state=before, return_state=False)
         if call.is_causal:
             return inner._attend(call)[0], end
-        following = self._following(monoid, span, chunk_size)
-        return inner._by_engine(call, q, tokens, following)[0], end
+        following = self._state_following(monoid, span, chunk_size)
+        return inner._attend_with_engine(call, q, tokens, following)[0], end
 
-    def _before(
+    def _state_before(
         self, monoid: prefix.Monoid, span: prefix.Span, initial: State, chunk_size: int | None
     ) -> tuple[State, State]:
         """The state before this device's span, of the segment that goes on; the one after all."""
-        own = prefix.total(monoid, span, monoid.identity, chunk_size)
+        own = prefix.final_state(monoid, span, monoid.identity, chunk_size)
         states = self._gather(own)
-        after = prefix.scan(monoid.merge, states, initial, self._begins(span))
-        return self._own(before_each(initial, after)), self._everywhere(position(after, -1))
+        after = prefix.scan(monoid.merge, states, initial, self._gather_starts(span))
+        return self._take_own(shift_right(initial, after)), self._replicate(
+            take_position(after, -1)
+        )
 
-    def _following(self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None) -> State:
+    def _state_following(
+        self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None
+    ) -> State:
         """The state of what follows this device's span, of the segment that it ends in."""
-        of_first = span.of_run(jnp.zeros(span.size[0], jnp.int32))
-        first = prefix.Span(span.tokens, of_first, None)
-        states = self._gather(prefix.total(monoid, first, monoid.identity, chunk_size))
-        begins = self._begins(span)
-        states, begins = jax.tree.map(lambda x: jnp.flip(x, axis=1), (states, begins))
+        in_first = span.segment_mask(jnp.zeros(span.size[0], jnp.int32))
+        first = prefix.Span(span.tokens, in_first, None)
+        states = self._gather(prefix.final_state(monoid, first, monoid.identity, chunk_size))
+        starts = self._gather_starts(span)
+        states, starts = jax.tree.map(lambda x: jnp.flip(x, axis=1), (states, starts))
         following = prefix.scan(
-            lambda later, earlier: monoid.merge(earlier, later), states, monoid.identity, begins
+            lambda later, earlier: monoid.merge(earlier, later), states, monoid.identity, starts
         )
         nearest_last = jax.tree.map(
-            lambda x: jnp.flip(x, axis=1), before_each(monoid.identity, following)
+            lambda x: jnp.flip(x, axis=1), shift_right(monoid.identity, following)
         )
-        return self._own(nearest_last)
+        return self._take_own(nearest_last)
 
-    def _begins(self, span: prefix.Span) -> Array | None:
+    def _gather_starts(self, span: prefix.Span) -> Array | None:
         """Bool [B, devices], whether a segment begins in their spans; None = one segment."""
         return None if span.starts is None else self._gather(jnp.any(span.starts, axis=1))
 
-    def _runs(
+    def _find_segments(
         self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
     ) -> masks.Segments | None:
         if segment_ids is None:
@@ -232,10 +236,10 @@ class SequenceParallel(Mechanism):
         if carried is None:
             carried = jnp.full(segment_ids.shape[0], masks.NO_SEGMENT, jnp.int32)
         if segment_ids.shape[1] == 0:
-            return self.inner._runs(segment_ids, mask, carried)
-        return masks.Segments(*_runs(self, segment_ids, mask, carried))
+            return self.inner._find_segments(segment_ids, mask, carried)
+        return masks.Segments(*_find_segments(self, segment_ids, mask, carried))
 
-    def _runs_of_span(
+    def _find_segments_of_span(
         self, segment_ids: SegmentIds, mask: Mask | None, carried: Array
     ) -> tuple[Array, Array]:
         def latest(earlier: Array, later: Array) -> Array:
@@ -243,8 +247,10 @@ class SequenceParallel(Mechanism):
 
         last = self._gather(masks.find_segments(segment_ids, mask).last)
         after = prefix.scan(latest, last, carried, None)
-        runs = masks.find_segments(segment_ids, mask, self._own(before_each(carried, after)))
-        return runs.starts, self._everywhere(position(after, -1))
+        segments = masks.find_segments(
+            segment_ids, mask, self._take_own(shift_right(carried, after))
+        )
+        return segments.starts, self._replicate(take_position(after, -1))
 
     def _specs(self) -> tuple[Any, Any]:
         """Of what every device has whole, and of arrays [B, T, ...] that are split."""
@@ -260,19 +266,19 @@ class SequenceParallel(Mechanism):
         """Leaves [B, ...] of this device -> [B, devices, ...] of all."""
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1), tree)
 
-    def _own(self, tree: Any) -> Any:
+    def _take_own(self, tree: Any) -> Any:
         """Leaves [B, devices or more, ...] -> [B, ...], this device's."""
         index = jax.lax.axis_index(self.axis)
-        return jax.tree.map(lambda x: at(x, index), tree)
+        return jax.tree.map(lambda x: take_token(x, index), tree)
 
-    def _everywhere(self, tree: Any) -> Any:
+    def _replicate(self, tree: Any) -> Any:
         """What all devices have alike, marked as such for ``jax.shard_map``."""
         first = jax.lax.axis_index(self.axis) == 0
 
-        def of_first(x: Array) -> Array:
+        def from_first_device(x: Array) -> Array:
             return jax.lax.psum(jnp.where(first, x, jnp.zeros_like(x)), self.axis)
 
-        return jax.tree.map(of_first, tree)
+        return jax.tree.map(from_first_device, tree)
 
     def _check_split(self, *lengths: int) -> None:
         devices = self.mesh.shape[self.axis]
@@ -286,10 +292,10 @@ class SequenceParallel(Mechanism):
 
 # Compiled here, so that calls outside ``jit`` do not compile it anew each time.
 @partial(jax.jit, static_argnums=0)
-def _runs(
+def _find_segments(
     split: SequenceParallel, segment_ids: SegmentIds, mask: Mask | None, carried: Array
 ) -> tuple[Array, Array]:
     whole, spans = split._specs()
-    find = split._on_devices(split._runs_of_span, (spans, spans, whole), (spans, whole))
+    find = split._on_devices(split._find_segments_of_span, (spans, spans, whole), (spans, whole))
     starts, last = find(segment_ids, mask, carried)
     return starts, last

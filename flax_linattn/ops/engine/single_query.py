@@ -15,7 +15,7 @@ from flax_linattn.ops.contract.numerics import einsum
 from flax_linattn.typing import Array
 
 
-def scores_of_one(q: Array, k: Array) -> Array:
+def single_query_scores(q: Array, k: Array) -> Array:
     """[B, 1, H, K] and [B, S, H, K] -> q . k, [B, H, 1, S].
 
     Where a product is not finite all are made head by head: 0 times another head's infinite key
@@ -25,7 +25,7 @@ def scores_of_one(q: Array, k: Array) -> Array:
         >>> import jax, jax.numpy as jnp
         >>> q, k = jax.random.normal(jax.random.key(0), (2, 1, 5, 2, 3))
         >>> want = jnp.einsum("bthk,bshk->bhts", q[:, :1], k)
-        >>> bool(jnp.allclose(scores_of_one(q[:, :1], k), want, atol=1e-6))
+        >>> bool(jnp.allclose(single_query_scores(q[:, :1], k), want, atol=1e-6))
         True
     """
     batch, keys, heads, dim = k.shape
@@ -37,13 +37,13 @@ def scores_of_one(q: Array, k: Array) -> Array:
     )
 
 
-def sums_of_one(weight: Array, v: Array) -> Array:
+def single_query_sums(weight: Array, v: Array) -> Array:
     """Weights [B, H, 1, S] and values [B, S, H, V] -> their sums, [B, H, 1, V].
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> weight, v = jnp.ones((1, 2, 1, 5)), jax.random.normal(jax.random.key(0), (1, 5, 2, 3))
-        >>> bool(jnp.allclose(sums_of_one(weight, v)[:, :, 0], jnp.sum(v, axis=1), atol=1e-6))
+        >>> bool(jnp.allclose(single_query_sums(weight, v)[:, :, 0], jnp.sum(v, axis=1), atol=1e-6))
         True
     """
     batch, keys, heads, dim = v.shape

@@ -11,12 +11,12 @@ import jax
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall, num_given
+from flax_linattn.ops.contract.call import Call, StepCall, num_given_queries
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.forms import choose_form, even_size
+from flax_linattn.ops.engine.forms import choose_form, even_chunk_size
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
@@ -56,7 +56,7 @@ class StreamingMechanism(Mechanism):
     def read(self, q: Array | None, state: State) -> Array:
         """Outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
 
-    def _query(self, q: Array | None) -> Array:
+    def _require_query(self, q: Array | None) -> Array:
         if q is None:
             raise ValueError(f"{self.name!r} reads its state by a query, got none.")
         return q
@@ -71,19 +71,19 @@ class StreamingMechanism(Mechanism):
         """What ``lift`` takes of each token that does not come with it, such as a fixed decay."""
         return {}
 
-    def _identity(self, k: Array, v: Array, num_queries: int | None = None) -> State:
+    def _identity_state(self, k: Array, v: Array, num_queries: int | None = None) -> State:
         batch, heads = k.shape[0], k.shape[-2]
         return self.init_state(
             batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype, num_queries=num_queries
         )
 
-    def _initial(self, call: Call) -> State:
+    def _initial_state(self, call: Call) -> State:
         """The state before the first token."""
-        return self._empty(call) if call.state is None else call.state
+        return self._call_identity(call) if call.state is None else call.state
 
-    def _empty(self, call: Call) -> State:
+    def _call_identity(self, call: Call) -> State:
         """The neutral state of a call."""
-        return self._identity(call.k, call.v, num_given(self.capabilities, call.q))
+        return self._identity_state(call.k, call.v, num_given_queries(self.capabilities, call.q))
 
     def _prepare(self, call: Call | StepCall) -> tuple[Array, dict[str, Array]]:
         """The queries, and what is known of each token by name, in the dtype of sums."""
@@ -91,36 +91,41 @@ class StreamingMechanism(Mechanism):
         q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
         q, k, v = self.prepare(q, k, v, call.parameters)
         fixed_token_arguments = jax.tree.map(
-            lambda x: masks.zero_padding(x, call.mask), self.fixed_token_arguments(k, call.parameters)
+            lambda x: masks.zero_padding(x, call.mask),
+            self.fixed_token_arguments(k, call.parameters),
         )
         return q, {"k": k, "v": v, **call.per_token, **fixed_token_arguments}
 
-    def _lifted_size(self, identity: State) -> int:
+    def _floats_per_token(self, identity: State) -> int:
         """Numbers that a chunk holds for a token, in all rows of the batch."""
         return sum(leaf.size for leaf in jax.tree.leaves(identity))
 
-    def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
+    def _make_monoid(self, q: Array, identity: State) -> prefix.Monoid:
         """What the engine runs; ``q`` is prepared."""
-        return prefix.scanned(partial(self._lift, q), self._merge, self.read, identity)
+        return prefix.scan_monoid(partial(self._lift_tokens, q), self._merge, self.read, identity)
 
-    def _lift(self, q: Array, tokens: dict[str, Array]) -> State:
+    def _lift_tokens(self, q: Array, tokens: dict[str, Array]) -> State:
         return self.lift(**tokens, **({"query": q} if self.capabilities.learned_query else {}))
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         q, tokens = self._prepare(call)
-        return (self._causal if call.is_causal else self._by_engine)(call, q, tokens)
+        return (self._attend_causal if call.is_causal else self._attend_with_engine)(
+            call, q, tokens
+        )
 
-    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
+    def _attend_causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, State]:
         """Causal attention on prepared arrays; overridden where a scan of its own is faster."""
-        return self._by_engine(call, q, tokens)
+        return self._attend_with_engine(call, q, tokens)
 
-    def _by_engine(
+    def _attend_with_engine(
         self, call: Call, q: Array, tokens: dict[str, Array], following: State | None = None
     ) -> tuple[Outputs, State]:
         """Attention on prepared arrays; ``following`` as in ``prefix.attend``."""
-        identity = self._empty(call)
+        identity = self._call_identity(call)
         return prefix.attend(
-            self._monoid(q, identity),
+            self._make_monoid(q, identity),
             None if self.capabilities.learned_query else q,
             tokens,
             is_causal=call.is_causal,
@@ -135,18 +140,20 @@ class StreamingMechanism(Mechanism):
         """Tokens a chunk of the engine's loop; None = all in one."""
         form = call.form
         if form == "auto":
-            size = self._lifted_size(identity)
+            size = self._floats_per_token(identity)
             form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
         sizes = {"parallel": None, "recurrent": 1}
-        return sizes[form] if form in sizes else even_size(call.k.shape[1], self.chunk_size)
+        return sizes[form] if form in sizes else even_chunk_size(call.k.shape[1], self.chunk_size)
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         q, token = self._prepare(call)
-        merged = self._merge(call.state, self._lift(q, token))
+        merged = self._merge(call.state, self._lift_tokens(q, token))
         if call.mask is not None:
             merged = prefix.select(call.mask, merged, call.state)
         return self.read(None if self.capabilities.learned_query else q, merged), merged
 
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
-        given = num_given(self.capabilities, q)
-        check_state_like(self.name, state, jax.eval_shape(lambda: self._identity(k, v, given)))
+        given = num_given_queries(self.capabilities, q)
+        check_state_like(
+            self.name, state, jax.eval_shape(lambda: self._identity_state(k, v, given))
+        )

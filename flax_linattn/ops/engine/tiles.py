@@ -18,55 +18,55 @@ def fill(x: Array, size: int, **how: Any) -> Array:
     return jnp.pad(x, ((0, 0), (0, filler), *((0, 0),) * (x.ndim - 2)), **how) if filler else x
 
 
-def split(tree: Tree, size: int) -> Tree:
+def split_tiles(tree: Tree, size: int) -> Tree:
     """Leaves [B, n size, ...] -> [B, n, size, ...]."""
 
-    def of_leaf(x: Array) -> Array:
+    def reshape(x: Array) -> Array:
         return x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
 
-    return jax.tree.map(of_leaf, tree)
+    return jax.tree.map(reshape, tree)
 
 
-def unsplit(tree: Tree, length: int) -> Tree:
-    """Leaves [B, n, size, ...] -> [B, T, ...]: ``split`` and ``fill`` undone."""
+def join_tiles(tree: Tree, length: int) -> Tree:
+    """Leaves [B, n, size, ...] -> [B, T, ...]: ``split_tiles`` and ``fill`` undone."""
 
-    def of_leaf(x: Array) -> Array:
+    def reshape(x: Array) -> Array:
         return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
 
-    return cut(jax.tree.map(of_leaf, tree), length)
+    return trim(jax.tree.map(reshape, tree), length)
 
 
-def cut(tree: Tree, length: int) -> Tree:
+def trim(tree: Tree, length: int) -> Tree:
     """The first T of leaves [B, T', ...]."""
     return jax.tree.map(lambda x: x[:, :length], tree)
 
 
-def before_each(first: Tree, after: Tree) -> Tree:
+def shift_right(first: Tree, after: Tree) -> Tree:
     """What stands before each position: ``first`` [B, ...], then all of ``after`` but the last."""
     return jax.tree.map(lambda f, a: jnp.concatenate([f[:, None], a[:, :-1]], axis=1), first, after)
 
 
-def after_each(before: Tree, last: Tree) -> Tree:
+def shift_left(before: Tree, last: Tree) -> Tree:
     """What stands after each position: all of ``before`` but the first, then ``last`` [B, ...]."""
     return jax.tree.map(lambda b, e: jnp.concatenate([b[:, 1:], e[:, None]], axis=1), before, last)
 
 
-def position(tree: Tree, index: int) -> Tree:
+def take_position(tree: Tree, index: int) -> Tree:
     """Leaves [B, T, ...] -> [B, ...] at a fixed index."""
     return jax.tree.map(lambda x: x[:, index], tree)
 
 
-def at(x: Array, t: Array) -> Array:
+def take_token(x: Array, t: Array) -> Array:
     """``x[:, t]`` at an index that a loop counts."""
     return jax.lax.dynamic_index_in_dim(x, t, axis=1, keepdims=False)
 
 
-def take(x: Array, index: Array) -> Array:
+def gather_time(x: Array, index: Array) -> Array:
     """[B, S, ...] at ``index`` [B, T] -> [B, T, ...]."""
     index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
     return jnp.take_along_axis(x, index, axis=1)
 
 
-def put(x: Array, value: Array, t: Array) -> Array:
+def put_token(x: Array, value: Array, t: Array) -> Array:
     """``x`` with ``value`` at time ``t``; in place where a loop carries x."""
     return jax.lax.dynamic_update_index_in_dim(x, value, t, axis=1)

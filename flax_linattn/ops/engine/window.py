@@ -16,7 +16,7 @@ from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.masks import Segments
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.cache import KVCache
-from flax_linattn.ops.engine.tiles import take
+from flax_linattn.ops.engine.tiles import gather_time
 from flax_linattn.typing import Array, Parameters
 
 
@@ -50,22 +50,22 @@ class WindowCache:
         return {}
 
     @property
-    def used(self) -> Array:
+    def is_used(self) -> Array:
         """bool [B, W], True = the slot holds a token."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
 
     @property
-    def overflowed(self) -> Array:
+    def has_overflowed(self) -> Array:
         """bool [B], False: what is lost is out of the window."""
         return jnp.zeros_like(self.length, bool)
 
     @property
-    def in_order(self) -> KVCache:
+    def time_ordered(self) -> KVCache:
         """The same tokens, the oldest first and the last one in the last slot."""
         places = jnp.arange(self.capacity, dtype=jnp.int32)
         slots = (self.end[:, None] + places) % self.capacity
-        key, value = (take(x, slots) for x in (self.key, self.value))
-        return _AtTheEnd(key, value, self.length, growable=False)
+        key, value = (gather_time(x, slots) for x in (self.key, self.value))
+        return _RightAlignedCache(key, value, self.length, growable=False)
 
     def append(
         self,
@@ -95,16 +95,16 @@ class WindowCache:
         )
 
 
-class _AtTheEnd(KVCache):
+class _RightAlignedCache(KVCache):
     """A cache whose used slots are the last ones."""
 
     @property
-    def used(self) -> Array:
+    def is_used(self) -> Array:
         before = self.capacity - self.length[:, None]
         return jnp.arange(self.capacity, dtype=jnp.int32) >= before
 
 
-def without_gaps(call: Call) -> tuple[Call, Any]:
+def compact_tokens(call: Call) -> tuple[Call, Any]:
     """The call with the real tokens of each row first, and what brings its outputs back.
 
     A token's distance to another is then the number of real tokens between them.
@@ -118,18 +118,18 @@ def without_gaps(call: Call) -> tuple[Call, Any]:
     """
     mask = jnp.ones(call.k.shape[:2], bool) if call.mask is None else call.mask
     order = jnp.argsort(~mask, axis=1, stable=True)
-    runs = call.runs
-    if runs is not None:
-        starts = jnp.take_along_axis(runs.starts & mask, order, axis=1)
-        runs = Segments(starts, runs.last)
+    segments = call.segments
+    if segments is not None:
+        starts = jnp.take_along_axis(segments.starts & mask, order, axis=1)
+        segments = Segments(starts, segments.last)
     gathered = dataclasses.replace(
         call,
-        q=take(call.q, order),
-        k=take(call.k, order),
-        v=take(call.v, order),
+        q=gather_time(call.q, order),
+        k=gather_time(call.k, order),
+        v=gather_time(call.v, order),
         mask=jnp.take_along_axis(mask, order, axis=1),
         query_mask=None,
-        runs=runs,
+        segments=segments,
     )
     place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-    return gathered, lambda y: take(y, place)
+    return gathered, lambda y: gather_time(y, place)

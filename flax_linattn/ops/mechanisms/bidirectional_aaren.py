@@ -92,12 +92,12 @@ with the others: it needs at least 2, got 1.
         starts = ends = None
         if whole.starts is not None:
             starts = whole.starts
-            run = jnp.cumsum(starts, axis=1, dtype=jnp.int32)
-            ends = masks.find_segments(jnp.flip(run, 1), jnp.flip(whole.mask, 1)).starts
+            segment_index = jnp.cumsum(starts, axis=1, dtype=jnp.int32)
+            ends = masks.find_segments(jnp.flip(segment_index, 1), jnp.flip(whole.mask, 1)).starts
 
         def scan(score: Array, v: Array, mask: Array, starts: Array | None) -> Array:
-            rows = (score.shape[0], score.shape[2])
-            nothing = exponential.empty(rows, (*rows, v.shape[3]), v.dtype)
+            outputs = (score.shape[0], score.shape[2])
+            nothing = exponential.empty_state(outputs, (*outputs, v.shape[3]), v.dtype)
             return exponential_scan(
                 score,
                 v,

@@ -54,9 +54,9 @@ from flax_linattn.ops.contract.numerics import (
     safe_divide,
     scores,
 )
-from flax_linattn.ops.engine.features import bounded_key
+from flax_linattn.ops.engine.features import clip_key
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
-from flax_linattn.ops.engine.tiles import fill, split, take, unsplit
+from flax_linattn.ops.engine.tiles import fill, gather_time, join_tiles, split_tiles
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 _MAPS = {
@@ -147,11 +147,11 @@ class EVA(ScoreScale, StatelessMechanism):
         rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
         count = rank[:, -1] + 1
         order = jnp.argsort(~mask, axis=1, stable=True)  # the real tokens move to the front
-        q, k, v = (take(x, order) for x in (whole.q, whole.k, whole.v))
+        q, k, v = (gather_time(x, order) for x in (whole.q, whole.k, whole.v))
         scale = self._scale(q, parameters)
         chunks = self._chunks(q, k, v, count, scale, parameters)
         y = self._windows(q * scale, k, v, count, chunks)
-        y = take(y, jnp.maximum(rank, 0))
+        y = gather_time(y, jnp.maximum(rank, 0))
         return jnp.where(mask[:, :, None, None], y, jnp.zeros_like(y))
 
     def _chunks(
@@ -174,14 +174,14 @@ class EVA(ScoreScale, StatelessMechanism):
         place = jnp.minimum(place, length - 1).reshape(batch, most * widest)
 
         def tokens(x: Array) -> Array:
-            x = take(x, place).reshape(batch, most, widest, *x.shape[2:])
+            x = gather_time(x, place).reshape(batch, most, widest, *x.shape[2:])
             return jnp.where(inside, x, jnp.zeros_like(x))
 
         q, k, v = tokens(q), tokens(k), tokens(v)
         width = jnp.maximum(end - start + 2 * overlap, 1)[..., None, None].astype(k.dtype)
         q_mean, k_mean = (jnp.sum(x, axis=2) / width for x in (q, k))
         omega, key = self._proposal(q_mean, k_mean, parameters)
-        omega, k = bounded_key(omega), bounded_key(k)
+        omega, k = clip_key(omega), clip_key(k)
         # As one product, since scores takes care that large ones stay the same numbers.
         omega = jnp.concatenate([omega, jnp.full_like(omega[..., :1], -0.5)], axis=-1)
         k = jnp.concatenate([k, jnp.sum(k * k, axis=-1, keepdims=True)], axis=-1)
@@ -194,7 +194,7 @@ class EVA(ScoreScale, StatelessMechanism):
         begin = jnp.arange(-(-length // width), dtype=jnp.int32)[:, None] * width - overlap
         place = begin + jnp.arange(width + 2 * overlap, dtype=jnp.int32)  # [windows, tokens]
 
-        def around(x: Array) -> Array:
+        def take_window(x: Array) -> Array:
             x = jnp.pad(fill(x, width), ((0, 0), (overlap, overlap), (0, 0), (0, 0)))
             return x[:, place + overlap]
 
@@ -203,7 +203,7 @@ class EVA(ScoreScale, StatelessMechanism):
         exact = (first >= begin) & (last <= begin + width + 2 * overlap)
         seen = jnp.concatenate([visible, (first < last) & ~exact], axis=2)[:, :, None, None]
 
-        q, k, v = split(fill(q, width), width), around(k), around(v)
+        q, k, v = split_tiles(fill(q, width), width), take_window(k), take_window(v)
         local = scores(q, k, "bwthk,bwshk->bwhts")
         score = jnp.concatenate([local, scores(q, chunks.key, "bwthk,bchk->bwhtc")], axis=-1)
         score = jnp.where(seen, score, jnp.asarray(-jnp.inf, score.dtype))
@@ -212,7 +212,7 @@ class EVA(ScoreScale, StatelessMechanism):
         weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
         tokens, rest = jnp.split(weight, [place.shape[1]], axis=-1)
         y = einsum("bwhts,bwshv->bwthv", tokens, v)
-        return unsplit(y + einsum("bwhtc,bchv->bwthv", rest, chunks.value), length)
+        return join_tiles(y + einsum("bwhtc,bchv->bwthv", rest, chunks.value), length)
 
     def _proposal(
         self, q_mean: Array, k_mean: Array, parameters: Parameters
@@ -250,7 +250,7 @@ class EVA(ScoreScale, StatelessMechanism):
         scale, overlap = self._scale(q, parameters), self._overlap()
         number = jnp.arange(self.num_chunks)[:, None]
 
-        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+        def one_example(q: Array, k: Array, v: Array, real: Array) -> Array:
             n, rank = jnp.sum(real), jnp.cumsum(real) - 1
             used = jnp.minimum(n, self.num_chunks)
             # Token number r is of chunk c where c n <= r C < (c + 1) n..
@@ -280,7 +280,7 @@ class EVA(ScoreScale, StatelessMechanism):
             weight = exp_difference(score, jnp.max(score, axis=axis, keepdims=True))
             return safe_divide(weight, jnp.sum(weight, axis=axis, keepdims=True))
 
-        y = jax.vmap(of_row)(q, k, v, real)
+        y = jax.vmap(one_example)(q, k, v, real)
         return jnp.where(real[:, :, None, None], y, jnp.zeros_like(y))
 
     def _check_parameters(self, parameters: Parameters) -> None:

@@ -40,13 +40,13 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum
-from flax_linattn.ops.engine.blocks import Weighing
-from flax_linattn.ops.engine.features import bounded_key, scale_free, symmetric_square
+from flax_linattn.ops.engine.blocks import WeightFunction
+from flax_linattn.ops.engine.features import clip_key, normalize_by_max, symmetric_square
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
-LARGEST_SCORE = 1e9
+MAX_SCORE = 1e9
 """Scores are clipped here: z^2 stays finite in float32, and z^2 / (1 + z^2) is 1 to rounding."""
 
 
@@ -60,12 +60,12 @@ def _level(z: Array) -> Array:
 
 def _weight(z: Array, level: Array) -> Array:
     # A common factor of a row cancels: squares of tiny scores do not underflow.
-    z = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE)
+    z = jnp.clip(z, -MAX_SCORE, MAX_SCORE)
     return jnp.square(z / _divisor(level)) / (1 + z * z)
 
 
 def _slope(z: Array, level: Array) -> Array:
-    z, level = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE), _divisor(level)
+    z, level = jnp.clip(z, -MAX_SCORE, MAX_SCORE), _divisor(level)
     return 2 * (z / level) / jnp.square(1 + z * z) / level
 
 
@@ -77,8 +77,8 @@ def _rescale(old: Array, new: Array) -> Array:
     return jnp.square(old / _divisor(new))
 
 
-RATIONAL = Weighing(
-    hidden=0, lowest=0, level=_level, weight=_weight, slope=_slope, rescale=_rescale
+RATIONAL = WeightFunction(
+    masked_score=0, initial_level=0, level=_level, weight=_weight, slope=_slope, rescale=_rescale
 )
 """z^2 / (1 + z^2), relative to the square of a row's largest |z| where that is below 1."""
 
@@ -104,7 +104,7 @@ class Expressive(ScoredAttention):
     name: ClassVar[str] = "expressive"
     about: ClassVar[str] = "weights from the squared dot product (Gros, 2024)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
-    weighing: ClassVar[Weighing] = RATIONAL
+    weight_function: ClassVar[WeightFunction] = RATIONAL
 
     scale: float = 1.0
 
@@ -143,7 +143,7 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
-    side_by_side: ClassVar[bool] = True
+    features_first: ClassVar[bool] = True
 
     scale: float = 1.0
 
@@ -151,7 +151,7 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         # The size of a query cancels: large ones do not overflow, small ones do not underflow.
-        return scale_free(q * self._scale(q, parameters)), bounded_key(k), v
+        return normalize_by_max(q * self._scale(q, parameters)), clip_key(k), v
 
     def query_features(self, q: Array) -> Array:
         return symmetric_square(q)

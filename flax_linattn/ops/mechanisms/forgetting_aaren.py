@@ -32,9 +32,9 @@ from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential import ForgettingState
-from flax_linattn.ops.engine.exponential_scan import Rows, forgetting_scan
+from flax_linattn.ops.engine.exponential_scan import ScanOutputs, forgetting_scan
 from flax_linattn.ops.engine.gates import LOG_DECAY
-from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism, of_queries
+from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism, broadcast_to_queries
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
@@ -63,7 +63,9 @@ class ForgettingAaren(LearnedQueryMechanism):
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
 
     def _init_state(self, sizes: StateSizes) -> ForgettingState:
-        return exponential.nothing_yet(sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype)
+        return exponential.empty_forgetting_state(
+            sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype
+        )
 
     def lift(
         self,
@@ -75,9 +77,9 @@ class ForgettingAaren(LearnedQueryMechanism):
         """The token alone, and how far it lets those before it fall; ``query`` is scaled."""
         score = self._score(query, k)
         if score.ndim == v.ndim:  # of given queries
-            v = of_queries(v, v.ndim - 2, score.shape[-2])
+            v = broadcast_to_queries(v, v.ndim - 2, score.shape[-2])
             if log_decay is not None:
-                log_decay = of_queries(log_decay, log_decay.ndim - 1, score.shape[-2])
+                log_decay = broadcast_to_queries(log_decay, log_decay.ndim - 1, score.shape[-2])
         lost = jnp.zeros_like(score) if log_decay is None else log_decay
         return ForgettingState(lost, score, jnp.zeros_like(score), jnp.ones_like(score), v)
 
@@ -85,21 +87,21 @@ class ForgettingAaren(LearnedQueryMechanism):
         return state.sums.mean
 
     def _scan(
-        self, score: Array, tokens: dict[str, Array], initial: ForgettingState, **how: Any
-    ) -> tuple[Rows, ForgettingState]:
-        return forgetting_scan(score, tokens["v"], tokens["log_decay"], initial, **how)
+        self, score: Array, tokens: dict[str, Array], initial: ForgettingState, **options: Any
+    ) -> tuple[ScanOutputs, ForgettingState]:
+        return forgetting_scan(score, tokens["v"], tokens["log_decay"], initial, **options)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         score = jnp.sum(q * self._scale(q, parameters) * k, axis=-1)  # [B, S, H]
         log_decay = parameters["log_decay"].astype(score.dtype)
-        score = score[:, None] + fallen(log_decay, visible)
+        score = score[:, None] + decay_between(log_decay, visible)
         score = jnp.where(visible[..., None], score, -jnp.inf)
         return average_by_token(exp_difference(score, jnp.max(score, axis=2, keepdims=True)), v)
 
 
-def fallen(log_decay: Array, visible: Visible) -> Array:
+def decay_between(log_decay: Array, visible: Visible) -> Array:
     """[B, T, S, H]: for each query the sum of a_l [B, S, H] over those it sees later than j."""
     index = jnp.arange(log_decay.shape[1])
     later = visible[:, :, None] & (index > index[:, None])[None, None]  # [B, T, S, L]

@@ -37,12 +37,12 @@ from jaxtyping import Float
 
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum
-from flax_linattn.ops.contract.recurrences import recur
+from flax_linattn.ops.contract.recurrences import reference_recurrence
 from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import decays, prefix
 from flax_linattn.ops.engine.decays import by_head
-from flax_linattn.ops.engine.gated import GatedMechanism, parted
+from flax_linattn.ops.engine.gated import GatedMechanism, tokens_with_resets
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -99,29 +99,32 @@ class GatedDelta(GatedMechanism):
             einsum("...ij,...jv->...iv", state_b.transition, state_a.value) + state_b.value,
         )
 
-    def absorb(self, tokens: dict[str, Array], before: GatedDeltaState) -> GatedDeltaState:
-        return self._absorb(tokens, _writes(tokens), before)
+    def chunk_state(self, tokens: dict[str, Array], before: GatedDeltaState) -> GatedDeltaState:
+        return self._chunk_state(tokens, _solve_writes(tokens), before)
 
-    def rows(self, q: Array, tokens: dict[str, Array], before: GatedDeltaState) -> Array:
-        return self._rows(q, tokens, _writes(tokens), before)
+    def chunk_outputs(self, q: Array, tokens: dict[str, Array], before: GatedDeltaState) -> Array:
+        return self._chunk_outputs(q, tokens, _solve_writes(tokens), before)
 
-    def rows_and_state(
+    def span_state_and_outputs(
         self, q: Array, span: prefix.Span, before: GatedDeltaState
     ) -> tuple[GatedDeltaState, Array]:
         # The transition of the last segment alone takes a system of its own.
-        of_last = span.starts is not None and before.transition is not None
-        if of_last or span.size[1] == 1:
-            return super().rows_and_state(q, span, before)
-        tokens = parted(span)
-        writes = _writes(tokens)  # the triangular system is solved once for both
-        state = self._absorb(tokens, writes, self.carried(span, before))
-        return state, self._rows(q, tokens, writes, before)
+        needs_own_system = span.starts is not None and before.transition is not None
+        if needs_own_system or span.size[1] == 1:
+            return super().span_state_and_outputs(q, span, before)
+        tokens = tokens_with_resets(span)
+        writes = _solve_writes(tokens)  # the triangular system is solved once for both
+        state = self._chunk_state(tokens, writes, self.carried(span, before))
+        return state, self._chunk_outputs(q, tokens, writes, before)
 
-    def _absorb(
-        self, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
+    def _chunk_state(
+        self, tokens: dict[str, Array], writes: DeltaWrites, before: GatedDeltaState
     ) -> GatedDeltaState:
         k, a = by_head(tokens["k"]), by_head(tokens["log_decay"])
-        keys, left = k * jnp.exp(decays.after(a)), jnp.exp(jnp.sum(a, axis=2))[..., None]
+        keys, left = (
+            k * jnp.exp(decays.exclusive_suffix_sums(a)),
+            jnp.exp(jnp.sum(a, axis=2))[..., None],
+        )
         added, transition = writes.after(before.value), before.transition
         if transition is not None:
             forgotten = einsum("bhck,bhkl->bhcl", writes.erased, transition)
@@ -129,12 +132,12 @@ class GatedDelta(GatedMechanism):
         value = left * before.value + einsum("bhck,bhcv->bhkv", keys, added)
         return GatedDeltaState(transition, value)
 
-    def _rows(
-        self, q: Array, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
+    def _chunk_outputs(
+        self, q: Array, tokens: dict[str, Array], writes: DeltaWrites, before: GatedDeltaState
     ) -> Array:
         q, k, a = map(by_head, (q, tokens["k"], tokens["log_decay"]))
-        past = einsum("bhck,bhkv->bchv", q * jnp.exp(decays.until(a)), before.value)
-        weight = decays.products(q, k, a)
+        past = einsum("bhck,bhkv->bchv", q * jnp.exp(decays.prefix_sums(a)), before.value)
+        weight = decays.decayed_products(q, k, a)
         return past + einsum("bhij,bhjv->bihv", weight, writes.after(before.value))
 
     def _reference(
@@ -153,10 +156,10 @@ class GatedDelta(GatedMechanism):
         batch, _, heads, key_dim = k.shape
         nothing = jnp.zeros((batch, heads, key_dim, v.shape[-1]), v.dtype)
         gates = (parameters[each.name].astype(v.dtype) for each in self.token_arguments)
-        return recur(token, nothing, (q, k, v, *gates), visible)
+        return reference_recurrence(token, nothing, (q, k, v, *gates), visible)
 
 
-class Writes(NamedTuple):
+class DeltaWrites(NamedTuple):
     """What each token of a chunk adds at its key, alone, and what it takes of the past.
 
     Token i adds u_i = new_i - erased_i S of the state S before the chunk: u_i = beta_i (v_i - what
@@ -175,13 +178,13 @@ class Writes(NamedTuple):
         return self.new - einsum("bhck,bhkv->bhcv", self.erased, past)
 
 
-def _writes(tokens: dict[str, Array]) -> Writes:
+def _solve_writes(tokens: dict[str, Array]) -> DeltaWrites:
     k, v, a, beta = map(by_head, (tokens[each] for each in ("k", "v", "log_decay", "beta")))
-    new, erased = beta * v, beta * k * jnp.exp(decays.until(a))
+    new, erased = beta * v, beta * k * jnp.exp(decays.prefix_sums(a))
     if k.shape[2] == 1:  # no earlier token
-        return Writes(new, erased)
-    overlap = jnp.tril(decays.products(beta * k, k, a), -1)
+        return DeltaWrites(new, erased)
+    overlap = jnp.tril(decays.decayed_products(beta * k, k, a), -1)
     system = overlap + jnp.eye(k.shape[2], dtype=k.dtype)
     right = jnp.concatenate([new, erased], axis=-1)
     solved = solve_triangular(system, right, lower=True, unit_diagonal=True)
-    return Writes(solved[..., : v.shape[-1]], solved[..., v.shape[-1] :])
+    return DeltaWrites(solved[..., : v.shape[-1]], solved[..., v.shape[-1] :])

@@ -32,7 +32,7 @@ from jaxtyping import Float
 
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum
-from flax_linattn.ops.contract.recurrences import recur
+from flax_linattn.ops.contract.recurrences import reference_recurrence
 from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import decays
@@ -80,18 +80,18 @@ class DecayedSums(GatedMechanism):
         left = jnp.exp(state_b.log_decay)[..., None] * state_a.value
         return GatedLinearState(state_a.log_decay + state_b.log_decay, left + state_b.value)
 
-    def absorb(self, tokens: dict[str, Array], before: GatedLinearState) -> GatedLinearState:
+    def chunk_state(self, tokens: dict[str, Array], before: GatedLinearState) -> GatedLinearState:
         k, v, a = map(by_head, (tokens["k"], tokens["v"], tokens["log_decay"]))
-        added = einsum("bhck,bhcv->bhkv", k * jnp.exp(decays.after(a)), v)
+        added = einsum("bhck,bhcv->bhkv", k * jnp.exp(decays.exclusive_suffix_sums(a)), v)
         decay, log_decay = jnp.sum(a, axis=2), before.log_decay
         if log_decay is not None:
             log_decay = log_decay + decay
         return GatedLinearState(log_decay, jnp.exp(decay)[..., None] * before.value + added)
 
-    def rows(self, q: Array, tokens: dict[str, Array], before: GatedLinearState) -> Array:
+    def chunk_outputs(self, q: Array, tokens: dict[str, Array], before: GatedLinearState) -> Array:
         q, k, v, a = map(by_head, (q, tokens["k"], tokens["v"], tokens["log_decay"]))
-        within = einsum("bhij,bhjv->bihv", decays.products(q, k, a), v)
-        return within + einsum("bhck,bhkv->bchv", q * jnp.exp(decays.until(a)), before.value)
+        within = einsum("bhij,bhjv->bihv", decays.decayed_products(q, k, a), v)
+        return within + einsum("bhck,bhkv->bchv", q * jnp.exp(decays.prefix_sums(a)), before.value)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -107,7 +107,7 @@ class DecayedSums(GatedMechanism):
 
         batch, _, heads, key_dim = k.shape
         nothing = jnp.zeros((batch, heads, key_dim, v.shape[-1]), v.dtype)
-        return recur(token, nothing, (q, k, v, a), visible)
+        return reference_recurrence(token, nothing, (q, k, v, a), visible)
 
     def _log_decay(self, k: Array, parameters: Parameters) -> Array:
         return parameters["log_decay"]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.capabilities import LearnedParameter
-from flax_linattn.ops.contract.masks import longest
+from flax_linattn.ops.contract.masks import static_max_length
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
 from flax_linattn.ops.engine.random_features import uniform
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
@@ -106,10 +106,10 @@ class Linformer(ScoreScale, StatelessMechanism):
     def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         table = parameters.get("key_projection")
         rows = self.max_length if table is None else table.shape[0]
-        if rows is not None and longest(length, mask) > rows:
+        if rows is not None and static_max_length(length, mask) > rows:
             raise ValueError(
                 f"'linformer' was made for sequences of {rows} positions, got "
-                f"{longest(length, mask)}; make it with a larger max_length."
+                f"{static_max_length(length, mask)}; make it with a larger max_length."
             )
 
     def _reference(
@@ -119,7 +119,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         e, f = self._tables(k, parameters)
         scale = self._scale(q, parameters)
 
-        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+        def one_example(q: Array, k: Array, v: Array, real: Array) -> Array:
             order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
             k, v, real = k[order], v[order], real[order]
             keys = einsum("sp,shk->hpk", jnp.where(real[:, None], e[: len(k)], 0), k)
@@ -129,7 +129,7 @@ class Linformer(ScoreScale, StatelessMechanism):
             weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
             return einsum("htp,hpv->thv", weight, values)
 
-        return jax.vmap(of_row)(q, k, v, real)
+        return jax.vmap(one_example)(q, k, v, real)
 
     def _tables(self, k: Array, parameters: Parameters) -> tuple[Array, Array]:
         """E and F [N, P]."""

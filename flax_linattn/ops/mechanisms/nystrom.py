@@ -112,7 +112,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
         real_k = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
         landmark = jnp.arange(self.num_landmarks)[:, None]
 
-        def of_head(q: Array, k: Array, v: Array, real_q: Array, real_k: Array) -> Array:
+        def one_head(q: Array, k: Array, v: Array, real_q: Array, real_k: Array) -> Array:
             def averages(real: Array) -> tuple[Array, Array]:
                 """A row a landmark: token number r belongs to l where l n <= r L < (l + 1) n."""
                 n = jnp.sum(real)
@@ -136,7 +136,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
                 z = 0.25 * z @ (13 * one - p @ (15 * one - p @ (7 * one - p)))
             return softmax(q @ kl.T, used_k) @ z @ (b @ v)
 
-        over_heads = jax.vmap(of_head, in_axes=(1, 1, 1, None, None), out_axes=1)
+        over_heads = jax.vmap(one_head, in_axes=(1, 1, 1, None, None), out_axes=1)
         y = jax.vmap(over_heads)(q, k, v, real_q, real_k)
         return jnp.where(jnp.any(real_k, axis=1)[:, None, None, None], y, jnp.zeros_like(y))
 

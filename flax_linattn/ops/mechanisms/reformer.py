@@ -40,7 +40,7 @@ import jax.numpy as jnp
 from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, exp_difference, safe_divide
-from flax_linattn.ops.engine.buckets import Layout, Places
+from flax_linattn.ops.engine.buckets import Layout, SlotAssignment
 from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.ops.engine.random_features import gaussian
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
@@ -118,36 +118,36 @@ get_mechanism('reformer', num_buckets=...), which has one.
         rotations = self._rotations(x, whole.parameters)
         scale = self._scale(x, whole.parameters)
         length, half = x.shape[1], rotations.shape[2]
-        anew = self.num_buckets is not None
+        per_bucket = self.num_buckets is not None
         size = min(self.bucket_size, length)
         # Chunks that begin anew in each bucket leave up to size - 1 slots of each free.
-        free = min(2 * half, length) * (size - 1) if anew else size - 1
-        layout = Layout(size, (length + free) // size, anew)
+        free = min(2 * half, length) * (size - 1) if per_bucket else size - 1
+        layout = Layout(size, (length + free) // size, per_bucket)
 
-        def of_head(x: Array, v: Array, real: Array, columns: Array) -> Array:
-            def place(rotation: Array) -> Places:
+        def one_head(x: Array, v: Array, real: Array, columns: Array) -> Array:
+            def assign_slots(rotation: Array) -> SlotAssignment:
                 bucket = _bucket(jax.lax.stop_gradient(x), rotation, columns)
-                return layout.place(bucket, real, 2 * half)
+                return layout.assign_slots(bucket, real, 2 * half)
 
-            places = jax.lax.map(place, rotations)
+            assignments = jax.lax.map(assign_slots, rotations)
 
             @jax.checkpoint
-            def of_round(own: Places) -> tuple[Array, Array, Array]:
-                return layout.attend(x, v, scale, own, places.label, whole.is_causal)
+            def one_round(own: SlotAssignment) -> tuple[Array, Array, Array]:
+                return layout.attend(x, v, scale, own, assignments.label, whole.is_causal)
 
-            level, total, value = jax.lax.map(of_round, places)
+            level, total, value = jax.lax.map(one_round, assignments)
             top = jnp.max(level, axis=0)
-            share = exp_difference(level, top)
+            relative = exp_difference(level, top)
             y = safe_divide(
-                jnp.sum(share[..., None] * value, axis=0),
-                jnp.sum(share * total, axis=0)[:, None],
+                jnp.sum(relative[..., None] * value, axis=0),
+                jnp.sum(relative * total, axis=0)[:, None],
             )
             return jnp.where(jnp.isneginf(top)[:, None], v, y)
 
-        over_heads = jax.vmap(of_head, in_axes=(1, 1, None, None), out_axes=1)
+        over_heads = jax.vmap(one_head, in_axes=(1, 1, None, None), out_axes=1)
         return jax.vmap(over_heads)(x, v, mask, self._columns(mask))
 
-    def _instead_of_causal(self) -> str:
+    def _causal_alternative(self) -> str:
         return "use is_causal=False, or get_mechanism('reformer', num_buckets=...), which has one"
 
     def _reference(
@@ -159,8 +159,8 @@ get_mechanism('reformer', num_buckets=...), which has one.
         rotations, scale = self._rotations(k, parameters), self._scale(k, parameters)
         earlier = jnp.tri(length, k=-1, dtype=bool)  # [T, S]
 
-        def of_head(x: Array, v: Array, real: Array, visible: Array, columns: Array) -> Array:
-            met = jnp.zeros_like(visible)
+        def one_head(x: Array, v: Array, real: Array, visible: Array, columns: Array) -> Array:
+            shares_chunk = jnp.zeros_like(visible)
             for rotation in rotations:
                 bucket = _bucket(jax.lax.stop_gradient(x), rotation, columns)
                 same = bucket[:, None] == bucket
@@ -169,15 +169,15 @@ get_mechanism('reformer', num_buckets=...), which has one.
                     before |= bucket[:, None] > bucket
                 chunk = jnp.sum(before & real, axis=1) // self.bucket_size
                 back = chunk[:, None] - chunk
-                met |= same & (back >= 0) & (back <= 1)
+                shares_chunk |= same & (back >= 0) & (back <= 1)
             eye = jnp.eye(length, dtype=bool)
-            seen = visible & met & ~eye
+            seen = visible & shares_chunk & ~eye
             seen |= visible & eye & ~jnp.any(seen, axis=1, keepdims=True)
             score = jnp.where(seen, scale * (x @ l2_normalize(x).T), -jnp.inf)
             weight = exp_difference(score, jnp.max(score, axis=1, keepdims=True))
             return safe_divide(weight @ v, jnp.sum(weight, axis=1, keepdims=True))
 
-        over_heads = jax.vmap(of_head, in_axes=(1, 1, None, None, None), out_axes=1)
+        over_heads = jax.vmap(one_head, in_axes=(1, 1, None, None, None), out_axes=1)
         return jax.vmap(over_heads)(k, v, real, visible, self._columns(real))
 
     def _columns(self, real: Array) -> Array:

@@ -38,8 +38,8 @@ class Retention(DecayedSums):
         return {"log_decay": self._log_decay(k, parameters)}
 
     def _log_decay(self, k: Array, parameters: Parameters) -> Array:
-        gamma = np.log1p(-(2.0 ** (-5.0 - np.arange(k.shape[-2]))))
-        return jnp.broadcast_to(jnp.asarray(gamma, k.dtype), k.shape[:-1])
+        log_gamma = np.log1p(-(2.0 ** (-5.0 - np.arange(k.shape[-2]))))
+        return jnp.broadcast_to(jnp.asarray(log_gamma, k.dtype), k.shape[:-1])
 
     def _channels(self, key_dim: int) -> int:
         return 1

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum
-from flax_linattn.ops.engine.features import bounded_key, bounded_query, quadratic_features
+from flax_linattn.ops.engine.features import clip_key, clip_query, quadratic_features
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -47,24 +47,24 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
-    side_by_side: ClassVar[bool] = True
+    features_first: ClassVar[bool] = True
 
     scale: float | None = None
 
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        return q * self._scale(q, parameters), bounded_key(k), v
+        return q * self._scale(q, parameters), clip_key(k), v
 
     def query_features(self, q: Array) -> Array:
-        q, unit = bounded_query(q)
+        q, unit = clip_query(q)
         return quadratic_features(q, (0.5, 1.0, 1.0), unit)
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        q, unit = bounded_query(q)
+        q, unit = clip_query(q)
         x = einsum("bhtk,bhsk->bhts", q, k)
         return (x / 2 + unit) * x + unit * unit
 

@@ -50,23 +50,23 @@ from flax_linattn.ops.contract.numerics import einsum, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.blocks import attend_in_blocks
 from flax_linattn.ops.engine.features import (
-    bounded_key,
-    bounded_query,
-    bounded_score_query,
-    quadratic_features,
+    clip_key,
+    clip_query,
+    clip_score_query,
     l2_normalize,
+    quadratic_features,
 )
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.engine.monomials import monomials, num_monomials
-from flax_linattn.ops.engine.polynomials import homogeneous, polynomial
-from flax_linattn.ops.engine.prefix import Span, total
+from flax_linattn.ops.engine.polynomials import homogeneous_polynomial, polynomial_weights
+from flax_linattn.ops.engine.prefix import Span, final_state
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
 def _visible(call: Call) -> Visible:
     """Bool [B or 1, T, S]; summed up, it is not made."""
     lengths = call.num_queries, call.k.shape[1]
-    return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, runs=call.runs)
+    return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, segments=call.segments)
 
 
 def taylorshift_n0(key_dim: int) -> int:
@@ -197,8 +197,8 @@ def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool
     return math.ceil(1.8 * length if is_causal else length)
 
 
-_OF_ORDER_2 = {"memory": taylorshift_n1, "paper": taylorshift_n0}
-_SWITCHES = ("speed", *_OF_ORDER_2)
+_SWITCH_LENGTHS = {"memory": taylorshift_n1, "paper": taylorshift_n0}
+_SWITCHES = ("speed", *_SWITCH_LENGTHS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +254,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         forms=("parallel", "chunked", "recurrent", "direct", "efficient"),
     )
     parameters: ClassVar[tuple[str, ...]] = ("temperature",)
-    side_by_side: ClassVar[bool] = True
+    features_first: ClassVar[bool] = True
 
     chunk_size: int = 256
     normalize: bool = True
@@ -286,9 +286,9 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if self.switch not in _SWITCHES:
             raise ValueError(f"switch must be one of {_SWITCHES}, got {self.switch!r}.")
         if self.order > 2:
-            self._check_of_order_2()
+            self._check_order_2_options()
 
-    def _check_of_order_2(self) -> None:
+    def _check_order_2_options(self) -> None:
         """Refuses what only order 2 has."""
         if self.coefficients != type(self).coefficients:
             raise ValueError(
@@ -313,11 +313,11 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if self.normalize:
             q, k = l2_normalize(q), l2_normalize(k)
         else:
-            k = bounded_key(k, self.order)
-        return self._tempered(q, parameters), k, v
+            k = clip_key(k, self.order)
+        return self._apply_temperature(q, parameters), k, v
 
     def query_features(self, q: Array) -> Array:
-        q, unit = bounded_query(q, self.order)
+        q, unit = clip_query(q, self.order)
         if self.order == 2:
             return quadratic_features(q, self.coefficients, unit)
         return monomials(q, self.order, unit, over_factorials=True)
@@ -326,20 +326,20 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return quadratic_features(k) if self.order == 2 else monomials(k, self.order)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        q, unit = bounded_query(q, self.order)
-        return homogeneous(self._coefficients, einsum("bhtk,bhsk->bhts", q, k), unit)
+        q, unit = clip_query(q, self.order)
+        return homogeneous_polynomial(self._coefficients, einsum("bhtk,bhsk->bhts", q, k), unit)
 
     def count(self, state: KernelState) -> Array:
         return state.normalizer[..., 0]  # the sum of the feature 1
 
     def finish(self, value: Array, normalizer: Array, count: Array, key_dim: int) -> Array:
-        return self._scaled(safe_divide(value, normalizer[..., None]), count, key_dim)
+        return self._scale_output(safe_divide(value, normalizer[..., None]), count, key_dim)
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
         stateless = call.state is None and not call.return_state
         if form == "parallel" and stateless and not self.has_state(call.k.shape[-1]):
-            return self._plain(call), None
+            return self._attend_all_weights(call), None
         if form == "auto":
             form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
         if form == "direct" and call.state is None:
@@ -351,23 +351,23 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _direct(self, call: Call) -> tuple[Outputs, State]:
         """Equation 1 in blocks of weights; the state only if it is asked for."""
         q, tokens = self._prepare(call)
-        run = None if call.runs is None else call.runs.index
-        seen = Visibility(call.is_causal, 0, call.mask, run, run)
-        weighing = polynomial(self._coefficients)
-        bounded, k, v = bounded_score_query(q), tokens["k"], tokens["v"]
-        y = attend_in_blocks(weighing, bounded, k, v, 1.0, seen, self.chunk_size)
+        segment_index = None if call.segments is None else call.segments.index
+        seen = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
+        weight_function = polynomial_weights(self._coefficients)
+        bounded, k, v = clip_score_query(q), tokens["k"], tokens["v"]
+        y = attend_in_blocks(weight_function, bounded, k, v, 1.0, seen, self.chunk_size)
         count = jnp.sum(_visible(call), axis=2, dtype=y.dtype)
-        y = self._scaled(y, count[..., None], q.shape[-1])
+        y = self._scale_output(y, count[..., None], q.shape[-1])
         if not call.return_state:
             return y, None  # nor an empty one: it may be too large to have
-        monoid = self._monoid(q, self._identity(call.k, call.v))
+        monoid = self._make_monoid(q, self._identity_state(call.k, call.v))
         span = Span(tokens, call.mask, call.starts)
-        return y, total(monoid, span, self._initial(call), self.chunk_size)
+        return y, final_state(monoid, span, self._initial_state(call), self.chunk_size)
 
-    def _plain(self, call: Call) -> Outputs:
+    def _attend_all_weights(self, call: Call) -> Outputs:
         """All weights at once: JAX differentiates them, forwards too, without features."""
         q, tokens = self._prepare(call)
-        return self.finish(*self._weighted(q, tokens, _visible(call), []), q.shape[-1])
+        return self.finish(*self._weighted_sums(q, tokens, _visible(call), []), q.shape[-1])
 
     def _crossing(self, call: Call) -> float:
         """Tokens from which ``auto`` takes the efficient form."""
@@ -375,7 +375,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if not self.has_state(key_dim):
             return math.inf
         if self.switch != "speed":
-            return _OF_ORDER_2[self.switch](key_dim)
+            return _SWITCH_LENGTHS[self.switch](key_dim)
         return taylorshift_speed_crossover(key_dim, self.order, is_causal=call.is_causal)
 
     def _init_state(self, sizes: StateSizes) -> KernelState:
@@ -396,20 +396,20 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        def of_length_one(x: Array) -> Array:
+        def normalize(x: Array) -> Array:
             square = jnp.sum(x * x, axis=-1, keepdims=True)
             zero = square == 0  # such a token has no direction, and no gradient into it
             return jnp.where(zero, 0 * x, x / jnp.sqrt(jnp.where(zero, 1 + square, square)))
 
         if self.normalize:  # section 3.3
-            q, k = of_length_one(q), of_length_one(k)
-        x = einsum("bthk,bshk->bhts", self._tempered(q, parameters), k)
-        weight = homogeneous(self._coefficients, x, 1.0)
+            q, k = normalize(q), normalize(k)
+        x = einsum("bthk,bshk->bhts", self._apply_temperature(q, parameters), k)
+        weight = homogeneous_polynomial(self._coefficients, x, 1.0)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(x))
         count = jnp.sum(visible, axis=2, dtype=v.dtype)[:, :, None]
-        return self._scaled(average_by_head(weight, v), count, k.shape[-1])  # equation 1
+        return self._scale_output(average_by_head(weight, v), count, k.shape[-1])  # equation 1
 
-    def _tempered(self, q: Array, parameters: Parameters) -> Array:
+    def _apply_temperature(self, q: Array, parameters: Parameters) -> Array:
         temperature = parameters.get("temperature")
         if temperature is None:
             return q
@@ -427,7 +427,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
             return self.coefficients
         return tuple(1 / math.factorial(n) for n in range(self.order, -1, -1))
 
-    def _scaled(self, y: Array, count: Array, key_dim: int) -> Array:
+    def _scale_output(self, y: Array, count: Array, key_dim: int) -> Array:
         """Times sqrt(N / K), section 3.3 (its algorithm 1 has the inverse on the denominator)."""
         scaled = self.normalize if self.normalize_output is None else self.normalize_output
         if not scaled:
