@@ -32,7 +32,7 @@ from experiments.statements import Statement
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Verdict, all_of
 from flax_linattn import models
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import plot_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.nn import TransformerBlock
 

@@ -34,7 +34,7 @@ from experiments.rules import (
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict, all_of
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import plot_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 MODELS = ("EA-2", "EA-6", "SA")

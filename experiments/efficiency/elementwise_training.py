@@ -40,7 +40,7 @@ from experiments.rules import (
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict, all_of, beside
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
-from flax_linattn.bench.plots import plot_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 

@@ -146,7 +146,9 @@ def step_facts(
     memory = compiled.memory_analysis()
     parts = placement.accumulate  # a loop, whose communication counts once
     return {
-        "communication_bytes": {kind: parts * size for kind, size in communication_bytes(compiled).items()},
+        "communication_bytes": {
+            kind: parts * size for kind, size in communication_bytes(compiled).items()
+        },
         "temporary_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
     }

@@ -23,7 +23,7 @@ from experiments.rules import Range, more, more_bytes
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import plot_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 FORMS = ("direct", "efficient")

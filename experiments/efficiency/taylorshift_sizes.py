@@ -32,7 +32,7 @@ from experiments.verdicts import (
     all_of,
 )
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import plot_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 FORMULAS = {

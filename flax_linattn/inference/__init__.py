@@ -1,6 +1,6 @@
 """Recurrent inference with trained models."""
 
-from flax_linattn.inference.events import SampledEvents, EventModel, sample_events
+from flax_linattn.inference.events import EventModel, SampledEvents, sample_events
 from flax_linattn.inference.generate import GenerateOutput, generate
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.prefill import prefill
@@ -11,22 +11,22 @@ from flax_linattn.inference.stream import Stream
 from flax_linattn.inference.summary import Summary, summarize
 
 __all__ = [
-    "SampledEvents",
     "EventModel",
     "GenerateOutput",
     "Rollout",
+    "SampledEvents",
     "StateFile",
     "Stream",
     "StreamingModel",
     "Summary",
     "describe_state",
-    "sample_events",
     "gather_rows",
     "generate",
     "load_state",
     "prefill",
     "reset_rows",
     "rollout",
+    "sample_events",
     "save_state",
     "state_bytes",
     "summarize",

@@ -107,7 +107,9 @@ def sample_events(
         raise ValueError(
             f"expected waited as one number a row, {x.shape[:1]}, got shape {jnp.shape(waited)}."
         )
-    drawn: SampledEvents = _draw_events(model, outputs, x, state, keys, waited, num_events=num_events)
+    drawn: SampledEvents = _draw_events(
+        model, outputs, x, state, keys, waited, num_events=num_events
+    )
     return drawn
 
 

@@ -99,7 +99,9 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
     def gather(state: State, indices: Array) -> State:
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="fill"), state)
 
-    return meshes.run_on_automatic_axes(gather, (state, indices), lambda _: jax.tree.map(meshes.partition_axes, state))
+    return meshes.run_on_automatic_axes(
+        gather, (state, indices), lambda _: jax.tree.map(meshes.partition_axes, state)
+    )
 
 
 def batch_size(state: State) -> int:

@@ -27,10 +27,10 @@ from flax_linattn.tasks.run import (
     check_model,
     check_run_dir,
     check_same_data,
-    write_data_spec,
     read_config,
     read_data_spec,
     write_config,
+    write_data_spec,
 )
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report, Task

@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from flax_linattn.control import check_rendering, make_environments, animation
+from flax_linattn.control import check_rendering, make_environments
 from tests.control import toys
 
 

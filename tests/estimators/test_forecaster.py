@@ -196,7 +196,10 @@ def test_a_panel_of_nixtla(of_shops, tmp_path):
     data_spec = forecaster.run_.data_spec
     assert data_spec.channels == ("y", "price", "region=north", "region=south")
     assert data_spec.target_names == ("y",) and len(data_spec.known_future) == 3
-    assert [data_spec.channels[which] for which in data_spec.static] == ["region=north", "region=south"]
+    assert [data_spec.channels[which] for which in data_spec.static] == [
+        "region=north",
+        "region=south",
+    ]
     assert forecaster.feature_names_in_.tolist() == ["y", "price", "region"]
     later = shops().groupby("unique_id", sort=False).tail(4)
     found = forecaster.predict(X_future=later)

@@ -174,7 +174,10 @@ def test_damaged_options(tmp_path):
 
 def test_one_process_a_file(tmp_path):
     path = tmp_path / "set.npz"
-    with file_lock(tmp_path / "set.npz.parts" / "lock"), pytest.raises(LockedError, match=r"set\.npz"):
+    with (
+        file_lock(tmp_path / "set.npz.parts" / "lock"),
+        pytest.raises(LockedError, match=r"set\.npz"),
+    ):
         run(path)
 
 

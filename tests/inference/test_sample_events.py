@@ -72,7 +72,9 @@ def drawn_of_chain(waited=None):
     x = jnp.stack([jnp.zeros(ROWS), jnp.asarray(marks, jnp.float32)], axis=-1)
     if waited is not None:
         waited = jnp.asarray(np.array(waited, np.float32)[marks])
-    out = inference.sample_events(model, x, x, model.init_state(ROWS), EVENTS, key=KEY, waited=waited)
+    out = inference.sample_events(
+        model, x, x, model.init_state(ROWS), EVENTS, key=KEY, waited=waited
+    )
     before = np.concatenate([marks[:, None], out.marks[:, :-1]], axis=1)
     return before, jax.tree.map(np.asarray, out)
 

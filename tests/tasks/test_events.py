@@ -1039,7 +1039,7 @@ def test_the_published_protocol():
     data_spec = describe(EventSplit(events, events, events), config)
     assert len(data_spec.clock) == 16
     model = TASK.model(config, data_spec)
-    loss = training.evaluate(model, events_loss, make_batches(events, config, data_spec, seed=None))[
-        "loss"
-    ]
+    loss = training.evaluate(
+        model, events_loss, make_batches(events, config, data_spec, seed=None)
+    )["loss"]
     assert np.isfinite(loss)

@@ -66,7 +66,9 @@ def test_scales_stay_or_are_fitted_again(forecaster):
     config = forecaster.config.replace(split="400/60/100")
     data_spec = forecaster.task.describe(forecaster.task.load(config), config)
     kept, refit = (
-        Initializer(InitRun(forecaster, refit_scales=refit), forecaster.task, config).spec(data_spec)
+        Initializer(InitRun(forecaster, refit_scales=refit), forecaster.task, config).spec(
+            data_spec
+        )
         for refit in (False, True)
     )
     assert kept.standardizer is forecaster.data_spec.standardizer

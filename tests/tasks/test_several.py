@@ -217,7 +217,10 @@ def test_a_new_series_has_the_scale_of_its_first_rows(run_dir):
     empty = dataclasses.replace(new, values=np.full_like(new.values, np.nan))
     assert data_spec.for_series(empty).standardizer.mean == data_spec.standardizer.mean
     known = dataclasses.replace(new, name="s40")
-    assert data_spec.for_series(known).standardizer.mean == data_spec.of_series("s40").standardizer.mean
+    assert (
+        data_spec.for_series(known).standardizer.mean
+        == data_spec.of_series("s40").standardizer.mean
+    )
 
 
 def test_evaluate_repeats_the_test_and_takes_other_files(run_dir, shops, tmp_path, capsys):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, itemize, check_same_length, quote
+from flax_linattn.checks import at_least, check_same_length, itemize, quote
 
 UNMARKED = ("event",)
 """The marks of events that have none."""

@@ -16,7 +16,17 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("q", "k", "v", "mask", "query_mask", "segments", "state", "parameters", "per_token"),
+    data_fields=(
+        "q",
+        "k",
+        "v",
+        "mask",
+        "query_mask",
+        "segments",
+        "state",
+        "parameters",
+        "per_token",
+    ),
     meta_fields=("is_causal", "form", "return_state"),
 )
 @dataclasses.dataclass(frozen=True)

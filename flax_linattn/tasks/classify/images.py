@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import models, training
-from flax_linattn.checks import OptionError, at_least, positive, check_same_length
+from flax_linattn.checks import OptionError, at_least, check_same_length, positive
 from flax_linattn.data.catalog import IMAGES, Entry
 from flax_linattn.data.class_folders import about_others
 from flax_linattn.data.file_tree import FileTree
@@ -173,7 +173,9 @@ class ImageSpec(LabelSpec):
             )
         for size in self.image_shape:
             at_least(1, 2**16, image_shape=size)
-        check_same_length(channels=range(self.image_shape[2]), mean=self.mean, deviation=self.deviation)
+        check_same_length(
+            channels=range(self.image_shape[2]), mean=self.mean, deviation=self.deviation
+        )
         for value in self.deviation:
             positive(deviation=value)
 

@@ -49,7 +49,9 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
         raise ValueError("the model's outputs are NaN: its numbers overflow.")
     last = np.array([own[-1] for own in events.times])
     with np.errstate(over="ignore"):  # a time beyond all numbers is none
-        gaps = data_spec.scale * np.exp(np.column_stack([found["log_mean"], found["log_quantiles"]]))
+        gaps = data_spec.scale * np.exp(
+            np.column_stack([found["log_mean"], found["log_quantiles"]])
+        )
     show = _dates if data_spec.dates else np.asarray
     ids = np.arange(len(last)) if events.names is None else np.array(events.names, object)
     names = ["sequence", "time", "next", *(f"q{share:g}" for share in SHARES)]

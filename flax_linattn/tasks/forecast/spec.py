@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, choice, itemize, check_same_length
+from flax_linattn.checks import OptionError, at_least, check_same_length, choice, itemize
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.data.time_features import CIRCLES

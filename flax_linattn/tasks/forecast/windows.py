@@ -101,7 +101,10 @@ def stack(
 
 
 def part_windows(
-    panel: SeriesPanel, config: ForecastConfig, data_spec: ForecastSpec, parts: Sequence[str] = PARTS
+    panel: SeriesPanel,
+    config: ForecastConfig,
+    data_spec: ForecastSpec,
+    parts: Sequence[str] = PARTS,
 ) -> Iterator[PanelWindows]:
     """Windows whose horizons lie in each part; those of training in a random order."""
     problems = [data_spec.of_series(one.name) for one in panel.series]

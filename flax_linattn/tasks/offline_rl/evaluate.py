@@ -137,7 +137,9 @@ def seeds_of(config: OfflineRLConfig) -> list[int]:
     return list(range(first, first + config.play.play_episodes))
 
 
-def played_return(config: OfflineRLConfig, data_spec: OfflineRLSpec, model: Any, task: Any) -> float:
+def played_return(
+    config: OfflineRLConfig, data_spec: OfflineRLSpec, model: Any, task: Any
+) -> float:
     """The mean return of the episodes of the test, which selects."""
     environments = environments_of(data_spec, config)
     if environments is None:

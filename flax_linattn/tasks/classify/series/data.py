@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, itemize, check_same_length
+from flax_linattn.checks import OptionError, at_least, check_same_length, itemize
 from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes

@@ -278,7 +278,11 @@ def _line_batches(run: Run, file: Path) -> training.BatchSource:
             "test_file",
         )
     is_cut = data_spec.letters == "bytes"
-    if not is_cut and run.config.model.position == "learned" and max(lengths) > data_spec.max_length:
+    if (
+        not is_cut
+        and run.config.model.position == "learned"
+        and max(lengths) > data_spec.max_length
+    ):
         raise OptionError(
             f"{file}: a sequence has {max(lengths):,} tokens, and the run's model positions for "
             f"{data_spec.max_length:,}; give shorter ones, or train with sinusoidal positions.",
