@@ -112,7 +112,8 @@ def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
     registered = REGISTRY.get(name, mechanism_class)
     if _qualified_name(registered) != _qualified_name(mechanism_class):
         raise ValueError(
-            f"there is a mechanism {name!r} already, {_qualified_name(registered)}; choose another name."
+            f"there is a mechanism {name!r} already, {_qualified_name(registered)}; choose "
+            "another name."
         )
     REGISTRY[name] = mechanism_class
 

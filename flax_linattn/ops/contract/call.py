@@ -34,7 +34,7 @@ class Call:
     """One checked call of ``attend``; fields as its arguments.
 
     Attributes:
-        runs: where packed segments begin; None = nothing is packed.
+        segments: where packed segments begin; None = nothing is packed.
         state: of the tokens before; None = there are none.
         parameters: the mechanism's own arguments, those that were given.
         per_token: its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.

@@ -165,7 +165,8 @@ def check_state_like(name: str, state: State, expected: State) -> None:
         leaf = jax.tree_util.keystr(path)
         if not _is_array(got):
             raise TypeError(
-                f"the state's {leaf} should be an array {_describe(want)}, got {_describe(got)}; {hint}."
+                f"the state's {leaf} should be an array {_describe(want)}, got "
+                f"{_describe(got)}; {hint}."
             )
         if got.shape != want.shape:
             raise ValueError(

@@ -148,8 +148,8 @@ class Visibility:
         is_causal: a query sees keys up to its own position.
         cached: number of keys that come before the first query.
         real: bool [B, S], True = a real token; None = all.
-        query_run: int [B, T], which run each query belongs to (``Segments.index``); None = all one.
-        key_run: int [B, S], the same for keys.
+        query_segment: int [B, T], the segment of each query (``Segments.index``); None = all one.
+        key_segment: int [B, S], the same for keys.
         window: a query sees its own position and those before it, so many in all; None = all.
     """
 
@@ -198,7 +198,7 @@ def visible_rows(
         num_keys: S.
         is_causal: a query sees keys up to its own position.
         mask: bool [B, S], True = a real token.
-        run: which run each position belongs to (``Segments.index``).
+        segment_index: the segment of each position (``Segments.index``).
 
     Example:
         >>> import jax.numpy as jnp

@@ -559,7 +559,7 @@ class Mechanism(abc.ABC):
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
 
     def _output_axes(self, q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
-        """What outputs are split over; ``is_pooled`` as in ``output_sharding.given_output_axes``."""
+        """Returns the mesh axes of the outputs (``output_sharding.given_output_axes``)."""
         if num_given_queries(self.capabilities, q) is None:
             return output_sharding.output_axes(q, k, v)
         return output_sharding.given_output_axes(q, k, v, is_pooled=is_pooled)

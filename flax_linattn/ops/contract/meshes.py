@@ -1,8 +1,9 @@
 """Meshes with explicit axes, the default of ``jax.make_mesh``: shardings are part of types there.
 
 JAX then refuses whatever leaves a sharding open: a loop that begins with zeros and goes on with
-rows of a split batch, a gather, a reshape. :func:`run_on_automatic_axes` runs such code as on a mesh whose axes
-are automatic, where XLA places what lies between, and says of the results alone how they lie.
+rows of a split batch, a gather, a reshape. :func:`run_on_automatic_axes` runs such code as on a
+mesh whose axes are automatic, where XLA places what lies between, and says of the results alone how
+they lie.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def run_on_automatic_axes(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()  # no mesh
+        >>> y = run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",))  # no mesh
+        >>> y.tolist()
         [1.0, 1.0, 1.0]
     """
     mesh = find_explicit_mesh(arguments)

@@ -31,7 +31,7 @@ def given_output_axes(q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
         q: the queries.
         k: keys [B, S, H, K], or [B, H, K] of a step.
         v: values, likewise.
-        at_once: whether one output stands for all S tokens.
+        is_pooled: whether one output stands for all S tokens.
     """
     *lead, heads, _ = partition_axes(k)
     lead = lead[:1] if is_pooled else lead

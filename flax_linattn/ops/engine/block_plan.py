@@ -61,7 +61,7 @@ class BlockPlan:
         Args:
             function: of some of each, gives so many of the results.
             results: arrays to write them into.
-            of_batch: a tree of arrays [B, ...], the same for all heads.
+            per_batch: a tree of arrays [B, ...], the same for all heads.
             *trees: trees of arrays.
         """
 
@@ -79,7 +79,7 @@ class BlockPlan:
             function: (sums, of_batch, *trees) -> (some of the results, sums).
             results: as in ``map_heads``.
             sums: a tree of arrays of any shapes.
-            of_batch: as in ``map_heads``.
+            per_batch: as in ``map_heads``.
             *trees: as in ``map_heads``.
 
         Returns:

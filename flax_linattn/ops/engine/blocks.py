@@ -144,13 +144,13 @@ def attend_in_blocks(
     """Outputs of all queries.
 
     Args:
-        weighing: how scores become weights.
+        weight_function: how scores become weights.
         q: queries [B, T, H, K].
         k: keys [B, S, H, K].
         v: values [B, S, H, V].
         scale: factor of the scores.
         visibility: who sees whom.
-        most: queries a block, and keys, at most.
+        max_block: queries a block, and keys, at most.
         offsets: what is added to the scores; None = nothing.
 
     Returns:

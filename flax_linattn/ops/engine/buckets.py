@@ -45,8 +45,8 @@ class Layout(NamedTuple):
     Example:
         >>> import jax.numpy as jnp
         >>> bucket, real = jnp.array([1, 0, 1, 1, 0]), jnp.ones(5, bool)
-        >>> [Layout(2, n, per_bucket).assign_slots(bucket, real, 2).token.tolist() for n, per_bucket in
-        ...     ((3, False), (4, True))]                                     # 5 is a free slot
+        >>> layouts = Layout(2, 3, False), Layout(2, 4, True)
+        >>> [each.assign_slots(bucket, real, 2).token.tolist() for each in layouts]
         [[1, 4, 0, 2, 3, 5], [1, 4, 0, 2, 3, 5, 5, 5]]
     """
 

@@ -128,7 +128,8 @@ class Pairs(NamedTuple):
         v: [B, S, H, V].
         positions: of both; None where the mechanism is not ``uses_positions``.
         parameters: the mechanism's own arguments.
-        per_key: what ``prepare_per_token`` made of the arguments of tokens: a tree of arrays [B, S, ...].
+        per_key: what ``prepare_per_token`` made of the arguments of tokens: a tree of arrays [B, S,
+            ...].
         per_query: the same for the token of each query, [B, T, ...]; None where queries are not of
             these tokens (T is not S).
     """
@@ -144,7 +145,7 @@ class Pairs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CacheMechanism(Mechanism):
-    """A mechanism given by its ``weigh`` over the visible tokens.
+    """A mechanism given by its ``attend_block`` over the visible tokens.
 
     Attributes:
         chunk_size: queries a block in the chunked form.
@@ -153,7 +154,7 @@ class CacheMechanism(Mechanism):
     """
 
     uses_positions: ClassVar[bool] = False
-    """Whether ``weigh`` is given positions."""
+    """Whether ``attend_block`` is given positions."""
     window: ClassVar[int | None] = None
     """How many tokens a query sees at most, the last ones in ``attend``; None = all."""
 
@@ -176,7 +177,7 @@ class CacheMechanism(Mechanism):
         """
 
     def prepare_per_token(self, per_token: Parameters) -> Any:
-        """What ``weigh`` wants of the mechanism's ``token_arguments``, made once a call.
+        """What ``attend_block`` wants of the mechanism's ``token_arguments``, made once a call.
 
         Args:
             per_token: of all tokens in order of time [B, S, ...], cached ones first; 0 at padding
@@ -212,7 +213,7 @@ class CacheMechanism(Mechanism):
         raise NotImplementedError
 
     def mean_of_sums(self, sums: Any, q: Array) -> Outputs:
-        """What ``weigh`` gives of all that was seen."""
+        """What ``attend_block`` gives of all that was seen."""
         raise NotImplementedError
 
     def _init_state(self, sizes: StateSizes) -> KVCache:
@@ -305,7 +306,7 @@ class CacheMechanism(Mechanism):
     def _attend_query_blocks(
         self, pairs: Pairs, visibility: masks.Visibility, size: int | None
     ) -> Array:
-        """Applies ``weigh`` to ``size`` queries at a time; None = to all at once."""
+        """Applies ``attend_block`` to ``size`` queries at a time; None = to all at once."""
         length, keys = pairs.q.shape[1], pairs.k.shape[1]
 
         def block(_: None, rows: tuple[Array, Array, Array | None, Any]) -> tuple[None, Array]:
@@ -400,8 +401,8 @@ class CacheMechanism(Mechanism):
         max_tokens = int(jnp.max(state.length))
         if max_tokens > state.capacity:
             raise ValueError(
-                f"the key/value cache holds {state.capacity} tokens, got token number {max_tokens}; "
-                "make it larger with init_state(..., max_length=...)."
+                f"the key/value cache holds {state.capacity} tokens, got token number "
+                f"{max_tokens}; make it larger with init_state(..., max_length=...)."
             )
 
     def _check_state(self, state: KVCache, q: Array, k: Array, v: Array) -> None:

@@ -113,12 +113,12 @@ def attend_by_channel(
     """Outputs of all queries.
 
     Args:
-        weighing: how scores are made and become weights.
+        weight_function: how scores are made and become weights.
         tokens: queries, keys and values.
         table: what a pair of positions adds to its scores [N, N]; None = nothing.
         visibility: who sees whom.
         positions: of queries and keys in the table; None where there is none.
-        most: queries a block, and keys, at most.
+        max_block: queries a block, and keys, at most.
 
     Returns:
         y [B, T, H, K], 0 where nothing is seen.

@@ -114,7 +114,7 @@ def block_sizes(
     Args:
         batch: B, which is symbolic in an export for any batch.
         heads: H.
-        most: queries a block at most, and keys.
+        limit: queries a block at most, and keys.
         queries: T.
         keys: S.
 
@@ -143,7 +143,7 @@ def even_chunk_size(length: int, limit: int) -> int:
 
     Args:
         length: T.
-        most: tokens a block at most.
+        limit: tokens a block at most.
 
     Example:
         >>> even_chunk_size(320, 256), even_chunk_size(100, 256)
@@ -186,7 +186,7 @@ def chunk_sizes(
         kind: a key of ``MAX_CHUNK_TOKENS``.
         length: T.
         chunk_size: where nothing else is known; None = all in one.
-        most: of a chunk at most.
+        limit: of a chunk at most.
 
     Example:
         >>> chunk_sizes("kernel", 152, None, 128)
@@ -232,7 +232,7 @@ def scan_form(
 
     Args:
         scan: a key of ``AUTO_SCAN_FORMS``.
-        which: the pass, a key of that.
+        pass_name: the pass, a key of that.
         form: "parallel", "chunked", "recurrent" or "auto".
         functions: for each form a function of the tokens a tile, and of arrays.
         chunk_size: most tokens a tile.

@@ -35,8 +35,8 @@ from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 class GatedMechanism(StreamingMechanism):
     """A mechanism given by how a chunk changes the state, and by its causal outputs.
 
-    Its tokens, which ``chunk_state`` and ``rows`` take by name, have log-decays ``log_decay`` [B, C, H]
-    or [B, C, H, K]; tokens of zeros change nothing.
+    Its tokens, which ``chunk_state`` and ``rows`` take by name, have log-decays ``log_decay`` [B,
+    C, H] or [B, C, H, K]; tokens of zeros change nothing.
 
     Attributes:
         chunk_size: tokens a block in the chunked form.

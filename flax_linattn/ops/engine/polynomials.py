@@ -23,7 +23,8 @@ def homogeneous_polynomial(coefficients: Sequence[float], x: Array, unit: Array 
             n-th power.
 
     Example:
-        >>> homogeneous_polynomial((0.5, 1.0, 1.0), 2.0, 1.0), homogeneous_polynomial((0.5, 1.0, 1.0), 20.0, 10.0)
+        >>> taylor = (0.5, 1.0, 1.0)
+        >>> homogeneous_polynomial(taylor, 2.0, 1.0), homogeneous_polynomial(taylor, 20.0, 10.0)
         (5.0, 500.0)
     """
     highest, *lower = coefficients

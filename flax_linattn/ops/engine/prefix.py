@@ -93,9 +93,9 @@ class Monoid(NamedTuple):
         merge: (earlier, later) -> state; works on any leading axes.
         read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
         reduce: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
-        state_and_outputs: (q, span, before, after, is_causal) -> the state after the span and the outputs
-            [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and last
-            segment that lie outside; ``after`` is None where ``is_causal``.
+        state_and_outputs: (q, span, before, after, is_causal) -> the state after the span and the
+            outputs [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and
+            last segment that lie outside; ``after`` is None where ``is_causal``.
     """
 
     identity: State

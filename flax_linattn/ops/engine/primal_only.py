@@ -16,7 +16,7 @@ def primal_only(
     """``primal`` of the arrays; with gradients or tangents it is ``differentiated`` that runs.
 
     Args:
-        plain: the faster one, or the one that takes less memory.
+        primal: the faster one, or the one that takes less memory.
         differentiated: gives the same numbers. JAX differentiates it, in the modes that it has.
         *arrays: trees of arrays, all that the two depend on.
 

@@ -54,7 +54,8 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a causal block, which keeps the state before each ``TILE_TOKENS`` of them.
+        chunk_size: tokens a causal block, which keeps the state before each ``TILE_TOKENS`` of
+            them.
         scale: factor of the scores where a call gives none, positive; None = K**-0.5.
         num_features: M; None = int(K ln K), at least 1.
         seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.

@@ -219,8 +219,8 @@ class TaylorShift(KernelMechanism):
         coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
             no weight is negative.
         switch: what ``form="auto"`` changes from direct to efficient for: "speed" where the
-            efficient form was measured to be faster (``taylorshift_speed_crossover``); at order 2 also
-            "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
+            efficient form was measured to be faster (``taylorshift_speed_crossover``); at order 2
+            also "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
