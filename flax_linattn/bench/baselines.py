@@ -172,7 +172,7 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         q, k, v = mechanism.prepare(q, k, v, {})
 
         monoid = prefix.scan_monoid(
-            partial(mechanism._lift, q), mechanism._merge, mechanism.read, identity
+            partial(mechanism._lift_tokens, q), mechanism._merge, mechanism.read, identity
         )
         y, _ = prefix.attend(
             monoid,
