@@ -1,4 +1,4 @@
-"""Mechanisms by name and hyperparameters."""
+"""Registry access: mechanisms by name and hyperparameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_HYPERPARAMETER_CHARACTERS = 1000
 
 
 def list_mechanisms() -> tuple[str, ...]:
-    """The names that ``get_mechanism`` takes.
+    """Lists the names that ``get_mechanism`` accepts.
 
     Example:
         >>> list_mechanisms()[:4]
@@ -28,7 +28,7 @@ def list_mechanisms() -> tuple[str, ...]:
 
 
 def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
-    """Makes a mechanism: frozen, hashable, hence static under ``jax.jit``.
+    """Makes a mechanism from its name: frozen and hashable, hence static under ``jax.jit``.
 
     Args:
         name: one of ``list_mechanisms()``; hyperparameters may follow after a colon, as they do
@@ -63,19 +63,21 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
 
 
 def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
-    """Adds a mechanism of one's own to this process.
+    """Registers a user-defined mechanism in this process.
 
-    ``get_mechanism``, layers, options of tasks and ``models.load_model`` then know it by name. The
-    same class may come again, also made anew, as when a cell of a notebook is run twice.
+    ``get_mechanism``, layers, task options and ``models.load_model`` then accept it by name. The
+    same class may be registered again, also after it was redefined, as when a notebook cell is run
+    twice.
 
     Args:
-        name: of the mechanism, its class's ``name``: lower-case letters, digits and underscores.
-        mechanism_class: a subclass of :class:`Mechanism`, itself a frozen dataclass, whose fields
-            all have defaults.
+        name: Name of the mechanism, equal to its class's ``name``: lower-case letters, digits and
+            underscores.
+        mechanism_class: Subclass of :class:`Mechanism`, itself a frozen dataclass, whose fields all
+            have defaults.
 
     Raises:
-        ValueError: the name is none, is another than the class's, or is that of another mechanism.
-        TypeError: the class is no such one.
+        ValueError: The name is invalid, differs from that of the class, or is already taken.
+        TypeError: The class is not a frozen dataclass derived from :class:`Mechanism`.
 
     Example:
         >>> import dataclasses
@@ -123,7 +125,7 @@ def _qualified_name(kind: type) -> str:
 
 
 def _check_registered(name: str) -> str:
-    """``name``, if it is registered; an error suggests the closest name."""
+    """Returns ``name`` if it is registered; the error suggests the closest name."""
     if name in REGISTRY:
         return name
     close = difflib.get_close_matches(name, REGISTRY, n=1)
@@ -135,7 +137,7 @@ def _check_registered(name: str) -> str:
 
 
 def _check_type(expects: str, value: Any, hint: Any) -> None:
-    """Refuses a value of another type than its annotation: of text above all, from a name."""
+    """Rejects a value whose type differs from the annotation, above all text from a name."""
     options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) else (hint,)
     kinds = tuple(get_origin(o) or o for o in options if o is not Ellipsis)
     if get_origin(hint) is tuple:
@@ -151,7 +153,7 @@ def _check_type(expects: str, value: Any, hint: Any) -> None:
 
 
 def _parse(name: str, text: str) -> dict[str, Any]:
-    """Hyperparameters from ``order=2,switch=memory``: Python literals, or bare words."""
+    """Parses hyperparameters such as ``order=2,switch=memory``: Python literals or bare words."""
     expected = (
         f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
         "each once, got"

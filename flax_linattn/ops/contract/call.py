@@ -1,4 +1,4 @@
-"""Checked calls of a mechanism: padding is zeroed, shapes and dtypes agree."""
+"""Checked arguments of a call: padding is zeroed, and shapes and dtypes agree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
 )
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One checked call of ``attend``; fields as its arguments.
+    """Checked arguments of one call of ``attend``; field names are those of its arguments.
 
     Attributes:
         segments: where packed segments begin; None = nothing is packed.
@@ -55,7 +55,7 @@ class Call:
 
     @property
     def num_queries(self) -> int:
-        """T; L of given queries."""
+        """Number of queries T, or L for external queries."""
         return self.k.shape[1] if self.q.ndim == 2 else self.q.shape[1]
 
     @property
@@ -65,7 +65,7 @@ class Call:
 
 
 class StepCall(NamedTuple):
-    """One checked call of ``step``; fields as its arguments."""
+    """Checked arguments of one call of ``step``; field names are those of its arguments."""
 
     q: Array
     k: KeyStep
@@ -77,22 +77,22 @@ class StepCall(NamedTuple):
 
 
 def num_queries(can: Capabilities, q: Array, k: Array) -> int:
-    """T; a learned query, and those given in its place, stand for one at every key."""
+    """Returns the number of outputs per sequence; a learned query has one at every key."""
     return k.shape[1] if can.learned_query else q.shape[1]
 
 
 def num_given_queries(can: Capabilities, q: Array) -> int | None:
-    """L, of queries given where one is learned otherwise; None = they are not."""
+    """Returns the number L of external queries, or None if there are none."""
     return q.shape[-3] if can.given_queries and q.ndim > 2 else None
 
 
 def pools_sequence(can: Capabilities, q: Array, is_causal: bool) -> bool:
-    """Whether queries are given and have one output each, not one after every token."""
+    """Returns whether external queries pool the sequence: one output each, not one per token."""
     return num_given_queries(can, q) is not None and not is_causal
 
 
 def broadcast_queries(can: Capabilities, q: Array, k: Array) -> Array:
-    """Given queries [L, H, K] as [B, L, H, K], of every row; any others as they are."""
+    """Broadcasts external queries [L, H, K] to [B, L, H, K]; returns other queries unchanged."""
     shared = num_given_queries(can, q) is not None and q.ndim == 3
     return jnp.broadcast_to(q, (k.shape[0], *q.shape)) if shared else q
 

@@ -1,4 +1,4 @@
-"""What a mechanism can do, and what a layer learns for it."""
+"""Capabilities of a mechanism, and the parameters that a layer learns for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flax_linattn.typing import Array
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """What a mechanism can do.
+    """Features that a mechanism supports.
 
     Attributes:
         constant_memory: the state's size does not depend on the number of tokens.
@@ -48,7 +48,7 @@ class Capabilities:
 
 
 class LearnedParameter(NamedTuple):
-    """An argument of a mechanism that a layer learns.
+    """Shape and initializer of a mechanism's parameter that a layer learns.
 
     Attributes:
         shape: of the array.

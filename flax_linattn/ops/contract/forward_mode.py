@@ -1,4 +1,4 @@
-"""What is said where a gradient derived by hand is asked for tangents."""
+"""Error message for forward-mode differentiation of a hand-derived gradient."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def explain_forward_mode_error(name: str, form: str) -> Iterator[None]:
-    """Names the form that can, where JAX refuses forward mode inside.
+    """Replaces JAX's error about forward mode by one that names the form that supports it.
 
     JAX does so only when a program is compiled or run: within a ``jax.jit`` of the caller's own
     the message is that of JAX.

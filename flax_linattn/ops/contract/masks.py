@@ -1,8 +1,9 @@
-"""Masks and packed segments: who sees whom, decided once for every mechanism.
+"""Masks and packed segments: which queries attend to which keys, decided once for all mechanisms.
 
-A *run* is a maximal stretch of real tokens of one segment id. Tokens see each other
-only inside a run. Padding belongs to no run: ids at masked positions are ignored, so
-padding in the middle of a segment does not split it.
+A *segment* is a maximal stretch of valid tokens with one segment id. Tokens attend to each other
+only within a segment; an id that comes back later starts a new segment. Padding belongs to no
+segment: ids at masked positions are ignored, so padding in the middle of a segment does not split
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NO_SEGMENT = -(2**31)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Where packed segments begin.
+    """Start positions of packed segments, and the segment id at the end of each sequence.
 
     Attributes:
         starts: bool [B, T], True at the first real token of each run but the first one;
@@ -38,7 +39,7 @@ class Segments:
 
     @property
     def index(self) -> Int[Array, "B T"]:
-        """Number of starts up to and including each position: equal inside a run."""
+        """Number of starts up to and including each position; equal within a segment."""
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
 
@@ -61,7 +62,7 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
 
 
 def static_max_length(length: int, mask: Array | None) -> int:
-    """Real tokens of the longest row; 0 where the mask is known at run time only."""
+    """Returns the most valid tokens of any sequence, or 0 if the mask is a traced array."""
     if mask is None:
         return length
     if isinstance(mask, jax.core.Tracer):
@@ -71,7 +72,7 @@ def static_max_length(length: int, mask: Array | None) -> int:
 
 
 def previous_real_index(mask: Mask) -> Int[Array, "B T"]:
-    """Index of the last real token strictly before each position, -1 where there is none.
+    """Returns the index of the last valid token strictly before each position, or -1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,7 +87,7 @@ def previous_real_index(mask: Mask) -> Int[Array, "B T"]:
 def find_segments(
     segment_ids: SegmentIds, mask: Mask | None = None, carried: Int[Array, "B"] | None = None
 ) -> Segments:
-    """Finds the runs of equal ids among the real tokens.
+    """Finds the segments of equal ids among the valid tokens.
 
     Args:
         segment_ids: int [B, T].
@@ -118,7 +119,7 @@ def find_segments(
 def find_packed_segments(
     segment_ids: SegmentIds | None, mask: Mask | None, carried: Int[Array, "B"] | None
 ) -> Segments | None:
-    """``find_segments`` of a call that may be packed or not; None where it is not.
+    """Returns ``find_segments`` for a packed call, and None without ``segment_ids``.
 
     Args:
         segment_ids: int [B, T], or None.
@@ -139,18 +140,19 @@ def find_packed_segments(
 )
 @dataclasses.dataclass(frozen=True)
 class Visibility:
-    """Who sees whom, told by query and by key, so that any block of it can be made.
+    """Rule for which queries attend to which keys; it makes any block of the matrix.
 
-    Keys are ``cached`` tokens of earlier calls, which all queries may see, and then those of this
-    call.
+    Keys are ``cached`` tokens of earlier calls, to which all queries may attend, followed by those
+    of this call.
 
     Attributes:
-        is_causal: a query sees keys up to its own position.
-        cached: number of keys that come before the first query.
-        real: bool [B, S], True = a real token; None = all.
-        query_segment: int [B, T], the segment of each query (``Segments.index``); None = all one.
-        key_segment: int [B, S], the same for keys.
-        window: a query sees its own position and those before it, so many in all; None = all.
+        is_causal: Whether a query attends only to keys up to its own position.
+        cached: Number of keys that come before the first query.
+        real: Boolean array of shape [B, S]; True marks valid tokens. None means all are valid.
+        query_segment: Integer array of shape [B, T], the segment of each query
+            (``Segments.index``). None means that there is one segment.
+        key_segment: Integer array of shape [B, S], the segment of each key.
+        window: Number of positions that a query attends to, its own included. None means all.
     """
 
     is_causal: bool = False
@@ -162,13 +164,13 @@ class Visibility:
 
     @property
     def is_plain_causal(self) -> bool:
-        """Whether nothing but the order decides."""
+        """Whether the matrix is the causal triangle and nothing else."""
         arrays = (self.real, self.query_segment, self.key_segment)
         whole = self.is_causal and self.cached == 0 and self.window is None
         return whole and all(x is None for x in arrays)
 
     def block(self, query: Int[Array, "T"], key: Int[Array, "S"], num_keys: int) -> Visible:
-        """Bool [B or 1, T', S'] for some queries and keys; no key from ``num_keys`` on is seen."""
+        """Returns a Boolean block [B or 1, T', S']; keys from ``num_keys`` on are invisible."""
         visible = jnp.broadcast_to(key < num_keys, (1, query.shape[0], key.shape[0]))
         if self.is_causal:
             visible = visible & (query[:, None] >= key - self.cached)
@@ -191,7 +193,7 @@ def visible_rows(
     mask: Mask | None = None,
     segment_index: Int[Array, "B S"] | None = None,
 ) -> Visible:
-    """Some rows of the matrix of who sees whom in self-attention: bool [B or 1, T, S].
+    """Returns some rows of the visibility matrix of self-attention, Boolean [B or 1, T, S].
 
     Args:
         index: positions of the queries.
@@ -217,7 +219,7 @@ def visibility(
     mask: Mask | None = None,
     segments: Segments | None = None,
 ) -> Visible:
-    """The dense bool [B or 1, T, S] matrix of who sees whom (small lengths; references).
+    """Returns the dense visibility matrix, Boolean [B or 1, T, S], for references.
 
     Example:
         >>> visibility(2, 2, is_causal=True).astype(int).tolist()

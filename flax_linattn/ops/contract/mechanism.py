@@ -63,26 +63,26 @@ class Mechanism(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What ``ops.get_mechanism`` makes it by."""
+        """Name by which ``ops.get_mechanism`` makes the mechanism."""
 
     @property
     @abc.abstractmethod
     def about(self) -> str:
-        """What it is and where it comes from, in a line of text."""
+        """Description of the mechanism and its source, in one line."""
 
     @property
     @abc.abstractmethod
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Features that the mechanism supports."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Names of its own keyword arguments of ``attend``, ``step`` and ``reference``."""
+        """Names of the mechanism's own keyword arguments of ``attend`` and ``step``."""
         return ()
 
     @property
     def token_arguments(self) -> tuple[TokenArgument, ...]:
-        """What it wants of every token beside k and v, as keyword arguments of the same three."""
+        """Per-token inputs (gates, decays) that ``attend`` and ``step`` take by keyword."""
         return ()
 
     # -- the public contract -------------------------------------------------------
@@ -153,40 +153,43 @@ class Mechanism(abc.ABC):
         form: str = "auto",
         **parameters: ArrayLike | None,
     ) -> Outputs | tuple[Outputs, State]:
-        """Attends over whole sequences, in parallel.
+        """Attends over whole sequences in parallel.
 
         Args:
-            q: queries [B, T, H, K]; the learned query [H, K] where
-                ``capabilities.learned_query``; where ``capabilities.given_queries`` also L
-                queries, those of all rows [L, H, K] or of each [B, L, H, K].
-            k: keys [B, S, H, K].
-            v: values [B, S, H, V].
-            is_causal: each position sees itself and what came before; needs T = S.
-            mask: bool [B, S], True = a real token, padding anywhere. A masked token adds
-                nothing, whatever its values, NaN included.
-            query_mask: bool [B, T], True = a position whose output is wanted, the others
-                give 0. Default: ``mask`` in self-attention, that is where T = S; in
-                cross-attention of equal lengths pass it. Of given queries bool [B, L], or
-                [B, T] and by default ``mask`` where ``is_causal``.
-            segment_ids: int [B, T], packed sequences (T = S): tokens see each other inside
-                a run of equal ids.
-            initial_state: what an earlier call returned; its tokens come first. With
-                ``segment_ids`` a plain state belongs to the first run, a
-                :class:`PackedState` to its own id.
-            return_state: return ``(y, state)``.
-            form: "auto" or one of ``capabilities.forms``; all give the same numbers.
-            **parameters: the mechanism's own, see ``parameters``; None = not given. Also its
-                ``token_arguments``, [B, S, ...], which are padded and packed as k is.
+            q: Queries of shape [B, T, H, K]; the learned query [H, K] if
+                ``capabilities.learned_query``. With ``capabilities.given_queries`` also L external
+                queries, [L, H, K] for all sequences or [B, L, H, K] for each.
+            k: Keys of shape [B, S, H, K].
+            v: Values of shape [B, S, H, V].
+            is_causal: Whether each position attends only to itself and earlier positions; needs T =
+                S.
+            mask: Boolean array of shape [B, S]; True marks valid tokens. Padding may stand
+                anywhere. A masked token contributes nothing, whatever its values, NaN included.
+            query_mask: Boolean array of shape [B, T]; True marks positions whose output is wanted,
+                and the others return 0. Defaults to ``mask`` in self-attention (T = S); pass it in
+                cross-attention of equal lengths. For external queries its shape is [B, L], or [B,
+                T] with ``mask`` as the default if ``is_causal``.
+            segment_ids: Integer array of shape [B, T] for packed sequences (T = S): tokens attend
+                to each other within a stretch of equal ids.
+            initial_state: State returned by an earlier call, whose tokens come first. With
+                ``segment_ids`` a plain state belongs to the first segment, a :class:`PackedState`
+                to the segment of its id.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
+            form: "auto" or one of ``capabilities.forms``. All forms return the same numbers up to
+                rounding.
+            **parameters: The mechanism's own arguments (see ``parameters``); None means not passed.
+                Also its per-token inputs (``token_arguments``) of shape [B, S, ...], padded and
+                packed like k.
 
         Returns:
-            y [B, T, H, V] in the dtype of the inputs; 0 where nothing is seen. Of given queries
-            [B, L, H, V], or [B, T, L, H, V] after each token where ``is_causal``. With
-            ``return_state`` also the state after the last token, a :class:`PackedState` if
-            ``segment_ids`` was given.
+            Outputs of shape [B, T, H, V] in the dtype of the inputs, 0 where no token is visible.
+            For external queries [B, L, H, V], or [B, T, L, H, V] after each token if ``is_causal``.
+            With ``return_state`` also the state after the last token, a :class:`PackedState` if
+            ``segment_ids`` was passed.
 
         Raises:
-            ValueError: shapes, form, a state or a combination that the mechanism does not offer.
-            TypeError: dtypes, unknown parameters, or forward mode where the form has none.
+            ValueError: A shape, form, state or combination of arguments is not supported.
+            TypeError: A dtype or an argument name is wrong, or the form has no forward mode.
         """
 
         def split(results: Any) -> Any:
@@ -237,7 +240,7 @@ class Mechanism(abc.ABC):
         form: str,
         return_state: bool,
     ) -> Any:
-        """``attend`` where no mesh axis is explicit."""
+        """Checks the arguments and attends, on automatic mesh axes."""
         own, given = self._split_parameters(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, form, own
@@ -286,24 +289,25 @@ class Mechanism(abc.ABC):
         mask: Array | None = None,
         **parameters: ArrayLike | None,
     ) -> tuple[OutputStep, State]:
-        """Takes in one token and gives its output: the recurrent network.
+        """Processes one token and returns its output, as a recurrent network does.
 
         Args:
-            q: [B, H, K]; the learned query [H, K] where ``capabilities.learned_query``, or the
-                given ones of ``attend``.
-            k: [B, H, K].
-            v: [B, H, V].
-            state: from ``init_state``, ``attend`` or ``step``.
-            mask: bool [B]; where False the state stays as it is and the output is 0.
-            **parameters: as in ``attend``; ``token_arguments`` are [B, ...].
+            q: Query of shape [B, H, K]; the learned query [H, K], or external queries as in
+                ``attend``.
+            k: Key of shape [B, H, K].
+            v: Value of shape [B, H, V].
+            state: State from ``init_state``, ``attend`` or ``step``.
+            mask: Boolean array of shape [B]; where False, the state is unchanged and the output is
+                0.
+            **parameters: As in ``attend``; per-token inputs have shape [B, ...].
 
         Returns:
-            y [B, H, V], of given queries [B, L, H, V], and the new state, of the same structure
-            and shapes.
+            Output of shape [B, H, V] ([B, L, H, V] for external queries), and the new state, of
+            the same structure and shapes.
 
         Raises:
-            ValueError: shapes that do not fit each other or the state.
-            TypeError: dtypes, or unknown parameters.
+            ValueError: Shapes do not fit each other or the state.
+            TypeError: A dtype or an argument name is wrong.
         """
 
         def split(results: Any) -> Any:
@@ -326,7 +330,7 @@ class Mechanism(abc.ABC):
         mask: Array | None,
         parameters: dict[str, ArrayLike | None],
     ) -> tuple[OutputStep, State]:
-        """``step`` where no mesh axis is explicit."""
+        """Checks the arguments and steps, on automatic mesh axes."""
         self._check_recurrent()
         own, given = self._split_parameters(parameters)
         checks.check_arrays(self.name, self.capabilities, q, k, v, time=False)
@@ -344,16 +348,15 @@ class Mechanism(abc.ABC):
         return masks.zero_padding(y.astype(v.dtype), mask), pack_state(state, segment_id)
 
     def merge(self, state_a: State, state_b: State) -> State:
-        """The state of span a followed by span b, where ``capabilities.mergeable``.
+        """Merges the states of two consecutive spans, if ``capabilities.mergeable``.
 
         Args:
-            state_a: of the earlier span.
-            state_b: of the later span, of the same structure and shapes.
+            state_a: State of the earlier span.
+            state_b: State of the later span, of the same structure and shapes.
 
         Raises:
-            ValueError: the mechanism has no state of constant size to merge, or the states do
-                not belong together.
-            TypeError: the states differ in dtype.
+            ValueError: The mechanism cannot merge states, or the states do not belong together.
+            TypeError: The states differ in dtype.
         """
         self._check_recurrent()
         if not self.capabilities.mergeable:
@@ -386,20 +389,21 @@ class Mechanism(abc.ABC):
         dtype: DTypeLike = jnp.float32,
         num_queries: int | None = None,
     ) -> State:
-        """The state before the first token.
+        """Returns the state before the first token.
 
         Args:
-            batch_size: B.
-            num_heads: H.
-            key_dim: K.
-            value_dim: V.
-            max_length: most tokens that a cache is to hold; streaming mechanisms need none.
-            dtype: dtype of the inputs; the state has its accumulation dtype (float32, or
-                float64 for float64).
-            num_queries: L, for given queries (``capabilities.given_queries``).
+            batch_size: Number of sequences B.
+            num_heads: Number of heads H.
+            key_dim: Channels of a key, K.
+            value_dim: Channels of a value, V.
+            max_length: Maximum number of tokens that a cache can hold; streaming mechanisms need
+                none.
+            dtype: Dtype of the inputs. The state has its accumulation dtype: float32, or float64
+                for float64.
+            num_queries: Number of external queries L (``capabilities.given_queries``).
 
         Raises:
-            ValueError: the mechanism has no state, or none for so many tokens or for queries.
+            ValueError: The mechanism has no state, or none for this length or for external queries.
         """
         self._check_recurrent()
         at_least(1, num_queries=num_queries)
@@ -424,10 +428,10 @@ class Mechanism(abc.ABC):
         segment_ids: SegmentIds | None = None,
         **parameters: ArrayLike | None,
     ) -> Outputs:
-        """The paper's equations over the dense visibility matrix: slow, plain, trusted.
+        """Evaluates the paper's equations over the dense visibility matrix: slow, plain, trusted.
 
-        It shares neither the engine nor the accumulation dtype with ``attend``: it
-        computes in the dtype that it is given. Arguments as in ``attend``.
+        It shares neither the engine nor the accumulation dtype with ``attend``: it computes in the
+        dtype of its inputs. Arguments are those of ``attend``.
         """
         return meshes.run_on_automatic_axes(
             lambda arrays: self._checked_reference(**arrays, is_causal=is_causal),
@@ -457,7 +461,7 @@ class Mechanism(abc.ABC):
         parameters: dict[str, ArrayLike | None],
         is_causal: bool,
     ) -> Outputs:
-        """``reference`` where no mesh axis is explicit."""
+        """Checks the arguments and evaluates the reference, on automatic mesh axes."""
         own, given = self._split_parameters(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, "auto", own
@@ -491,7 +495,7 @@ class Mechanism(abc.ABC):
         own: Parameters,
         per_token: Parameters,
     ) -> Array:
-        """Given queries [B, L, H, K] -> [B, T, L, H, V]: each as if it were the learned one."""
+        """Evaluates the reference for each external query as if it were the learned one."""
 
         def reference_one(q: Array, *row: Any) -> Array:
             k, v, visible, per_token = jax.tree.map(lambda x: x[None], row)
@@ -502,14 +506,14 @@ class Mechanism(abc.ABC):
         return jax.vmap(per_example)(q, k, v, visible, per_token)
 
     def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
-        """Raises a ValueError where a mechanism cannot have H heads; layers ask before any call."""
+        """Raises a ValueError if the mechanism does not support H heads."""
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
-        """Those of ``parameters`` that a layer of H heads of K channels learns, by name."""
+        """Returns the parameters that a layer of H heads of K channels learns."""
         return {}
 
     def has_state(self, key_dim: int) -> bool:
-        """Whether heads of K channels have a state; layers that have none do not stream."""
+        """Returns whether heads of K channels have a state; without one, layers do not stream."""
         return self.capabilities.recurrent
 
     # -- what a family or a mechanism gives ----------------------------------------
@@ -537,26 +541,26 @@ class Mechanism(abc.ABC):
     def _find_segments(
         self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
     ) -> masks.Segments | None:
-        """Where packed segments begin; an earlier call ended in the id ``carried`` [B]."""
+        """Finds packed segments; ``carried`` [B] is the id in which an earlier call ended."""
         return masks.find_packed_segments(segment_ids, mask, carried)
 
     def _check_parameters(self, parameters: Parameters) -> None:  # noqa: B027  (optional)
-        """Refuses values of its own arguments, such as shapes, that need no other argument."""
+        """Checks the mechanism's own arguments as far as they depend on no other argument."""
 
     def _check_length(  # noqa: B027  (optional)
         self, length: int, mask: Array | None, parameters: Parameters
     ) -> None:
-        """Refuses sequences longer than what a mechanism was made for; see ``longest``.
+        """Rejects sequences that are too long for the mechanism (``masks.static_max_length``).
 
-        Rows of several segments are not checked: they may be longer than any of these.
+        Packed sequences are not checked: together they may be longer than any single one.
         """
 
     def _causal_alternative(self) -> str:
-        """What to do where there is no causal form, for error messages."""
+        """Returns what to do if there is no causal form, for error messages."""
         return "use is_causal=False"
 
     def _check_overflow(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
-        """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
+        """Rejects a state that lost tokens, where its values are known (outside ``jit``)."""
 
     def _output_axes(self, q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
         """Returns the mesh axes of the outputs (``output_sharding.given_output_axes``)."""
@@ -569,7 +573,7 @@ class Mechanism(abc.ABC):
     def _split_parameters(
         self, parameters: dict[str, ArrayLike | None]
     ) -> tuple[Parameters, dict[str, ArrayLike | None]]:
-        """The arguments of its own that were given, checked, and those of tokens, not yet."""
+        """Splits keyword arguments into the mechanism's own and unchecked per-token inputs."""
         names = {argument.name for argument in self.token_arguments}
         given = {name: parameters[name] for name in names & set(parameters)}
         rest = {name: value for name, value in parameters.items() if name not in names}
@@ -593,7 +597,7 @@ class Mechanism(abc.ABC):
         form: str,
         parameters: Parameters,
     ) -> tuple[Mask | None, Array | None]:
-        """Checks whole sequences; returns the two masks, ``query_mask`` by its default."""
+        """Checks a call on whole sequences; returns both masks, ``query_mask`` with its default."""
         checks.check_arrays(self.name, self.capabilities, q, k, v)
         self.check_heads(k.shape[2])
         batch, length = k.shape[:2]

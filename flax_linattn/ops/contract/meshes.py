@@ -1,9 +1,9 @@
-"""Meshes with explicit axes, the default of ``jax.make_mesh``: shardings are part of types there.
+"""Meshes with explicit axes, the default of ``jax.make_mesh``, where shardings are part of types.
 
-JAX then refuses whatever leaves a sharding open: a loop that begins with zeros and goes on with
-rows of a split batch, a gather, a reshape. :func:`run_on_automatic_axes` runs such code as on a
-mesh whose axes are automatic, where XLA places what lies between, and says of the results alone how
-they lie.
+On such axes JAX rejects whatever leaves a sharding open: a loop that starts from zeros and
+continues with examples of a sharded batch, a gather, a reshape. :func:`run_on_automatic_axes` runs
+such code as on a mesh with automatic axes, where XLA chooses the shardings of intermediate results,
+and sets only the shardings of the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Axes = Any
 def run_on_automatic_axes(
     function: Callable[..., Tree], arguments: Sequence[Any], split: Callable[[Tree], Any]
 ) -> Tree:
-    """``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
+    """Calls ``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
 
     Without such axes nothing but the call happens.
 
@@ -55,7 +55,7 @@ def run_on_automatic_axes(
 
 
 def find_explicit_mesh(tree: Any) -> AbstractMesh | None:
-    """The mesh of explicit axes in use here, or that arrays of a tree lie on, if there is one."""
+    """Returns the current mesh, or that of the tree's arrays, if it has explicit axes."""
     here = jax.sharding.get_abstract_mesh()
     if not here.empty:
         return here if here.explicit_axes else None
@@ -67,7 +67,7 @@ def find_explicit_mesh(tree: Any) -> AbstractMesh | None:
 
 
 def partition_axes(x: Any) -> tuple[Axes, ...]:
-    """What each axis of an array is split over, explicitly.
+    """Returns the explicit mesh axes over which each axis of an array is sharded.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,7 +86,7 @@ def _mesh(x: Any) -> AbstractMesh | None:
 
 
 def _reshard_evenly(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
-    """Splits what divides evenly, and no two axes over one of the mesh."""
+    """Shards axes that divide evenly, using each mesh axis at most once."""
     used: set[str] = set()
     spec: list[Axes] = []
     for size, given in zip(x.shape, axes, strict=True):

@@ -1,4 +1,4 @@
-"""How what a mechanism returns is split over explicit mesh axes: as what it is made of.
+"""Sharding of a mechanism's results over explicit mesh axes, derived from its inputs.
 
 See :mod:`flax_linattn.ops.contract.meshes`.
 """
@@ -17,15 +17,16 @@ from flax_linattn.typing import Array, State
 
 
 def output_axes(q: Array, k: Array, v: Array) -> Any:
-    """Of outputs [B, T, H, V] or [B, H, V]: batch, time and heads as the queries, V as the values.
+    """Returns the mesh axes of outputs [B, T, H, V] or [B, H, V].
 
-    With a learned query [H, K] as the keys, one of which stands at each position.
+    Batch, time and heads are sharded like the queries, or like the keys for a learned query [H, K];
+    channels are sharded like the values.
     """
     return (*partition_axes(k if q.ndim == 2 else q)[:-1], partition_axes(v)[-1])
 
 
 def given_output_axes(q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
-    """The same of given queries [L, H, K] or [B, L, H, K]: [B, T, L, H, V] or [B, L, H, V].
+    """Returns the mesh axes of outputs of external queries, [B, T, L, H, V] or [B, L, H, V].
 
     Args:
         q: the queries.
@@ -41,7 +42,7 @@ def given_output_axes(q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
 def state_axes(
     state: State, before: State | None, k: Array, new_state: Callable[[int], State]
 ) -> Any:
-    """Of the state after a call.
+    """Returns the mesh axes of the state after a call.
 
     Args:
         state: what the call returns.
@@ -67,7 +68,7 @@ def state_axes(
 
 
 def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
-    """Which axes of a state's leaves are those of the heads: the ones that grow with their number.
+    """Finds the head axes of a state's leaves: those that grow with the number of heads.
 
     A state of a mechanism of one's own needs not say it so.
 
@@ -87,7 +88,7 @@ def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
 
 
 def merged_state_axes(state_a: State, state_b: State) -> Any:
-    """Of two states merged: as the first, and where that is whole as the second."""
+    """Returns the mesh axes of merged states: those of the first, else those of the second."""
 
     def either(a: Array, b: Array) -> Any:
         return tuple(x or y for x, y in zip(partition_axes(a), partition_axes(b), strict=True))

@@ -1,4 +1,4 @@
-"""Recurrences token by token: what the references of gated mechanisms end in."""
+"""Token-by-token recurrence, in which the references of gated mechanisms end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flax_linattn.typing import Array, State, Visible
 def reference_recurrence(
     token: Callable[[State, Any], tuple[State, Array]], before: State, tokens: Any, visible: Visible
 ) -> Array:
-    """The outputs of a plain loop over tokens.
+    """Returns the outputs of a plain loop over tokens.
 
     A token that sees itself is real; the state is fresh where one sees no other before it.
 

@@ -1,4 +1,4 @@
-"""States: what they are made for, how they are exported, the packed segment that they ended in."""
+"""Sizes, export and packed segments of states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def register_state(kind: None = ..., *, name: str | None = ...) -> Callable[[typ
 def register_state(
     kind: type[T] | None = None, *, name: str | None = None
 ) -> type[T] | Callable[[type[T]], type[T]]:
-    """Registers a class of states with ``jax.export``: functions that take or return one are saved.
+    """Registers a class of states with ``jax.export``, so that functions on them can be saved.
 
     Every class of this package that goes in or out of a ``step`` has it. Whoever loads such a
     function imports the class before.
@@ -90,12 +90,12 @@ def register_state(
 
 
 def _hashable(value: Any) -> Any:
-    """Tuples for lists, which JSON makes of them; static fields are hashable."""
+    """Converts lists, which JSON makes of tuples, to tuples: static fields must be hashable."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 class StateSizes(NamedTuple):
-    """What a state is made for.
+    """Sizes and dtype of a state.
 
     Attributes:
         batch_size: B.
@@ -117,14 +117,14 @@ class StateSizes(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """(B, H), or (B, L, H) of given queries."""
+        """Leading axes of the state: (B, H), or (B, L, H) for external queries."""
         given = () if self.num_queries is None else (self.num_queries,)
         return (self.batch_size, *given, self.num_heads)
 
 
 @register_state
 class PackedState(NamedTuple):
-    """A state that also knows in which packed segment it ended.
+    """State of a mechanism with the id of the packed segment in which it ended.
 
     ``attend`` returns it when it was given ``segment_ids``; the next call takes it as
     ``initial_state`` and starts afresh in every row whose first id is another one.
@@ -139,12 +139,12 @@ class PackedState(NamedTuple):
 
 
 def pack_state(state: State, segment_id: Array | None) -> State:
-    """``state``, with the segment that it ended in where that is known."""
+    """Wraps ``state`` in a ``PackedState`` if a segment id is known."""
     return state if segment_id is None else PackedState(state, segment_id)
 
 
 def unpack_state(state: State) -> tuple[State, Array | None]:
-    """``pack_state`` undone: the mechanism's own state, and the segment that it ended in."""
+    """Returns the mechanism's own state and the segment id, or None if it is not packed."""
     if isinstance(state, PackedState):
         return state.state, state.segment_id
     return state, None

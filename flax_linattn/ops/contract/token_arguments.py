@@ -1,4 +1,4 @@
-"""Arguments of a token: numbers beside k and v that a mechanism wants of each, such as a decay."""
+"""Per-token inputs: numbers for every token in addition to k and v, such as gates and decays."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ RESERVED_NAMES = (
 
 
 def identity(x: Array) -> Array:
-    """The activation of what may be any number."""
+    """Returns ``x``: the activation of a per-token input without limits."""
     return x
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenArgument:
-    """A number or vector of every token and head that a mechanism takes beside k and v.
+    """Per-token input of a mechanism: a number or vector for every token and head.
 
     It is a keyword argument of ``attend``, ``step`` and ``reference``, and nothing that a mechanism
     can do without. A layer makes it of its inputs: ``activation(x W + b)``.
@@ -97,7 +97,7 @@ class TokenArgument:
             )
 
     def layout(self, *, time: bool) -> str:
-        """Its axes for people.
+        """Returns the axes as a string for error messages.
 
         Example:
             >>> TokenArgument("beta", "H").layout(time=True)
@@ -106,7 +106,7 @@ class TokenArgument:
         return f"[{', '.join(('B', *('S' * time), *self.axes))}]"
 
     def shape(self, num_heads: int, key_dim: int, value_dim: int) -> tuple[int, ...]:
-        """Sizes of ``axes``."""
+        """Returns the shape of one token's input, the sizes of ``axes``."""
         sizes = {"H": num_heads, "K": key_dim, "V": value_dim}
         return tuple(sizes[axis] for axis in self.axes)
 
@@ -119,7 +119,7 @@ def check_token_arguments(
     v: Array,
     mask: Array | None,
 ) -> dict[str, Array]:
-    """Those that were given, in the dtype of sums.
+    """Checks the per-token inputs of a call and returns them in the accumulation dtype.
 
     A number out of range raises where its value is known; under ``jit``, where it is not, it
     becomes NaN, and so does every output that it reaches, and others of its row and head where
@@ -193,7 +193,7 @@ def _check_range(name: str, argument: TokenArgument, x: Array, *, time: bool) ->
 def _range_message(
     name: str, argument: TokenArgument, x: NDArray[Any], outside: NDArray[Any], *, time: bool
 ) -> str:
-    """What is allowed, what came first and where, what to do."""
+    """Returns the error message for a number out of range: limits, first offender, remedy."""
     limits = {"least": argument.low, "most": argument.high}
     limits = {word: limit for word, limit in limits.items() if math.isfinite(limit)}
     allowed = " and ".join(f"at {word} {limit:g}" for word, limit in limits.items())

@@ -1,4 +1,4 @@
-"""What a mechanism attends to, as numbers to look at."""
+"""Attention weights of a mechanism as an array, for inspection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def weights(
     segment_ids: SegmentIds | None = None,
     **parameters: Any,
 ) -> Array:
-    """The attention weights, materialised: for small T, to look at.
+    """Computes the dense attention weights, for short sequences.
 
     Every mechanism's output is linear in the values, y_t = sum_s w_ts v_s. The weights are its
     reference applied to one-hot values, so they hold all that the mechanism does:
@@ -85,7 +85,7 @@ def weights(
 
 
 def _num_value_channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, Any]) -> int | None:
-    """Channels of the values that have weights of their own; None = all have the same."""
+    """Returns the number of value channels with their own weights; None if all share them."""
     if mechanism.capabilities.channelwise:
         return k.shape[-1]
     for argument in mechanism.token_arguments:

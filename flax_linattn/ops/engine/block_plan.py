@@ -1,6 +1,6 @@
-"""How pairs of queries and keys are worked off: in blocks, some batches and heads at a time.
+"""Blocks of queries and keys, and the loops over them for some batches and heads at a time.
 
-Channels that weigh by themselves are heads here, too.
+Channels with their own weights count as heads here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flax_linattn.typing import Array, Visible
 
 @dataclasses.dataclass(frozen=True)
 class BlockPlan:
-    """What is known when the program is made.
+    """Block sizes and lengths, known when the program is traced.
 
     Attributes:
         sizes: what a block holds.
@@ -34,7 +34,7 @@ class BlockPlan:
     keys: int
 
     def block_pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
-        """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
+        """Lists the pairs of query and key blocks to compute, [pairs, 2], row by row."""
         rows, columns = self.sizes.queries, self.sizes.keys
         row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
         made = np.ones_like(row, bool)
@@ -46,7 +46,7 @@ class BlockPlan:
         return np.stack([row[made], column[made]], axis=1).astype(np.int32)
 
     def visible(self, visibility: Visibility, row: Array, column: Array) -> Visible:
-        """Bool [B or 1, rows, columns] of a block; nothing beyond the ends sees or is seen."""
+        """Returns the visibility [B or 1, rows, columns] of a block, False beyond the ends."""
         query = row * self.sizes.queries + jnp.arange(self.sizes.queries, dtype=jnp.int32)
         key = column * self.sizes.keys + jnp.arange(self.sizes.keys, dtype=jnp.int32)
         return visibility.block(query, key, self.keys) & (query < self.queries)[:, None]
@@ -54,7 +54,7 @@ class BlockPlan:
     def map_heads(
         self, function: Callable[..., Any], results: Any, per_batch: Any, *trees: Any
     ) -> Any:
-        """``function(of_batch, *trees)``, of some batches and heads at a time.
+        """Calls ``function(per_batch, *trees)`` for some batches and heads at a time.
 
         Arrays are [B, T, H, ...], those of the results too; others would be moved as a whole.
 
@@ -73,7 +73,7 @@ class BlockPlan:
     def map_heads_with_sums(
         self, function: Callable[..., Any], results: Any, sums: Any, per_batch: Any, *trees: Any
     ) -> tuple[Any, Any]:
-        """``map_heads`` of a function that adds to sums as well, over all batches and heads.
+        """Runs ``map_heads`` for a function that also adds to sums over all batches and heads.
 
         Args:
             function: (sums, of_batch, *trees) -> (some of the results, sums).
@@ -113,15 +113,15 @@ class BlockPlan:
 
 
 def take_block(x: Array, size: int, index: Array, axis: int) -> Array:
-    """Block number ``index`` of so many tokens."""
+    """Returns block number ``index`` of ``size`` tokens."""
     return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis=axis)
 
 
 def put_block(x: Array, values: Array, index: Array, axis: int) -> Array:
-    """``x`` with a block written into it."""
+    """Returns ``x`` with a block overwritten."""
     return jax.lax.dynamic_update_slice_in_dim(x, values, index * values.shape[axis], axis=axis)
 
 
 def add_to_block(x: Array, values: Array, index: Array, axis: int) -> Array:
-    """``x`` with values added to a block."""
+    """Returns ``x`` with values added to a block."""
     return put_block(x, take_block(x, values.shape[axis], index, axis) + values, index, axis)

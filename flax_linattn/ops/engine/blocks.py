@@ -38,7 +38,7 @@ from flax_linattn.typing import Array
 
 
 class Offsets(NamedTuple):
-    """What scores get beside the products: a_i - b_j, such as the decay between two tokens.
+    """Offsets a_i - b_j added to the scores, such as the decay between two tokens.
 
     For weighings of differences alone, w(s, level) = w(s - level, 0).
 
@@ -51,18 +51,18 @@ class Offsets(NamedTuple):
     key: DoubleFloat
 
     def by_head(self) -> Offsets:
-        """[B, H, T] and [B, H, S]."""
+        """Moves heads before time: [B, H, T] and [B, H, S]."""
         by_head: Offsets = jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), self)
         return by_head
 
     def differences(self) -> Array:
-        """Of all pairs, for offsets by head: [B, H, T, S]."""
+        """Returns the offsets of all pairs, [B, H, T, S], of offsets by head."""
         a = DoubleFloat(*(x[..., None] for x in self.query))
         return a.subtract(DoubleFloat(*(x[..., None, :] for x in self.key)))
 
 
 class Scores(NamedTuple):
-    """Scores as sums of two numbers that are kept apart, or the level of rows of them.
+    """Scores as unevaluated sums of a product and an offset, or the levels of rows of scores.
 
     Attributes:
         product: scale q . k.
@@ -74,13 +74,14 @@ class Scores(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """The score, rounded."""
+        """Sum of product and offset, rounded."""
         return self.product if self.offset is None else self.product + self.offset
 
     def relative_to(self, level: Scores) -> tuple[Array, Array]:
-        """What a weighing is given of a score and a level; with offsets, their difference and 0.
+        """Returns the two arguments of a weight function, given scores and levels.
 
-        As in ``exp_difference``, a level of -inf stands for "no token yet".
+        With offsets these are the difference of score and level, and 0. As in ``exp_difference``, a
+        level of -inf stands for "no token yet".
         """
         if self.offset is None or level.offset is None:
             return self.product, level.product
@@ -90,7 +91,7 @@ class Scores(NamedTuple):
         return difference, jnp.zeros_like(level.product)
 
     def level(self, weight_function: WeightFunction) -> Scores:
-        """The level of rows [..., S]: no gradient passes it, since it cancels."""
+        """Returns the level of rows [..., S], which cancels and has no gradient."""
         if self.offset is None:
             return Scores(jax.lax.stop_gradient(weight_function.level(self.product)), None)
         # Any two numbers near those of the largest score will do, as long as they are used alike:
@@ -101,7 +102,7 @@ class Scores(NamedTuple):
         return Scores(max_block - offset, offset)
 
     def maximum(self, other: Scores) -> Scores:
-        """The larger of two levels."""
+        """Returns the larger of two levels, elementwise."""
         if self.offset is None or other.offset is None:
             return Scores(jnp.maximum(self.product, other.product), None)
         lead = self.total >= other.total
@@ -112,7 +113,7 @@ class Scores(NamedTuple):
 
 
 class WeightFunction(NamedTuple):
-    """How scores become weights.
+    """Function from scores to weights, with its derivative and its change with the level.
 
     Attributes:
         masked_score: the score of what is not seen; its weight and slope are 0.
@@ -141,7 +142,7 @@ def attend_in_blocks(
     max_block: int,
     offsets: Offsets | None = None,
 ) -> Array:
-    """Outputs of all queries.
+    """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
         weight_function: how scores become weights.
@@ -176,7 +177,7 @@ def attend_in_blocks(
 
 
 class Tokens(NamedTuple):
-    """What is given of queries and keys: q [B, T, H, K], k and v [B, S, H, ...], and offsets."""
+    """Queries [B, T, H, K], keys and values [B, S, H, ...], and offsets of both."""
 
     q: Array
     k: Array
@@ -184,11 +185,11 @@ class Tokens(NamedTuple):
     offsets: Offsets | None
 
     def by_head(self, sizes: BlockSizes) -> Tokens:
-        """[B, H, T', ...] in whole blocks: as they lie there products take half of the time."""
+        """Returns [B, H, T', ...] in whole blocks; products on this layout take half the time."""
         return self._each(_by_head, sizes.queries, sizes.keys)
 
     def by_token(self, queries: int, keys: int) -> Tokens:
-        """``by_head`` undone."""
+        """Inverts ``by_head``: removes the filling and moves time before heads."""
         return self._each(_by_token, queries, keys)
 
     def _each(self, function: Callable[[Array, int], Array], queries: int, keys: int) -> Tokens:
@@ -202,25 +203,25 @@ class Tokens(NamedTuple):
 
 
 def _by_head(x: Array, size: int, filling: float = 0) -> Array:
-    """[B, T, H, ...] -> [B, H, T', ...], filled up to a multiple of ``size``."""
+    """Converts [B, T, H, ...] to [B, H, T', ...], filled up to a multiple of ``size``."""
     return jnp.swapaxes(fill(x, size, constant_values=filling), 1, 2)
 
 
 def _by_token(x: Array, length: int) -> Array:
-    """[B, H, T', ...] -> [B, T, H, ...]."""
+    """Converts [B, H, T', ...] to [B, T, H, ...]."""
     return jnp.swapaxes(x, 1, 2)[:, :length]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan(BlockPlan):
-    """Blocks of scores, and how these become weights."""
+    """Block plan for scores that a weight function turns into weights."""
 
     weight_function: WeightFunction
 
     def scores(
         self, x: Tokens, scale: Array, visibility: Visibility, row: Array, column: Array
     ) -> Scores:
-        """[B, H, rows, columns] of tokens by head; hidden ones set apart."""
+        """Computes the scores [B, H, rows, columns] of a block, with invisible pairs masked."""
         q, k = self.row(x.q, row), self.column(x.k, column)
         score = scores(q * scale, k, "bhtk,bhsk->bhts")
         hidden = jnp.asarray(self.weight_function.masked_score, score.dtype)
@@ -232,16 +233,16 @@ class Plan(BlockPlan):
         return Scores(score, Offsets(a, b).differences())
 
     def row(self, x: Array, index: Array) -> Array:
-        """The block of queries ``index``."""
+        """Returns the block of queries ``index``."""
         return take_block(x, self.sizes.queries, index, axis=2)
 
     def column(self, x: Array, index: Array) -> Array:
-        """The block of keys ``index``."""
+        """Returns the block of keys ``index``."""
         return take_block(x, self.sizes.keys, index, axis=2)
 
 
 class RunningMean(NamedTuple):
-    """Of every query, by head: y [B, H, T, V], the level of its weights, D relative to it."""
+    """Weighted mean per query over the keys so far: y [B, H, T, V], level, and total weight."""
 
     y: Array
     level: Scores
@@ -251,10 +252,7 @@ class RunningMean(NamedTuple):
     def empty(
         cls, weight_function: WeightFunction, q: Array, v: Array, has_offsets: bool
     ) -> RunningMean:
-        """Before the first block of keys, for queries [B, H, T, K] and values [..., V].
-
-        Of queries [B, T, H, K] it is that by token.
-        """
+        """Returns the mean over no keys, for queries [B, H, T, K] and values [..., V]."""
         zeros = jnp.zeros(q.shape[:3], q.dtype)
         level = jnp.full_like(zeros, weight_function.initial_level)
         return cls(
@@ -270,9 +268,9 @@ class RunningMean(NamedTuple):
         v: Array,
         sums: Callable[..., Array] | None = None,
     ) -> RunningMean:
-        """After a block of keys, of these scores [B, H, T, S] and values [B, H, S, V].
+        """Includes one more block of keys, with scores [B, H, T, S] and values [B, H, S, V].
 
-        ``sums`` adds values up by weights, for those who know a faster product.
+        ``sums`` replaces the product of weights and values by a faster one.
         """
         # The level only rises, so that earlier weights shrink; it cancels, a constant to gradients.
         level = jax.lax.stop_gradient(self.level.maximum(score.level(weight_function)))
@@ -288,13 +286,13 @@ class RunningMean(NamedTuple):
 
 
 def _expand_level(level: Scores) -> Scores:
-    """[...] -> [..., 1], beside the scores of the row."""
+    """Adds a trailing axis to a level, to broadcast it against the scores of its row."""
     expanded: Scores = jax.tree.map(lambda r: r[..., None], level)
     return expanded
 
 
 def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -> RunningMean:
-    """Rows by token."""
+    """Returns the running mean of every query after all keys, by token."""
     weight_function, pairs = plan.weight_function, plan.block_pairs(visibility)
 
     def some_heads(visibility: Visibility, tokens: Tokens) -> RunningMean:
@@ -337,7 +335,7 @@ def _attend_backward(plans: PerPlatform[Plan], residuals: Any, dy: Array) -> Any
 def _backward(
     plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility, means: RunningMean, dy: Array
 ) -> tuple[Tokens, Array]:
-    """Gradients of the tokens, and of the scale [B, 1, H] by batch and head."""
+    """Computes the gradients of the tokens, and of the scale [B, 1, H] per batch and head."""
     weight_function, pairs, size = (
         plan.weight_function,
         plan.block_pairs(visibility),
@@ -387,7 +385,7 @@ def _backward(
 def _add_offsets(
     gradients: Offsets | None, dscore: Array, row: Array, column: Array
 ) -> Offsets | None:
-    """Both floats of a number have its gradient."""
+    """Adds the gradients of a block to those of both floats of the offsets."""
     if gradients is None:
         return None
     da, db = jnp.sum(dscore, axis=3), -jnp.sum(dscore, axis=2)

@@ -1,8 +1,8 @@
-"""Softmax attention within buckets: tokens in the order of (bucket, position), in chunks.
+"""Softmax attention within hash buckets: tokens sorted by (bucket, position), in chunks.
 
-A token sees those of its bucket that stand in its chunk or in the one before, so that time and
-memory are those of two chunks a token. Reformer (Kitaev et al., 2020) hashes tokens into buckets in
-several rounds; what it sees in any of them has a weight once.
+A token attends to tokens of its bucket in its own chunk and in the previous one, so time and memory
+per token are those of two chunks. Reformer (Kitaev et al., 2020) hashes tokens in several rounds; a
+pair that meets in several rounds counts once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EMPTY_SLOT_LABEL = -2
 
 
 class SlotAssignment(NamedTuple):
-    """Where the tokens of a sequence stand in one round, int32.
+    """Assignment of the tokens of a sequence to slots in one hash round, int32.
 
     Attributes:
         slot: of each token [T]; behind the last one for padding.
@@ -35,7 +35,7 @@ class SlotAssignment(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Chunks of tokens in the order of (bucket, position).
+    """Layout of chunks of tokens sorted by (bucket, position).
 
     Attributes:
         size: slots of a chunk.
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     per_bucket: bool
 
     def assign_slots(self, bucket: Array, real: Array, num_buckets: int) -> SlotAssignment:
-        """Places of tokens of these buckets, int32 [T], where ``real`` [T]."""
+        """Assigns slots to the valid tokens of these buckets, int32 [T]."""
         length, slots = len(bucket), self.chunks * self.size
         bucket = jnp.where(real, bucket, num_buckets)
         token = jnp.arange(length, dtype=jnp.int32)
@@ -74,7 +74,7 @@ class Layout(NamedTuple):
     def attend(
         self, x: Array, v: Array, scale: Array, own: SlotAssignment, labels: Array, is_causal: bool
     ) -> tuple[Array, Array, Array]:
-        """Sums over what each token sees in a round, itself left out.
+        """Computes each token's softmax sums over the tokens visible in a round, itself excluded.
 
         Args:
             x: queries and, by their direction, keys [T, K].

@@ -1,7 +1,7 @@
-"""Cache mechanisms: no finite state, so keys and values are kept.
+"""Cache mechanisms, which have no finite state: keys and values are stored.
 
-They are computed in blocks of queries, so that memory grows with T and not with T * S, and
-their ``step`` writes into a preallocated cache.
+They are computed in blocks of queries, so memory grows with T and not with T * S, and their
+``step`` writes into a preallocated cache.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KVCache:
-    """Keys and values of the real tokens seen so far, without gaps.
+    """Cache of keys and values of the valid tokens so far, without gaps.
 
     Attributes:
         key: [B, L, H, K]; slots from ``length`` on are unused.
@@ -54,7 +54,7 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """L, the number of slots."""
+        """Number of slots L in the cache."""
         return self.key.shape[1]
 
     def append(
@@ -65,7 +65,7 @@ class KVCache:
         restart: Array,
         per_token: Parameters | None = None,
     ) -> KVCache:
-        """Writes tokens behind those that are there.
+        """Appends tokens after those in the cache.
 
         Args:
             k: [B, S, H, K].
@@ -98,29 +98,29 @@ class KVCache:
 
     @property
     def time_ordered(self) -> KVCache:
-        """The tokens as they came: as they lie."""
+        """Cache with its tokens in the order of time, which is how they are stored."""
         return self
 
     @property
     def is_used(self) -> Array:
-        """bool [B, L], True = the slot holds a token."""
+        """Boolean array [B, L]; True marks slots that hold a token."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
 
     @property
     def has_overflowed(self) -> Array:
-        """bool [B], True = tokens were lost because the cache was full."""
+        """Boolean array [B]; True marks sequences that lost tokens because the cache was full."""
         return self.length > self.capacity
 
 
 class Positions(NamedTuple):
-    """The number of real tokens of the segment that came before: int [B, T] and [B, S]."""
+    """Positions of queries [B, T] and keys [B, S], counted in valid tokens of the segment."""
 
     query: Array
     key: Array
 
 
 class Pairs(NamedTuple):
-    """Queries and the tokens that they may see.
+    """Queries and the tokens to which they may attend.
 
     Attributes:
         q: [B, T, H, K].
@@ -145,7 +145,7 @@ class Pairs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CacheMechanism(Mechanism):
-    """A mechanism given by its ``attend_block`` over the visible tokens.
+    """Base class of mechanisms defined by ``attend_block`` over the visible tokens.
 
     Attributes:
         chunk_size: queries a block in the chunked form.
@@ -171,13 +171,13 @@ class CacheMechanism(Mechanism):
 
     @abc.abstractmethod
     def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:
-        """Outputs [B, T, H, V] over the visible tokens; rows that see nothing may be anything.
+        """Computes outputs [B, T, H, V] over the visible tokens; arbitrary where there are none.
 
-        ``visible`` is bool [B or 1, T, S]; None = causal attention without padding, T = S.
+        ``visible`` is Boolean [B or 1, T, S]; None means causal attention without padding, T = S.
         """
 
     def prepare_per_token(self, per_token: Parameters) -> Any:
-        """What ``attend_block`` wants of the mechanism's ``token_arguments``, made once a call.
+        """Transforms the per-token inputs once per call, for ``attend_block``.
 
         Args:
             per_token: of all tokens in order of time [B, S, ...], cached ones first; 0 at padding
@@ -190,19 +190,20 @@ class CacheMechanism(Mechanism):
 
     @property
     def block(self) -> int:
-        """Cached tokens that ``step`` reads at a time; a cache of no more is read at once."""
+        """Number of cached tokens that ``step`` reads at a time."""
         return 2 * self.chunk_size
 
     def init_sums(self, q: Array, v: Array) -> Any:
-        """Sums over no key for queries [B, 1, H, K]: a tree of arrays, of no values' numbers.
+        """Returns the sums over no key for queries [B, 1, H, K], or None if there are no such sums.
 
-        With ``see`` and ``mean`` it lets ``step`` read the used part of a cache, in blocks. None,
-        the default: it weighs all slots at once, and its time follows the cache's capacity.
+        With ``update_sums`` and ``mean_of_sums`` they let ``step`` read only the used part of a
+        cache, block by block. With None, the default, ``step`` weights all slots, and its time
+        follows the capacity.
         """
         return None
 
     def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
-        """Sums over one more block of keys, which comes before all that were seen.
+        """Includes one more block of keys in the sums; blocks come in reverse order of time.
 
         Args:
             sums: of the later blocks.
@@ -213,7 +214,7 @@ class CacheMechanism(Mechanism):
         raise NotImplementedError
 
     def mean_of_sums(self, sums: Any, q: Array) -> Outputs:
-        """What ``attend_block`` gives of all that was seen."""
+        """Returns the outputs of ``attend_block`` over all blocks in the sums."""
         raise NotImplementedError
 
     def _init_state(self, sizes: StateSizes) -> KVCache:
@@ -235,7 +236,7 @@ class CacheMechanism(Mechanism):
         )
 
     def _check_capacity(self, max_length: int | None) -> None:
-        """Refuses caches of more tokens than the mechanism can place."""
+        """Rejects a capacity of more tokens than the mechanism has positions for."""
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         batch, length, heads, key_dim = call.k.shape
@@ -300,13 +301,13 @@ class CacheMechanism(Mechanism):
         return y, state
 
     def _attend_chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
-        """The form that makes few scores at a time; overridden where a faster one is known."""
+        """Attends in blocks of queries; overridden where a faster form is known."""
         return self._attend_query_blocks(pairs, visibility, self.chunk_size)
 
     def _attend_query_blocks(
         self, pairs: Pairs, visibility: masks.Visibility, size: int | None
     ) -> Array:
-        """Applies ``attend_block`` to ``size`` queries at a time; None = to all at once."""
+        """Applies ``attend_block`` to ``size`` queries at a time, or to all if it is None."""
         length, keys = pairs.q.shape[1], pairs.k.shape[1]
 
         def block(_: None, rows: tuple[Array, Array, Array | None, Any]) -> tuple[None, Array]:
@@ -337,7 +338,7 @@ class CacheMechanism(Mechanism):
         return jnp.where(state.has_overflowed[:, None, None], jnp.nan, y), state
 
     def _attend_to_cache(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
-        """What queries [B, 1, H, K] see that come after all cached tokens: [B, 1, H, V]."""
+        """Computes outputs [B, 1, H, V] of queries that come after all cached tokens."""
         if cache.capacity <= self.block or self.init_sums(q, cache.value) is None:
             return self._attend_to_all_slots(q, cache, parameters)
         return primal_only(
@@ -345,7 +346,7 @@ class CacheMechanism(Mechanism):
         )
 
     def _attend_to_all_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
-        """All slots at once, used or not."""
+        """Attends to all slots at once, masking unused ones."""
         per_key = self.prepare_per_token(_cached_per_token(cache))
         pairs = Pairs(
             q,
@@ -359,7 +360,7 @@ class CacheMechanism(Mechanism):
         return self.attend_block(pairs, cache.is_used[:, None, :])
 
     def _attend_to_used_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
-        """Block by block, from that of the longest row's last token down to the first slots."""
+        """Attends block by block, from the last token down to the first slots."""
         size = self.block
         used = jnp.minimum(jnp.max(cache.length), cache.capacity)
         blocks = (used + size - 1) // size
@@ -389,7 +390,7 @@ class CacheMechanism(Mechanism):
         return self.mean_of_sums(jax.lax.fori_loop(0, blocks, body, sums), q)
 
     def _slot_positions(self, cache: KVCache, slots: Array) -> Positions | None:
-        """Of the last token of each row and of some slots."""
+        """Returns the positions of each sequence's last token and of some slots."""
         if not self.uses_positions:
             return None
         key_positions = jnp.broadcast_to(slots, (cache.length.shape[0], slots.shape[0]))
@@ -426,17 +427,17 @@ class CacheMechanism(Mechanism):
 
 
 def _cached_per_token(cache: KVCache) -> Parameters:
-    """Arguments of the cached tokens, 0 in unused slots, where those of forgotten ones may lie."""
+    """Returns the per-token inputs of cached tokens, with 0 in unused slots."""
     return {name: masks.zero_padding(x, cache.is_used) for name, x in cache.per_token.items()}
 
 
 def _take_slot(x: Array, index: Array) -> Array:
-    """[B, L, ...] -> [B, 1, ...] at a slot of each row, the nearest one where there is none."""
+    """Converts [B, L, ...] to [B, 1, ...] at one slot of each sequence, clipped to the cache."""
     return gather_time(x, jnp.clip(index, 0, x.shape[1] - 1)[:, None])
 
 
 def _positions(real: Array, segments: masks.Segments | None, before: Array) -> Array:
-    """Int [B, T], real tokens of the segment that come before each; ``before`` [B] are cached."""
+    """Counts the earlier valid tokens of each segment, int32 [B, T]; ``before`` [B] are cached."""
     count = jnp.cumsum(real, axis=1, dtype=jnp.int32)
     if segments is None:
         return jnp.maximum(before[:, None] + count - 1, 0)

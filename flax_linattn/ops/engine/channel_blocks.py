@@ -35,7 +35,7 @@ from flax_linattn.typing import Array, Visible
 
 
 class ChannelWeightFunction(Protocol):
-    """What ``ChannelwiseSoftmax`` is here: hashable, known when the program is made."""
+    """Interface of ``ChannelwiseSoftmax`` to the blocks: hashable, hence static."""
 
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array: ...
 
@@ -45,7 +45,7 @@ class ChannelWeightFunction(Protocol):
 
 
 class Tokens(NamedTuple):
-    """q [B, T, ...], k and v [B, S, ...], whose further axes are channels."""
+    """Queries [B, T, ...], keys and values [B, S, ...]; all further axes are channels."""
 
     q: Array
     k: Array
@@ -53,7 +53,7 @@ class Tokens(NamedTuple):
 
 
 class PairContext(NamedTuple):
-    """What is the same for all channels: who sees whom, and where the tokens stand."""
+    """Visibility and positions of the tokens, which all channels share."""
 
     visibility: Visibility
     positions: Positions | None
@@ -66,7 +66,7 @@ def masked_scores(
     bias: Array | None,
     visible: Visible,
 ) -> Array:
-    """Scores [B, T, S, ...], -inf where a query does not see a key."""
+    """Computes scores [B, T, S, ...], -inf where a query does not attend to a key."""
     bias = None if bias is None else bias.astype(k.dtype)
     score = weight_function.scores(q[:, :, None], k[:, None], bias)
     hidden = jnp.asarray(-jnp.inf, score.dtype)
@@ -74,7 +74,7 @@ def masked_scores(
 
 
 def expand_to_channels(pairwise: Array, channels: Array) -> Array:
-    """[B, T, S] with an axis of 1 for each further one of ``channels`` [..., T, S, ...]."""
+    """Adds axes of size 1 to [B, T, S], to broadcast it against ``channels`` [..., T, S, ...]."""
     return pairwise.reshape(pairwise.shape + (1,) * (channels.ndim - pairwise.ndim))
 
 
@@ -85,7 +85,7 @@ def update_sums(
     bias: Array | None,
     visible: Visible,
 ) -> ExponentialState:
-    """Sums [B, T, ...] after these keys, too."""
+    """Includes more keys in the sums [B, T, ...]."""
     score = masked_scores(weight_function, tokens.q, tokens.k, bias, visible)
     here = exponential.summarize(
         score, tokens.v[:, None], axis=2, weigh=weight_function.relative_weight
@@ -94,7 +94,10 @@ def update_sums(
 
 
 def gather_bias(table: Array | None, positions: Positions | None) -> Array | None:
-    """[B, T, S] of a table [N, N] by positions; NaN beyond it: under jit nothing else can tell."""
+    """Gathers biases [B, T, S] from a table [N, N] by positions; NaN for positions beyond it.
+
+    Under ``jit`` NaN is the only way to report such a position.
+    """
     if table is None or positions is None:
         return None
     query, key = positions
@@ -110,7 +113,7 @@ def attend_by_channel(
     positions: Positions | None,
     max_block: int,
 ) -> Array:
-    """Outputs of all queries.
+    """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
         weight_function: how scores are made and become weights.
@@ -151,12 +154,12 @@ def attend_by_channel(
 
 @dataclasses.dataclass(frozen=True)
 class Plan(BlockPlan):
-    """Blocks of weights, and how these are made."""
+    """Block plan for weights that differ by channel."""
 
     weight_function: ChannelWeightFunction
 
     def fill_blocks(self, tokens: Tokens, context: PairContext) -> tuple[Tokens, Positions | None]:
-        """Tokens and their positions, filled up to whole blocks."""
+        """Fills tokens and their positions up to whole blocks."""
         q, k, v = tokens
         tokens = Tokens(self.fill_queries(q), self.fill_keys(k), self.fill_keys(v))
         if context.positions is None:
@@ -165,25 +168,25 @@ class Plan(BlockPlan):
         return tokens, Positions(self.fill_queries(query), self.fill_keys(key))
 
     def fill_queries(self, x: Array) -> Array:
-        """[B, T, ...] filled up to whole blocks."""
+        """Fills [B, T, ...] up to whole blocks of queries."""
         return fill(x, self.sizes.queries)
 
     def fill_keys(self, x: Array) -> Array:
-        """[B, S, ...] filled up to whole blocks."""
+        """Fills [B, S, ...] up to whole blocks of keys."""
         return fill(x, self.sizes.keys)
 
     def row(self, x: Array, index: Array) -> Array:
-        """The block of queries ``index``."""
+        """Returns the block of queries ``index``."""
         return take_block(x, self.sizes.queries, index, axis=1)
 
     def column(self, x: Array, index: Array) -> Array:
-        """The block of keys ``index``."""
+        """Returns the block of keys ``index``."""
         return take_block(x, self.sizes.keys, index, axis=1)
 
     def take_pair(
         self, tokens: Tokens, positions: Positions | None, row: Array, column: Array
     ) -> tuple[Tokens, Positions | None]:
-        """The blocks ``row`` of queries and ``column`` of keys, of filled tokens and positions."""
+        """Returns a block of queries and a block of keys, of filled tokens and positions."""
         q, k, v = tokens
         tokens = Tokens(self.row(q, row), self.column(k, column), self.column(v, column))
         if positions is None:
@@ -220,7 +223,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 def _forward(
     plan: Plan, tokens: Tokens, table: Array | None, context: PairContext
 ) -> ExponentialState:
-    """Sums by query, [B, T, C]."""
+    """Returns the sums of every query, [B, T, C]."""
     pairs = plan.block_pairs(context.visibility)
 
     def some_heads(context: PairContext, tokens: Tokens) -> ExponentialState:
@@ -254,7 +257,7 @@ def _backward(
     maximum: Array,
     dy: Array,
 ) -> tuple[Tokens, Array | None]:
-    """Gradients of tokens and table; ``dy`` is that of the outputs over D."""
+    """Computes the gradients of tokens and table; ``dy`` is the outputs' gradient over D."""
     pairs = plan.block_pairs(context.visibility)
 
     def some_heads(

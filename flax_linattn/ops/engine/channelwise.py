@@ -1,7 +1,7 @@
-"""Channelwise softmax: every channel has its own scores, hence no matrix product can weigh.
+"""Channelwise softmax: every channel has its own scores, so no matrix product can apply weights.
 
-Scores are made for a block of queries and a block of keys at a time and summed up by the
-operator on (m, u, w), so that no T x S x C tensor exists (``engine/channel_blocks.py``).
+Scores are computed for one block of queries and keys at a time and summed by the operator on
+(m, u, w), so that no T x S x C tensor exists (``engine/channel_blocks.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 @dataclasses.dataclass(frozen=True)
 class ChannelwiseSoftmax(CacheMechanism):
-    """Softmax over the visible tokens in every channel, given by its ``scores``.
+    """Softmax over the visible tokens in every channel, defined by ``scores``.
 
     Attributes:
         chunk_size: queries a block in the chunked form, and keys, at most.
@@ -39,22 +39,22 @@ class ChannelwiseSoftmax(CacheMechanism):
 
     @abc.abstractmethod
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
-        """[B, T, 1, ...] and [B, 1, S, ...] -> [B, T, S, ...], of all channels or some.
+        """Computes scores [B, T, S, ...] of queries [B, T, 1, ...] and keys [B, 1, S, ...].
 
-        Logarithms of weights, or what grows with them where ``relative`` is overridden. ``bias``
-        [B, T, S] is what ``table`` has of the pairs.
+        They are logarithms of weights, or increase with them where ``relative_weight`` is
+        overridden. ``bias`` [B, T, S] are the entries of ``table`` for the pairs.
         """
 
     def table(self, parameters: Parameters) -> Array | None:
-        """[N, N], what pairs of positions add to their scores; None = nothing."""
+        """Returns the biases [N, N] of pairs of positions, or None if there are none."""
         return None
 
     def relative_weight(self, score: Array, maximum: Array) -> Array:
-        """The weight of a score over that of the maximum, at most 1; both may be -inf."""
+        """Returns the weight of a score over that of the maximum, at most 1; both may be -inf."""
         return exp_difference(score, maximum)
 
     def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
-        """Of the shapes of ``scores``, which these are by default; its gradient alone is used."""
+        """Returns the log-weights, of which only the gradient is used; by default the scores."""
         return self.scores(q, k, bias)
 
     def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:
@@ -109,5 +109,5 @@ class ChannelwiseSoftmax(CacheMechanism):
         return self.finish(sums.mean, q)
 
     def finish(self, y: Array, q: Array) -> Array:
-        """The outputs, of means [B, T, H, K]."""
+        """Returns the outputs, given the means [B, T, H, K]."""
         return y

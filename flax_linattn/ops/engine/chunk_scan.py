@@ -24,19 +24,19 @@ from flax_linattn.typing import Array, State
 
 
 class Chunk(Protocol):
-    """What a hashable mechanism gives."""
+    """Interface of a hashable mechanism whose spans are processed chunk by chunk."""
 
     def span_state_and_outputs(self, q: Array, span: Span, before: State) -> tuple[State, Array]:
-        """The state after a chunk, and its outputs [B, C, ...]."""
+        """Returns the state after a span, and its outputs [B, C, ...]."""
 
     def span_state(self, span: Span, before: State) -> State:
-        """The state alone."""
+        """Returns the state after a span, without outputs."""
 
 
 def chunk_scan(
     chunk: Chunk, form: str, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
-    """Segments over the chunks of a sequence.
+    """Processes a sequence chunk by chunk.
 
     Args:
         chunk: its functions.

@@ -1,4 +1,4 @@
-"""The loops over time: in spans, so that memory grows with the span and not with T; by tokens."""
+"""Loops over time: by chunks, so that memory grows with the chunk size, or by tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scan_chunks(
     reverse: bool = False,
     stack: bool = False,
 ) -> tuple[Carry, Out]:
-    """Applies ``body`` to spans of ``chunk_size`` along axis 1 of ``arrays``, one after another.
+    """Applies ``body`` to consecutive chunks of tokens along axis 1 of ``arrays``.
 
     Args:
         body: (carry, span) -> (carry, outputs); span is a tuple of ``arrays``' leaves [B, C, ...],
@@ -76,7 +76,7 @@ def scan_chunks(
 def scan_tokens(
     body: Callable[[Carry, Any], tuple[Carry, Array]], carry: Carry, arrays: Any
 ) -> tuple[Carry, Array]:
-    """Applies ``body`` to one token after another, whose outputs are written in place.
+    """Applies ``body`` to consecutive tokens and writes their outputs in place.
 
     Made to be run, not to be differentiated: on a CPU up to twice as fast as chunks of one token,
     which are laid out anew.

@@ -1,14 +1,14 @@
-"""Sums of log-decays between tokens, none of them a difference.
+"""Sums of log-decays between tokens, none of them computed as a difference.
 
-What token j weighs at a later token i falls by a_l at every l with j < l <= i. Differences of
-running sums would lose digits where decays are strong, and be NaN where one is -inf; here every
-exponent is a sum of numbers <= 0. So nothing overflows, what underflows weighs nothing, and -inf is
-a token that forgets all that came before: where a packed segment begins.
+The weight of token j at a later token i decays by a_l at every l with j < l <= i. Differences of
+running sums would cancel where decays are strong, and be NaN where one is -inf; here every exponent
+is a sum of numbers <= 0. So nothing overflows, what underflows has no weight, and -inf is a token
+that forgets everything before it: the start of a packed segment.
 
-Spans of one token are joined to spans of two, of four and so on. A query of the later half has
-lost what came since its middle, a key of the earlier one what came until it, each by itself, so
-that what the halves have to do with each other is one product. On a CPU sums took a third of the
-time of ``jnp.cumsum`` so.
+Spans of one token are joined to spans of two, of four, and so on. For the pairs across the middle
+of a span, the decay splits at the middle into a factor of the query (decay since the middle) and a
+factor of the key (decay until the middle), so one matrix product gives all of these pairs. On a CPU
+this took a third of the time of ``jnp.cumsum``.
 
 Arrays have time on axis -2 and channels last: one, or K.
 """
@@ -24,7 +24,7 @@ from flax_linattn.typing import Array
 
 
 def prefix_sums(a: Array) -> Array:
-    """For each i the sum of a_l over l <= i: what a state before the first token has lost.
+    """Sums a_l over l <= i for each i: the decay of a state from before the first token.
 
     Example:
         >>> import jax.numpy as jnp
@@ -38,7 +38,7 @@ def prefix_sums(a: Array) -> Array:
 
 
 def exclusive_suffix_sums(a: Array) -> Array:
-    """For each j the sum of a_l over l > j: what a token has lost at the last one.
+    """Sums a_l over l > j for each j: the decay of a token until the last one.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,7 +49,7 @@ def exclusive_suffix_sums(a: Array) -> Array:
 
 
 def exclusive_prefix_sums(a: Array) -> Array:
-    """For each i the sum of a_l over l < i.
+    """Sums a_l over l < i for each i.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,7 +60,7 @@ def exclusive_prefix_sums(a: Array) -> Array:
 
 
 def suffix_sums(a: Array) -> Array:
-    """For each i the sum of a_l over l >= i.
+    """Sums a_l over l >= i for each i.
 
     Example:
         >>> import jax.numpy as jnp
@@ -71,7 +71,7 @@ def suffix_sums(a: Array) -> Array:
 
 
 def pairwise_sums(a: Array) -> Array:
-    """[..., T, 1] -> [..., T, T]: for each i and j <= i the sum of a_l over j < l <= i, else -inf.
+    """Sums a_l over j < l <= i for each i and j <= i, [..., T, T]; -inf for j > i.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,7 +86,7 @@ def pairwise_sums(a: Array) -> Array:
 
 
 def decayed_products(q: Array, k: Array, a: Array) -> Array:
-    """Decayed products of queries and keys.
+    """Computes the products of queries and keys, decayed by the tokens between them.
 
     Args:
         q: [..., T, K].
@@ -117,7 +117,7 @@ def decayed_products(q: Array, k: Array, a: Array) -> Array:
 
 
 def _single_token_spans(x: Array) -> Array:
-    """[..., T, K] -> [..., P, 1, K]: spans of one token, P the next power of two; zeros fill up."""
+    """Converts [..., T, K] to [..., P, 1, K], filled with zeros to a power of 2."""
     length = x.shape[-2]
     filler = (1 << (max(length, 1) - 1).bit_length()) - length
     if filler:
@@ -126,27 +126,27 @@ def _single_token_spans(x: Array) -> Array:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """[..., N, C, K] -> the earlier and the later spans [..., N / 2, C, K] of each pair."""
+    """Splits spans [..., N, C, K] into the earlier and the later ones of each pair."""
     return x[..., 0::2, :, :], x[..., 1::2, :, :]
 
 
 def _halves_like(x: Array, like: Array) -> tuple[Array, Array]:
-    """The same, of tokens [..., P, 1, K] in spans as long as those of ``like``."""
+    """Splits tokens [..., P, 1, K] into halves whose spans are as long as those of ``like``."""
     size = like.shape[-2]
     return _halves(x.reshape(*x.shape[:-3], x.shape[-3] // size, size, x.shape[-1]))
 
 
 def _join_prefix_sums(earlier: Array, later: Array) -> Array:
-    """Sums since the beginning of a span, of those of its halves."""
+    """Joins the prefix sums of the halves of a span to those of the span."""
     return jnp.concatenate([earlier, later + earlier[..., -1:, :]], axis=-2)
 
 
 def _half_sums(a: Array) -> Iterator[tuple[Array, Array]]:
-    """For spans of 2, 4, ... tokens what is lost from the middle on, and until it.
+    """Yields the decays since and until the middle, for spans of 2, 4, ... tokens.
 
     Yields:
-        For each token of the later half the sum since the middle, itself included; for each of the
-        earlier half that of those after it: both [..., N, C, K].
+        For each token of the later half the sum since the middle, itself included; for each token
+        of the earlier half the sum over those after it: both [..., N, C, K].
     """
     since = _single_token_spans(a)
     to = jnp.zeros_like(since)
@@ -158,13 +158,13 @@ def _half_sums(a: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _join_halves(own: Array, across: Array, *, above: float) -> Array:
-    """[..., 2 N, C, C] of halves and [..., N, C, C] of the later with the earlier one, together."""
+    """Joins the blocks of the halves of spans with the blocks across them."""
     earlier, later = _halves(own)
     top = jnp.concatenate([earlier, jnp.full_like(across, above)], axis=-1)
     return jnp.concatenate([top, jnp.concatenate([across, later], axis=-1)], axis=-2)
 
 
 def by_head(x: Array) -> Array:
-    """[B, C, H, ...] -> [B, H, C, ...], log-decays [B, C, H] -> [B, H, C, 1]."""
+    """Moves heads before time: [B, C, H, ...] to [B, H, C, ...], [B, C, H] to [B, H, C, 1]."""
     x = x[..., None] if x.ndim == 3 else x
     return jnp.swapaxes(x, 1, 2)

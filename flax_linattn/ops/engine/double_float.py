@@ -24,7 +24,7 @@ from flax_linattn.typing import Array
 
 
 class DoubleFloat(NamedTuple):
-    """Numbers ``high + low``.
+    """Numbers represented as the unevaluated sum ``high + low``.
 
     Attributes:
         high: the number, rounded to the dtype.
@@ -35,7 +35,7 @@ class DoubleFloat(NamedTuple):
     low: Array
 
     def subtract(self, other: DoubleFloat) -> Array:
-        """The difference, rounded; shapes are broadcast.
+        """Returns the rounded difference; shapes broadcast.
 
         Example:
             >>> import jax.numpy as jnp
@@ -46,7 +46,7 @@ class DoubleFloat(NamedTuple):
         return (self.high - other.high) + (self.low - other.low)
 
     def add(self, other: DoubleFloat) -> DoubleFloat:
-        """The sum, in two floats.
+        """Returns the sum as a double float.
 
         Example:
             >>> import jax.numpy as jnp
@@ -64,7 +64,7 @@ class DoubleFloat(NamedTuple):
 
 @jax.custom_jvp
 def running_sum(x: Array) -> DoubleFloat:
-    """Sums of ``x`` over axis 1 up to and including each position.
+    """Computes sums of ``x`` over axis 1 up to and including each position.
 
     Args:
         x: finite numbers [B, S, ...].

@@ -66,7 +66,7 @@ def exponential_scan(
     form: str = "auto",
     chunk_size: int = 128,
 ) -> tuple[ScanOutputs, ExponentialState]:
-    """Means of all positions, and the state after the last token.
+    """Computes the causal means of all positions, and the state after the last token.
 
     Args:
         score: [B, T, H].
@@ -108,7 +108,7 @@ def forgetting_scan(
     form: str = "auto",
     chunk_size: int = 128,
 ) -> tuple[ScanOutputs, ForgettingState]:
-    """``exponential_scan`` where all earlier scores fall with every token.
+    """Computes ``exponential_scan`` for scores that decay with every later token.
 
     Args:
         score: [B, T, H].
@@ -142,7 +142,7 @@ def _mask_scores(score: Array, mask: Array | None) -> Array:
 
 
 def _total_decay(log_decay: Array, starts: Array | None, before: Array) -> Array:
-    """The sum over the tokens [B, T, ...] of the last segment, with what came in with it."""
+    """Sums the log-decays of the last segment, including those before the call."""
     span = prefix.Span(log_decay, None, starts)
     if starts is None or log_decay.shape[1] == 0:
         return before + jnp.sum(log_decay, axis=1)
@@ -163,12 +163,13 @@ def _scan_in_form(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[
 
 
 class Tokens(NamedTuple):
-    """What the forms work on, a stretch of tokens with leaves [B, C, ...].
+    """Arrays of a stretch of tokens that the forms work on, with leaves [B, C, ...].
 
-    Forward it is the scores s [B, C, H], the values v [B, C, H, V], ``starts`` and the log-decays
-    [B, C, H], if there are any. Backward it is also the levels m, the level ``before`` each token
-    (-inf at starts), dy, inverse = 1 / u, so that dy times it is the gradient of w through a row's
-    own output, du, the gradient of u likewise, and with log-decays ``past``, the sums before each.
+    The forward pass uses the scores s [B, C, H], the values v [B, C, H, V], ``starts`` and the
+    log-decays [B, C, H], if there are any. The backward pass also uses the levels m, the level
+    ``before`` each token (-inf at starts), dy, inverse = 1 / u (dy times it is the gradient of w
+    through a position's own output), du (the same gradient of u) and, with log-decays, ``past``:
+    the sums before each token.
     """
 
     score: Array
@@ -184,24 +185,24 @@ class Tokens(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """The scores of the tokens, none of which has fallen."""
+        """Levels of the tokens' own scores, before any decay."""
         return Level(self.score, None if self.log_decay is None else jnp.zeros_like(self.score))
 
     def level_before(self, initial: Level, m: Level) -> Level:
-        """The level before each token, in its own segment: -inf where one starts."""
+        """Returns the level before each token within its segment: -inf where one starts."""
         before = shift_right(initial, m).decay(self.log_decay)
         return before if self.starts is None else before.where(~self.starts)
 
     @property
     def segment_index(self) -> Array:
-        """Int [B, C], starts so far: 0 = of the segment that came in."""
+        """Integer array [B, C] of starts so far; 0 marks the segment that the carry belongs to."""
         if self.starts is None:
             return jnp.zeros((1, self.score.shape[1]), jnp.int32)
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
     @property
     def pair_levels(self) -> Level:
-        """[B, H, C, C]: s_j, and how far it has fallen, for all j that i sees, else -inf."""
+        """Level of score s_j at position i, [B, H, C, C]; -inf where j is invisible."""
         size = self.score.shape[1]
         segment_index = None if self.starts is None else self.segment_index
         visible = masks.visible_rows(
@@ -213,30 +214,30 @@ class Tokens(NamedTuple):
         return Level(score, decays.pairwise_sums(by_head(self.log_decay)))
 
     def sets_level(self, level: Level, before: Level) -> Array:
-        """Bool [B, T, H]: whether the level is the score of the token itself."""
+        """Returns whether the level is the token's own score, Boolean [B, T, H]."""
         if level.fallen is None:
             return level.score > before.score
         return (level.score == self.score) & (level.fallen == 0) & (self.score > -jnp.inf)
 
     @property
     def decay_prefix(self) -> Array | None:
-        """[B, C, H]: what the past of the tile has lost at each token."""
+        """Decay [B, C, H] of the state before the tile, at each token."""
         return None if self.log_decay is None else decays.prefix_sums(self.log_decay)
 
     @property
     def decay_prefix_after_first(self) -> Array | None:
-        """The same, but for what it lost at the first token."""
+        """Decay of the sums at the first token, at each later token."""
         return (
             None if self.log_decay is None else decays.prefix_sums(self.log_decay.at[:, 0].set(0))
         )
 
     @property
     def decay_suffix(self) -> Array | None:
-        """[B, C, H]: what each token has lost at the last one."""
+        """Decay [B, C, H] of each token until the last one."""
         return None if self.log_decay is None else decays.exclusive_suffix_sums(self.log_decay)
 
     def fill_to(self, size: int) -> Tokens:
-        """Padded to a multiple of ``size`` tokens, by some that nothing sees."""
+        """Pads to a multiple of ``size`` tokens with invisible ones."""
         fills: dict[str, Any] = {name: {"mode": "edge"} for name in ("m", "before")}
         fills["score"] = {"constant_values": -jnp.inf}
         return Tokens(
@@ -248,7 +249,7 @@ class Tokens(NamedTuple):
 
 
 class ScanOutputs(NamedTuple):
-    """Of every position what is kept for gradients: y [B, T, H, V], level and 1 / u [B, T, H]."""
+    """Results stored for gradients: y [B, T, H, V], level and 1 / u [B, T, H] of every position."""
 
     y: Array
     level: Level
@@ -256,24 +257,24 @@ class ScanOutputs(NamedTuple):
 
     @classmethod
     def from_sums(cls, sums: Sums) -> ScanOutputs:
-        """Those of sums [B, ...]; u is at least 1 where anything is seen."""
+        """Makes the outputs of sums [B, ...]; u is at least 1 where any token is visible."""
         inverse = safe_divide(jnp.ones_like(sums.u), sums.u)
         return cls(sums.w * inverse[..., None], sums.level, inverse)
 
 
 class Adjoint(NamedTuple):
-    """The gradients W [B, H, V] and U [B, H] of the sums w and u at one position."""
+    """Gradients W [B, H, V] and U [B, H] of the sums w and u at one position."""
 
     w: Array
     u: Array
 
     def dot(self, sums: Adjoint) -> Array:
-        """w . W + u U [...] of sums w and u."""
+        """Returns w . W + u U [...] for sums w and u."""
         return jnp.sum(self.w * sums.w, axis=-1) + self.u * sums.u
 
 
 class Gradients(NamedTuple):
-    """Into scores, values and log-decays, None without these."""
+    """Gradients of scores, values and log-decays (None without these)."""
 
     score: Array
     v: Array
@@ -330,7 +331,7 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
 
 
 def _sums_before_each(outputs: ScanOutputs, initial: Sums) -> Adjoint:
-    """The sums w [B, T, H, V] and u [B, T, H] before each token, relative to the level there."""
+    """Returns the sums w [B, T, H, V] and u [B, T, H] before each token, relative to its level."""
     u = safe_divide(jnp.ones_like(outputs.inverse), outputs.inverse)
     return shift_right(Adjoint(initial.w, initial.u), Adjoint(outputs.y * u[..., None], u))
 
@@ -342,7 +343,7 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 
 def _scan_levels(tokens: Tokens, initial: Level) -> Level:
-    """The level at each token [B, T, H]."""
+    """Returns the level at each token [B, T, H]."""
 
     def body(t: Array, carry: tuple[Level, Level]) -> tuple[Level, Level]:
         before, levels = carry
@@ -409,7 +410,7 @@ def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients
 
 
 def _tile_sums(tile: Tokens) -> Sums:
-    """Those of every position over the tile alone [B, C, ...]."""
+    """Computes the sums of every position over its tile alone, [B, C, ...]."""
     # Each row relative to its own level: by that of the tile, an early row could underflow.
     levels = tile.pair_levels
     level = _row_maximum(levels)
@@ -420,7 +421,7 @@ def _tile_sums(tile: Tokens) -> Sums:
 
 
 def _row_maximum(levels: Level) -> Level:
-    """[B, H, C, C] -> [B, H, C]: the largest score of each row as it has fallen."""
+    """Reduces [B, H, C, C] to the largest decayed score of each row, [B, H, C]."""
     if levels.fallen is None:
         return Level(jnp.max(levels.score, axis=-1), None)
     place = jnp.argmax(levels.score + levels.fallen, axis=-1, keepdims=True)
@@ -428,7 +429,7 @@ def _row_maximum(levels: Level) -> Level:
 
 
 def _add_past(tile: Tokens, sums: Sums, past: Sums) -> Sums:
-    """Adds the state before the tile to the positions that see it."""
+    """Merges the state before the tile into the positions of its segment."""
     past = jax.tree.map(lambda p: p[:, None], past).decay(tile.decay_prefix)
     # To a row of another segment the past is that of no token, whose level is -inf.
     return past._replace(level=past.level.where(tile.segment_index == 0)).merge(sums)
@@ -445,7 +446,7 @@ def _forward_parallel(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOut
 
 
 def _scan_tiles(tiles: Tokens, totals: Sums, initial: Sums, restarts: Array | None) -> Sums:
-    """The state after each tile, of the totals [B, tiles, ...] of each alone."""
+    """Computes the state after each tile from the totals [B, tiles, ...] of each tile alone."""
     if tiles.log_decay is None:
         return prefix.scan(Sums.merge, totals, initial, restarts)
     lost = jnp.sum(tiles.log_decay, axis=2)
@@ -466,7 +467,7 @@ def _forward_chunked(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutp
 
 
 class AdjointMap(NamedTuple):
-    """How W and U pass a stretch from its end to its begin: factor [B, H] times them, plus own."""
+    """Affine map of (W, U) from the end of a tile to its start: factor [B, H] times it plus own."""
 
     factor: Array
     own: Adjoint
@@ -477,9 +478,9 @@ class AdjointMap(NamedTuple):
 
 
 class TileGradients(NamedTuple):
-    """From a tile's own rows: dv, the part of ds that comes through u, that of log-decays.
+    """Gradients through the outputs of the same tile: dv, the part of ds through u, and da.
 
-    ``reach`` [B, C, H] is what the sums before the tile weigh in each row.
+    ``reach`` [B, C, H] is the weight of the sums before the tile in each row.
     """
 
     v: Array
@@ -489,7 +490,7 @@ class TileGradients(NamedTuple):
 
 
 def _tile_gradients(tile: Tokens) -> tuple[TileGradients, AdjointMap]:
-    """The gradients of its own rows, and the passage."""
+    """Computes the gradients through the tile's own outputs, and its adjoint map."""
     weight = tile.pair_levels.exp_relative_to(
         jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2)[..., None], tile.m)
     )
@@ -513,7 +514,7 @@ def _tile_gradients(tile: Tokens) -> tuple[TileGradients, AdjointMap]:
 
 
 def _sum_spanning_pairs(pairs: Array) -> Array:
-    """[B, H, C, C] -> [B, C, H]: for each l the sum over i >= l and j < l."""
+    """Sums pairs [B, H, C, C] over i >= l and j < l for each l, giving [B, C, H]."""
     index = jnp.arange(pairs.shape[-1])
     before = decays.exclusive_prefix_sums(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
     later = index >= index[:, None]
@@ -521,7 +522,7 @@ def _sum_spanning_pairs(pairs: Array) -> Array:
 
 
 def _add_future(tile: Tokens, own: TileGradients, after: Adjoint) -> Gradients:
-    """Adds what comes from behind the tile."""
+    """Adds the gradients through the outputs after the tile."""
     # W and U after the tile are relative to its last maximum: exponents are at most 0 again.
     last = jax.tree.map(lambda x: x[:, -1:], tile.m)
     weight = tile.level.decay(tile.decay_suffix).exp_relative_to(last)

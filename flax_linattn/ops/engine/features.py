@@ -1,4 +1,4 @@
-"""Feature maps and normalisations that several mechanisms share."""
+"""Feature maps and normalizations that several mechanisms share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from flax_linattn.typing import Array
 
 
 def _distinct_pairs(dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(i, j, factor): every pair of coordinates once, by the distance j - i (mod dim).
+    """Lists every pair of coordinates once, by distance: indices i and j, and a factor.
 
-    The factor is 1 for squares and sqrt(2) for what stands for both x_i x_j and x_j x_i.
+    The factor is 1 for squares and sqrt(2) for pairs that stand for both x_i x_j and x_j x_i.
     """
     distance, first = np.divmod(np.arange(dim * (dim + 1) // 2), dim)
     return first, (first + distance) % dim, np.where(distance == 0, 1.0, 2**0.5)
 
 
 def _products(x: Array, first: np.ndarray, second: np.ndarray, factor: np.ndarray) -> Array:
-    """x_first x_second factor: [..., d] -> [..., F].
+    """Computes the products x_first x_second factor, [..., d] to [..., F].
 
-    The vectors lie side by side meanwhile, so that all have a product made at once, and none moves
-    to another place in a register: on a CPU many times as fast as products within a vector.
+    Coordinates are moved first meanwhile, so that one vector operation makes a product for many
+    vectors: on a CPU this is many times as fast as products within a vector.
     """
     columns = jnp.moveaxis(x, -1, 0)
     left, right = (columns.at[index].get(mode="promise_in_bounds") for index in (first, second))
@@ -32,7 +32,7 @@ def _products(x: Array, first: np.ndarray, second: np.ndarray, factor: np.ndarra
 
 
 def symmetric_square(x: Array) -> Array:
-    """Features of the squared dot product: those of x and of y have the product (x . y)^2.
+    """Computes features whose dot product is (x . y)^2, without duplicates.
 
     The d(d+1)/2 different products of coordinates, instead of all d^2: the squares, and the
     products x_i x_j of i != j once, times sqrt(2).
@@ -57,7 +57,7 @@ def quadratic_features(
     coefficients: tuple[float, float, float] = (1.0, 1.0, 1.0),
     unit: Array | float = 1.0,
 ) -> Array:
-    """[c, b x, a symmetric_square(x)] for (a, b, c): products give polynomials of x . y.
+    """Computes [c, b x, a symmetric_square(x)], features of a quadratic polynomial of x . y.
 
     Args:
         x: [..., d].
@@ -96,19 +96,19 @@ MIN_UNIT_EXPONENT = -3 / 8
 
 
 def _power(dtype: DTypeLike, exponent: float) -> float:
-    """2 to the power of a part of the exponent of the dtype's largest number."""
+    """Returns 2 to a fraction of the exponent of the dtype's largest number."""
     return 2.0 ** int(jnp.finfo(dtype).maxexp * exponent)
 
 
 def _clip_factor(x: Array, exponent: float) -> Array:
-    """[..., 1]: 1, or less where a vector x [..., d] is too large."""
+    """Returns the factor [..., 1], at most 1, that brings a vector x [..., d] below a limit."""
     limit = _power(x.dtype, exponent)
     max_magnitude = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
     return limit / jnp.maximum(max_magnitude, limit)
 
 
 def clip_key(k: Array, order: int = 2) -> Array:
-    """``k`` [..., d]; one whose coordinates exceed 2^36 (float64: 2^288) counts as of that size.
+    """Clips keys [..., d] to coordinates of at most 2^36 (float64: 2^288).
 
     Squares of its features are finite then, in sums, too. Its direction stays; of others no bit
     changes. The factor is a constant to ``jax.grad``: a clipped key has its gradient, that much
@@ -125,7 +125,7 @@ def clip_key(k: Array, order: int = 2) -> Array:
 
 
 def clip_query(q: Array, order: int = 2) -> tuple[Array, Array]:
-    """(f q, f) for ``q`` [..., d]: f [..., 1] is 1, or less where coordinates exceed 2^8.
+    """Clips queries to coordinates of at most 2^8; returns (f q, f) with factors f [..., 1].
 
     Polynomials of q . k in terms of f q . k and f have the factor f^n, of a query alone, which
     cancels from its output. What is returned for f is never below 2^-48 (float64: 2^-384), so that
@@ -143,7 +143,7 @@ def clip_query(q: Array, order: int = 2) -> tuple[Array, Array]:
 
 
 def clip_score_query(q: Array) -> Array:
-    """``q`` [..., d]; one whose coordinates exceed 2^64 (float64: 2^512) counts as of that size.
+    """Clips queries [..., d] to coordinates of at most 2^64 (float64: 2^512).
 
     Products with bounded keys are finite then.
 
@@ -156,7 +156,7 @@ def clip_score_query(q: Array) -> Array:
 
 
 def normalize_by_max(x: Array) -> Array:
-    """``x`` [..., d] over its largest magnitude, 0 where x is 0: for what its size cancels from.
+    """Divides ``x`` [..., d] by its largest magnitude; 0 where x is 0.
 
     The factor is a constant to ``jax.grad``: where the size cancels, its gradient does too.
 
@@ -170,7 +170,7 @@ def normalize_by_max(x: Array) -> Array:
 
 
 def l2_normalize(x: Array) -> Array:
-    """``x`` [..., d] over its Euclidean length; 0, with zero gradient, where x is 0.
+    """Divides ``x`` [..., d] by its Euclidean length; 0, with zero gradient, where x is 0.
 
     Right for every finite x: lengths that square to 0 or to infinity as well.
 

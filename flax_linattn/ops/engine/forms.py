@@ -1,4 +1,4 @@
-"""The one place where ``form="auto"`` is decided."""
+"""Choice of forms and block sizes: the one place where ``form="auto"`` is decided."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ Choice = TypeVar("Choice")
 
 
 class PerPlatform(NamedTuple, Generic[Choice]):
-    """What is chosen for a CPU, and for accelerators."""
+    """Pair of choices, one for CPUs and one for accelerators."""
 
     cpu: Choice
     accelerator: Choice
 
     def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """``function(choice, *arrays)``, by the platform that the program is compiled for."""
+        """Calls ``function(choice, *arrays)`` with the choice of the platform compiled for."""
         if self.cpu == self.accelerator:
             return function(self.cpu, *arrays)
         return jax.lax.platform_dependent(
@@ -98,7 +98,7 @@ TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
 class BlockSizes(NamedTuple):
-    """What a block of scores holds: batches, heads or single channels, queries and keys."""
+    """Size of a block of scores: batches, heads (or single channels), queries and keys."""
 
     batches: Any
     heads: int
@@ -109,7 +109,7 @@ class BlockSizes(NamedTuple):
 def block_sizes(
     batch: Any, heads: int, limit: int, queries: int, keys: int
 ) -> PerPlatform[BlockSizes]:
-    """The blocks of each platform: of few enough scores.
+    """Chooses the block sizes of each platform.
 
     Args:
         batch: B, which is symbolic in an export for any batch.
@@ -127,9 +127,9 @@ def block_sizes(
     """
     rows = even_chunk_size(queries, min(limit, MAX_BLOCK_TOKENS))
     columns = even_chunk_size(keys, min(limit, MAX_BLOCK_TOKENS**2 // rows))
-    some = _largest_divisor(heads, MAX_BLOCK_SCORES["cpu"] // (rows * columns))
+    some = _greatest_divisor(heads, MAX_BLOCK_SCORES["cpu"] // (rows * columns))
     # All heads of some batches, or some heads of one; of an unknown number of batches all.
-    batches = _largest_divisor(batch, MAX_BLOCK_SCORES["cpu"] // (heads * rows * columns))
+    batches = _greatest_divisor(batch, MAX_BLOCK_SCORES["cpu"] // (heads * rows * columns))
     cpu = BlockSizes(batches, some, rows, columns)
     all_rows = (batch if isinstance(batch, int) else 8) * heads
     sizes = (_double_block_size(all_rows, limit, length) for length in (queries, keys))
@@ -137,7 +137,7 @@ def block_sizes(
 
 
 def even_chunk_size(length: int, limit: int) -> int:
-    """Tokens a block of as few as there must be, which are filled by little.
+    """Returns the size of the fewest, almost equally long chunks of at most ``limit`` tokens.
 
     Blocks are a multiple of 8 tokens, as vectors are, where there are several.
 
@@ -154,15 +154,15 @@ def even_chunk_size(length: int, limit: int) -> int:
     return size if number == 1 else min(limit, -(-size // 8) * 8)
 
 
-def _largest_divisor(number: Any, limit: int) -> Any:
-    """The largest of a number that is at most ``limit``, or 1; of an unknown one itself."""
+def _greatest_divisor(number: Any, limit: int) -> Any:
+    """Returns the greatest divisor up to ``limit``; symbolic numbers are returned unchanged."""
     if not isinstance(number, int):
         return number
     return next(size for size in range(max(1, min(limit, number)), 0, -1) if number % size == 0)
 
 
 def _double_block_size(rows: int, limit: int, length: int) -> int:
-    """As long as doubling a block's size pays: an eighth of filling does not."""
+    """Doubles a block's size while it reduces work: filling an eighth of a block does not."""
     size = min(32, limit)
     while 2 * size <= limit and rows * (2 * size) ** 2 <= MAX_BLOCK_SCORES["accelerator"]:
         if size >= length or -length % (2 * size) > max(-length % size, length / 8):
@@ -180,7 +180,7 @@ attention 1.3 to 1.6 times as fast as by 64."""
 def chunk_sizes(
     kind: str, length: int, chunk_size: int | None, limit: int
 ) -> PerPlatform[int | None]:
-    """Those of ``form="auto"`` where a sequence is causal.
+    """Returns the chunk sizes of ``form="auto"`` for causal attention.
 
     Args:
         kind: a key of ``MAX_CHUNK_TOKENS``.
@@ -228,7 +228,7 @@ def scan_form(
     functions: Mapping[str, Callable[..., Any]],
     chunk_size: int,
 ) -> Callable[..., Any]:
-    """The function of a scan's pass; for "auto" one that chooses by platform when it is compiled.
+    """Returns the function for one pass of a scan; "auto" chooses by platform when compiled.
 
     Args:
         scan: a key of ``AUTO_SCAN_FORMS``.

@@ -1,10 +1,11 @@
-"""Gated mechanisms: an affine map of the state for every token, without a denominator.
+"""Gated mechanisms: every token applies an affine map to the state; there is no denominator.
 
-A span of tokens maps the state S [K, V] before it to the one after it, S -> M S + N. Gated linear
-attention has M = diag(exp(a)) with log-decays a, the delta rule a matrix; a state holds what is
-needed of M, its first field, and N = S, its ``value``, so that two spans merge. Outputs need no M:
-where no state is returned it is None. Chunks are worked off by matrix products, and packed segments
-by decays alone: where one begins, log-decays are -inf.
+A span of tokens maps the state S [K, V] before it to the state after it, S -> M S + N. Gated linear
+attention has M = diag(exp(a)) with log-decays a, the delta rule a full matrix. A state stores what
+describes M in its first field, and N = S in its field ``value``; two maps compose, so two spans
+merge. Outputs do not depend on M, so it is None where no state is returned. Chunks are processed by
+matrix products. Packed segments need no masks: a log-decay of -inf at their first token resets the
+state.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 @dataclasses.dataclass(frozen=True)
 class GatedMechanism(StreamingMechanism):
-    """A mechanism given by how a chunk changes the state, and by its causal outputs.
+    """Base class of gated mechanisms, defined by the state and the outputs of a chunk.
 
-    Its tokens, which ``chunk_state`` and ``rows`` take by name, have log-decays ``log_decay`` [B,
-    C, H] or [B, C, H, K]; tokens of zeros change nothing.
+    ``chunk_state`` and ``chunk_outputs`` take the tokens by name, with log-decays ``log_decay``
+    [B, C, H] or [B, C, H, K]; tokens of zeros change nothing.
 
     Attributes:
-        chunk_size: tokens a block in the chunked form.
-        scale: factor of the outputs where a call gives none; None = K**-0.5.
+        chunk_size: Tokens per block in the chunked form.
+        scale: Factor of the outputs if a call passes none; None means K**-0.5.
     """
 
     chunk_size: int = 64
@@ -48,13 +49,13 @@ class GatedMechanism(StreamingMechanism):
 
     @abc.abstractmethod
     def chunk_state(self, tokens: dict[str, Array], before: State) -> State:
-        """The state after a chunk of one segment; without M where ``before`` is."""
+        """Returns the state after a chunk of one segment, without M if ``before`` has none."""
 
     @abc.abstractmethod
     def chunk_outputs(self, q: Array, tokens: dict[str, Array], before: State) -> Array:
-        """Outputs [B, C, H, V] of the chunk and the state before it.
+        """Computes the outputs [B, C, H, V] of a chunk, given the state before it.
 
-        Log-decays are -inf where a segment begins.
+        Log-decays are -inf where a segment starts.
         """
 
     # -- the monoid ----------------------------------------------------------------
@@ -66,7 +67,7 @@ class GatedMechanism(StreamingMechanism):
         return multiply_by_scalar(q, scale), k, v
 
     def _lift_tokens(self, q: Array, tokens: dict[str, Array]) -> State:
-        """Each token by itself, [B, T, ...] -> [B, T, ...]."""
+        """Returns the state of each token alone, [B, T, ...]."""
         batch, length = tokens["k"].shape[:2]
         alone = jax.tree.map(lambda x: x.reshape(batch * length, 1, *x.shape[2:]), tokens)
         state = self.chunk_state(alone, self._identity_state(alone["k"][:, 0], alone["v"][:, 0]))
@@ -103,7 +104,7 @@ class GatedMechanism(StreamingMechanism):
     # -- one chunk -----------------------------------------------------------------
 
     def span_state(self, span: prefix.Span, before: State) -> State:
-        """The state after a chunk (``chunk_scan.Chunk``): that of its last segment."""
+        """Returns the state after a span (``chunk_scan.Chunk``), that of its last segment."""
         if span.starts is None:
             return self.chunk_state(span.tokens, before)
         in_last = span.segment_mask(span.segment_index[:, -1])
@@ -111,7 +112,7 @@ class GatedMechanism(StreamingMechanism):
         return self.chunk_state(own, self.carried(span, before))
 
     def carried(self, span: prefix.Span, before: State) -> State:
-        """What the last segment of a chunk has of the state before the chunk."""
+        """Returns ``before``, or the identity where a segment starts within the span."""
         if span.starts is None:
             return before
         nothing = self._identity_state(span.tokens["k"], span.tokens["v"])
@@ -122,7 +123,7 @@ class GatedMechanism(StreamingMechanism):
     def span_state_and_outputs(
         self, q: Array, span: prefix.Span, before: State
     ) -> tuple[State, Array]:
-        """The state after a chunk, and its outputs (``chunk_scan.Chunk``)."""
+        """Returns the state after a span, and its outputs (``chunk_scan.Chunk``)."""
         if span.size[1] == 1:  # as in a step: twice as fast on a CPU as a product of one token
             state = self.span_state(span, before)
             return state, self.read(q[:, 0], state)[:, None]
@@ -168,12 +169,12 @@ class GatedMechanism(StreamingMechanism):
 
 
 def drop_transition(state: State) -> State:
-    """A state without M, for outputs."""
+    """Returns a state without M, which outputs do not need."""
     return type(state)(None, state.value)
 
 
 def tokens_with_resets(span: prefix.Span) -> dict[str, Array]:
-    """The tokens of a span, whose log-decays part its segments."""
+    """Returns the tokens of a span with log-decays of -inf where segments start."""
     if span.starts is None:
         return span.tokens
     decay = span.tokens["log_decay"]

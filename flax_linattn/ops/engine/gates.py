@@ -1,4 +1,4 @@
-"""How layers make gates of their inputs: activations and first biases of token arguments."""
+"""Activations and initial biases with which layers compute gates (per-token inputs)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ alone begins with their geometric mean."""
 
 
 def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Biases whose log-sigmoid is -1 / memory, memories spread evenly in logarithm over the heads.
+    """Initializes biases to memories spaced evenly in logarithm over the heads.
+
+    The log-sigmoid of a bias is -1 / memory, with memory in tokens.
 
     Example:
         >>> import jax

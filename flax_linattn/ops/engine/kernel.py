@@ -1,13 +1,13 @@
-"""Kernel mechanisms: weights are a product of features, so the state is a sum over tokens.
+"""Kernel mechanisms: weights are products of features, so the state is a sum over tokens.
 
 With features phi the weight of key j for query i is phi_q(q_i) . phi_k(k_j), and
 
     y_i = sum_j phi_q(q_i) . phi_k(k_j) v_j / sum_j phi_q(q_i) . phi_k(k_j)
 
 needs of the keys only ``value`` = sum_j phi_k(k_j) v_j and ``normalizer`` = sum_j phi_k(k_j)
-(Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are worked off by matrix products:
-inside a chunk by the weights themselves, across chunks by the state, so that of T x T weights
-and T x F features only those of a chunk exist at a time.
+(Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are processed by matrix products:
+inside a chunk by the weights themselves, across chunks by the state, so that of T x T weights and
+T x F features only those of a chunk exist at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flax_linattn.typing import Array, Outputs, OutputStep, State
 
 @register_state
 class KernelState(NamedTuple):
-    """Sums over the tokens taken in.
+    """Sums of features over the tokens so far.
 
     Attributes:
         value: sum of phi_k(k) v [B, H, F, V].
@@ -46,20 +46,20 @@ class KernelState(NamedTuple):
 
 
 def _by_head(x: Array) -> Array:
-    """[B, T, H, ...] -> [B, H, T, ...], and back."""
+    """Swaps time and heads: [B, T, H, ...] to [B, H, T, ...], and back."""
     return jnp.swapaxes(x, 1, 2)
 
 
 def _columns(features: Array) -> Array:
-    """[..., T, F] -> [..., F, T], made once for all that is multiplied with them.
+    """Transposes [..., T, F] to [..., F, T] once, for all products that use it.
 
-    Compilers would make them again for each product, and lay rows out anew.
+    Without the barrier compilers transpose again for each product.
     """
     return jax.lax.optimization_barrier(jnp.swapaxes(features, -1, -2))
 
 
 def _order_after(first: Array, x: Array) -> Array:
-    """``x`` as it is, in a program that has to make ``first`` before it.
+    """Returns ``x`` unchanged, in a program that must compute ``first`` before it.
 
     An ``optimization_barrier`` is gone when a CPU's compiler decides what to copy.
     """
@@ -67,9 +67,9 @@ def _order_after(first: Array, x: Array) -> Array:
 
 
 def _map_heads(function: Callable[..., Any], size: Any, *arrays: Array | None) -> Any:
-    """``function`` of arrays [B, H, ...], which has ``size`` features.
+    """Calls ``function``, head by head if the features exceed a CPU's cache.
 
-    A CPU takes one head after another where its cache does not hold the features of all.
+    ``size`` is the number of features.
     """
     if not (isinstance(size, int) and size > MAX_CACHED_FEATURES):  # unknown in symbolic shapes
         return function(*arrays)
@@ -86,32 +86,32 @@ def _map_heads(function: Callable[..., Any], size: Any, *arrays: Array | None) -
 
 @dataclasses.dataclass(frozen=True)
 class KernelMechanism(StreamingMechanism):
-    """A mechanism given by its features; ``lift``, ``merge`` and ``read`` follow.
+    """Base class of mechanisms defined by features; ``lift``, ``merge`` and ``read`` follow.
 
     Attributes:
-        side_by_side: whether the features are many and made with the vectors side by side, as
-            products of coordinates are; then they are multiplied as they lie.
+        features_first: Whether the features are products of coordinates, computed with coordinates
+            first; they are then multiplied in that layout.
     """
 
     features_first: ClassVar[bool] = False
 
     @abc.abstractmethod
     def query_features(self, q: Array) -> Array:
-        """phi_q: [..., K] -> [..., F]."""
+        """Computes phi_q, [..., K] to [..., F]."""
 
     @abc.abstractmethod
     def key_features(self, k: Array) -> Array:
-        """phi_k: [..., K] -> [..., F]."""
+        """Computes phi_k, [..., K] to [..., F]."""
 
     def kernel(self, q: Array, k: Array) -> Array:
-        """The weights phi_q(q) . phi_k(k): [B, H, T, K], [B, H, S, K] -> [B, H, T, S].
+        """Computes the weights phi_q(q) . phi_k(k), [B, H, T, S].
 
-        Override it where they have a form that needs no features.
+        Override it if the weights have a form that needs no features.
         """
         return einsum("bhtf,bhsf->bhts", self.query_features(q), self.key_features(k))
 
     def finish(self, value: Array, normalizer: Array, count: Array, key_dim: int) -> Array:
-        """Outputs [..., H, V] from weighted sums.
+        """Computes the outputs [..., H, V] from weighted sums.
 
         Args:
             value: sum of weight times v [..., H, V].
@@ -122,7 +122,7 @@ class KernelMechanism(StreamingMechanism):
         return safe_divide(value, normalizer[..., None])
 
     def count(self, state: KernelState) -> Array:
-        """Tokens in the state [..., H], for mechanisms whose ``finish`` needs them."""
+        """Returns the number of tokens in the state [..., H], if ``finish`` needs it."""
         return jnp.zeros_like(state.normalizer[..., 0])
 
     # -- the monoid ----------------------------------------------------------------
@@ -140,7 +140,6 @@ class KernelMechanism(StreamingMechanism):
         return KernelState(features[..., None] * v[..., None, :], features)
 
     def _merge(self, state_a: KernelState, state_b: KernelState) -> KernelState:
-        """Sums add up."""
         return jax.tree.map(jnp.add, state_a, state_b)
 
     def read(self, q: Array | None, state: KernelState) -> Array:
@@ -158,7 +157,7 @@ class KernelMechanism(StreamingMechanism):
         return value, normalizer, jnp.broadcast_to(self.count(state), normalizer.shape)
 
     def _shared_sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
-        """Value, normalizer, count [B, H, T, ...] of queries [B, H, T, K] and one state."""
+        """Computes value, normalizer and count of queries [B, H, T, K] that share a state."""
 
         def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
             features = self.query_features(q)
@@ -197,13 +196,13 @@ class KernelMechanism(StreamingMechanism):
         return self.finish(value, normalizer, count, q.shape[-1]), state
 
     def span_sums(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
-        """The causal sums of a chunk (``LinearChunk``): value, normalizer, count."""
+        """Computes the causal sums of a span (``LinearChunk``): value, normalizer, count."""
         return self._weighted_sums(
             q, span.tokens, span.visible(True), span.outside_states(before, None)
         )
 
     def span_state(self, span: prefix.Span, before: State) -> State:
-        """The state after a chunk (``LinearChunk``)."""
+        """Returns the state after a span (``LinearChunk``)."""
         k, v = span.tokens["k"], span.tokens["v"]
         return prefix.advance(self._make_monoid(k, self._identity_state(k, v)), span, before)
 
@@ -255,7 +254,7 @@ class KernelMechanism(StreamingMechanism):
         visible: Array,
         outside: list[tuple[KernelState, Array | None]],
     ) -> tuple[Array, Array, Array]:
-        """Sums over the visible tokens, plus states that some rows (bool [B, T]) see too."""
+        """Sums over the visible tokens, plus states that some rows also read."""
         q, k, v = map(_by_head, (q, tokens["k"], tokens["v"]))
         weight = self.kernel(q, k)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))

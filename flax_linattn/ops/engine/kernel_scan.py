@@ -1,10 +1,11 @@
-"""Causal sums of kernel attention, whose gradient keeps no state of the past.
+"""Causal sums of kernel attention, with a gradient that stores no past states.
 
-A chunk is given by two functions: its ``rows`` (the sums that its positions see) and the state
-``after`` it. Differentiating the loop over chunks would keep the state before each of them, which
-is larger than the tokens of a chunk. Here only the inputs are kept, since rows and states are
-linear in the state before: the backward pass makes the states again, from the left, for the
-gradient of the queries, and carries their gradient, from the right, for keys and values.
+A span is defined by two functions: ``span_sums`` (the sums that its positions read) and
+``span_state`` (the state after it). Differentiating the loop over chunks would store the state
+before each chunk, which is larger than the tokens of the chunk. Here only the inputs are stored.
+The backward pass recomputes the states from the left for the gradient of the queries, and carries
+the gradient of the state from the right for keys and values. The second pass needs no states,
+because sums and states are linear in the state before.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from flax_linattn.typing import Array, State
 
 
 class LinearChunk(Protocol):
-    """What a hashable mechanism gives; both are linear in ``before``."""
+    """Interface of a hashable mechanism; both functions are linear in ``before``."""
 
     def span_sums(self, q: Array, span: Span, before: State) -> Any:
-        """Sums [B, C, ...] of the queries of a chunk, over its tokens and the state before it."""
+        """Computes the queries' sums [B, C, ...] over the span and the state before it."""
 
     def span_state(self, span: Span, before: State) -> State:
-        """The state after the chunk."""
+        """Returns the state after the span."""
 
 
 def plain_scan(
     chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Any]:
-    """Segments over the chunks of a sequence; JAX differentiates it, forwards too.
+    """Processes a sequence chunk by chunk; JAX differentiates it, in forward mode too.
 
     Args:
         chunk: its functions.

@@ -1,4 +1,4 @@
-"""Weights that are polynomials of scores, for blocks of them (``engine/blocks.py``)."""
+"""Weights that are polynomials of scores, for attention in blocks (``engine/blocks.py``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flax_linattn.typing import Array
 
 
 def homogeneous_polynomial(coefficients: Sequence[float], x: Array, unit: Array | float) -> Array:
-    """c_n x^n + c_{n-1} x^{n-1} u + ... + c_0 u^n, by Horner's scheme.
+    """Evaluates c_n x^n + c_{n-1} x^{n-1} u + ... + c_0 u^n by Horner's scheme.
 
     Args:
         coefficients: c_n first.
@@ -36,10 +36,13 @@ def homogeneous_polynomial(coefficients: Sequence[float], x: Array, unit: Array 
 
 @cache
 def polynomial_weights(coefficients: tuple[float, ...]) -> WeightFunction:
-    """A polynomial of a score, relative to the power of a row's largest magnitude above 1.
+    """Makes the weight function of a polynomial of the score.
+
+    Weights are relative to the n-th power of the row's largest magnitude above 1, which keeps them
+    finite.
 
     Args:
-        coefficients: that of the highest power first; two at least.
+        coefficients: That of the highest power first; at least two.
 
     Example:
         >>> import jax.numpy as jnp

@@ -29,7 +29,7 @@ Tokens = Any
 
 
 class Span(NamedTuple):
-    """The tokens of one chunk.
+    """Tokens of one chunk, with their mask and segment starts.
 
     Attributes:
         tokens: a tree of arrays [B, C, ...], such as keys and values by name.
@@ -43,19 +43,19 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """B and C."""
+        """Batch size B and number of tokens C."""
         batch, length = jax.tree.leaves(self.tokens)[0].shape[:2]
         return batch, length
 
     @property
     def segment_index(self) -> Array:
-        """Int [B, C], starts so far: 0 = of the segment that came in."""
+        """Integer array [B, C] of starts so far; 0 marks the segment that the carry belongs to."""
         if self.starts is None:
             return jnp.zeros(self.size, jnp.int32)
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
     def visible(self, is_causal: bool) -> Visible:
-        """Who sees whom of these tokens: bool [B or 1, C, C]."""
+        """Returns which tokens attend to which, Boolean [B or 1, C, C]."""
         length = self.size[1]
         segment_index = None if self.starts is None else self.segment_index
         return masks.visible_rows(
@@ -69,7 +69,7 @@ class Span(NamedTuple):
     def outside_states(
         self, before: State, after: State | None
     ) -> list[tuple[State, Array | None]]:
-        """States beside the span, each with the rows bool [B, C] that see it too; None = all."""
+        """Returns the states outside the span, each with the rows that read it (None: all)."""
         states: list[tuple[State, Array | None]] = [
             (before, None if self.starts is None else self.segment_index == 0)
         ]
@@ -78,7 +78,7 @@ class Span(NamedTuple):
         return states
 
     def segment_mask(self, segment_index: Array) -> Array | None:
-        """Bool [B, C], the real tokens of run ``segment_index`` [B]; None = all."""
+        """Returns the valid tokens of one segment, Boolean [B, C]; None means all."""
         if self.starts is None:
             return self.mask
         there = self.segment_index == segment_index[:, None]
@@ -86,7 +86,7 @@ class Span(NamedTuple):
 
 
 class Monoid(NamedTuple):
-    """What the engine needs of a mechanism, its arguments bound.
+    """Functions that the engine needs of a mechanism, with its arguments bound.
 
     Attributes:
         identity: the neutral state, leaves [B, ...].
@@ -119,7 +119,7 @@ def attend(
     chunk_size: int | None,
     following: State | None = None,
 ) -> tuple[Outputs, State]:
-    """Segments a monoid over sequences.
+    """Attends over sequences with a monoid.
 
     Args:
         monoid: the mechanism's functions.
@@ -159,7 +159,7 @@ def attend(
 
 
 def final_state(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
-    """The state after ``span``, chunk by chunk."""
+    """Returns the state after ``span``, computed chunk by chunk."""
     if span.size[1] == 0:
         return carry
 
@@ -170,14 +170,14 @@ def final_state(monoid: Monoid, span: Span, carry: State, chunk_size: int | None
 
 
 def mask_filling(span: Span, chunk_size: int | None) -> Span:
-    """Gives the span a mask where its last chunk is filled up with zeros, which are no tokens."""
+    """Adds a mask to the span if its last chunk will be filled with zeros, which are no tokens."""
     if span.mask is not None or chunk_size is None or span.size[1] % chunk_size == 0:
         return span
     return span._replace(mask=jnp.ones(span.size, bool))
 
 
 def advance(monoid: Monoid, span: Span, before: State) -> State:
-    """The state after ``span``: that of its last segment."""
+    """Returns the state after ``span``, which is that of its last segment."""
     last = span.segment_index[:, -1]
     state = monoid.reduce(span.tokens, span.segment_mask(last))
     if span.starts is not None:
@@ -188,7 +188,7 @@ def advance(monoid: Monoid, span: Span, before: State) -> State:
 def broadcast_read(
     monoid: Monoid, q: Array | None, state: State, length: int, chunk_size: int | None
 ) -> Array:
-    """One state read by all queries, or once for ``length`` positions if there are none."""
+    """Reads one state with all queries, or once for ``length`` positions if there are none."""
     state = jax.tree.map(lambda s: s[:, None], state)
     if q is None:
         y = monoid.read(None, state)
@@ -197,7 +197,7 @@ def broadcast_read(
 
 
 def select(condition: Array, on_true: State, on_false: State) -> State:
-    """Chooses whole states; ``condition`` [B, T] or [B] spans their leading axes."""
+    """Selects whole states; ``condition`` [B, T] or [B] spans their leading axes."""
 
     def choose(t: Array, f: Array) -> Array:
         return jnp.where(
@@ -210,7 +210,7 @@ def select(condition: Array, on_true: State, on_false: State) -> State:
 def scan(
     merge: Callable[[State, State], State], tokens: State, before: State, starts: Array | None
 ) -> State:
-    """Inclusive prefixes [B, T, ...], each within its own run; the first goes on from before.
+    """Computes inclusive prefixes [B, T, ...] within segments; the first continues ``before``.
 
     Args:
         merge: as in :class:`Monoid`.
@@ -238,10 +238,10 @@ def _attend_within_segments(
     following: State,
     chunk_size: int | None,
 ) -> tuple[Array, State]:
-    """Every token reads the total of its own run, with what is before and after the span of it.
+    """Lets every token read the total of its own segment, parts outside the span included.
 
-    A first pass from the right carries, over chunk borders, what follows of the run that a
-    chunk ends in; a second from the left reads. One state a chunk is kept between them.
+    A pass from the right carries, over chunk borders, what follows of the segment in which a chunk
+    ends; a pass from the left reads. One state per chunk is stored between them.
     """
 
     def right_to_left(after: State, chunk: tuple[Span]) -> tuple[State, State]:
@@ -269,7 +269,7 @@ def scan_monoid(
     read: Callable[[Array | None, State], Array],
     identity: State,
 ) -> Monoid:
-    """A monoid whose chunks are scanned token by token.
+    """Makes a monoid whose chunks are scanned token by token.
 
     Args:
         lift: tokens [B, T, ...] -> the state of each alone [B, T, ...].
@@ -305,7 +305,7 @@ def scan_monoid(
 
 
 def _segment_ends(starts: Array) -> Array:
-    """Int [B, T]: the last position of each token's run."""
+    """Returns the last position of each token's segment, int32 [B, T]."""
     length = starts.shape[1]
     position = jnp.arange(length, dtype=jnp.int32)
     start = jnp.where(starts, position, length)
@@ -314,7 +314,7 @@ def _segment_ends(starts: Array) -> Array:
 
 
 def _reduce(merge: Callable[[State, State], State], tokens: State) -> State:
-    """The ordered total over axis 1 by a balanced tree: log2(T) merges deep."""
+    """Merges all states over axis 1 in order by a balanced tree, log2(T) merges deep."""
     length = jax.tree.leaves(tokens)[0].shape[1]
     while length > 1:
         even = length - length % 2

@@ -1,4 +1,4 @@
-"""A function that is computed another way where nothing is differentiated."""
+"""Alternative computation of a function where nothing is differentiated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax
 def primal_only(
     primal: Callable[..., Any], differentiated: Callable[..., Any], *arrays: Any
 ) -> Any:
-    """``primal`` of the arrays; with gradients or tangents it is ``differentiated`` that runs.
+    """Calls ``primal``; under differentiation calls ``differentiated`` instead.
 
     Args:
         primal: the faster one, or the one that takes less memory.

@@ -1,4 +1,4 @@
-"""Cache mechanisms whose weights are a function of q . k, and of where a pair stands.
+"""Cache mechanisms whose weights are a function of q . k, and of the pair's positions.
 
 Short sequences are computed in one piece, long ones in blocks of queries and keys.
 """
@@ -29,7 +29,7 @@ from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 @dataclasses.dataclass(frozen=True)
 class ScoredAttention(CacheMechanism):
-    """A cache mechanism whose weights are a function of q . k, and of ``offsets`` if there are any.
+    """Base class of cache mechanisms whose weights are a function of q . k and ``offsets``.
 
     Attributes:
         chunk_size: queries a block in the chunked form, and keys, at most.
@@ -43,14 +43,14 @@ class ScoredAttention(CacheMechanism):
     @property
     @abc.abstractmethod
     def scale(self) -> float | None:
-        """The factor of the scores where a call gives none; None = K**-0.5."""
+        """Factor of the scores if a call passes none; None means K**-0.5."""
 
     def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
-        """The factor of the scores."""
+        """Returns the factor of the scores."""
         return score_scale(parameters.get("scale"), self.scale, key_dim)
 
     def offsets(self, pairs: Pairs) -> Offsets | None:
-        """What is added to the scores, if weights are of their differences; None = nothing."""
+        """Returns the offsets of the scores, or None if there are none."""
         return None
 
     def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:

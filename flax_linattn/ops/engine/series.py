@@ -1,7 +1,8 @@
-"""The sums of EA-series and their arithmetic, in the range of float32 for any keys.
+"""Sums of EA-series and their arithmetic, within the range of float32 for any keys.
 
 "Element-wise Attention Is All You Need", 2025, equations 8-16: sums of k^n exp(-k^2) v and of
-k^n exp(-k^2), which vanish in float32 beyond |k| = 10, are kept relative to the smallest |k|.
+k^n exp(-k^2). These vanish in float32 beyond |k| = 10, so they are stored relative to the smallest
+|k|, whose weight is then 1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from flax_linattn.typing import Array
 
 @register_state
 class SeriesState(NamedTuple):
-    """Sums over the tokens taken in (equations 8 and 9), kept in the range of float32.
+    """Sums over the tokens so far (equations 8 and 9), stored within the range of float32.
 
     With a the smallest ``|k_j|`` of the channel and r = max(1, a), for n = 0 ... order:
 
@@ -39,18 +40,18 @@ class SeriesState(NamedTuple):
 
 
 def key_unit(smallest: Array) -> Array:
-    """r = max(1, a), in which keys are measured; 1 where there is no key."""
+    """Returns the unit r = max(1, a) of the keys; 1 if there is no key."""
     return jnp.where(jnp.isinf(smallest), 1, jnp.maximum(smallest, 1))
 
 
 def relative_weight(k: Array, smallest: Array) -> Array:
-    """exp(a^2 - k^2), without the squares of large numbers."""
+    """Computes exp(a^2 - k^2) as exp((a - |k|) (a + |k|)), without squares of large numbers."""
     size = jnp.abs(k)
     return jnp.exp((smallest - size) * (smallest + size))
 
 
 def geometric_terms(first: Array, ratio: Array, order: int) -> list[Array]:
-    """``first`` times ratio^n, n = 0 ... order; 0^0 = 1.
+    """Returns ``first`` times ratio^n for n = 0 ... order, with 0^0 = 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -64,7 +65,7 @@ def geometric_terms(first: Array, ratio: Array, order: int) -> list[Array]:
 
 
 def rescaling(old: Array, new: Array) -> tuple[Array, Array]:
-    """(f, r): the n-th sum relative to ``old`` is f r^n times the one relative to ``new``.
+    """Returns (f, r) such that f r^n rescales the n-th sum from ``old`` to ``new``.
 
     ``new`` is not above ``old``; where ``old`` is infinite, of no token, f is 0. Constants to
     gradients, since they cancel from y.
@@ -77,12 +78,12 @@ def rescaling(old: Array, new: Array) -> tuple[Array, Array]:
 
 
 def first_minimum(first: Array, second: Array) -> Array:
-    """The smaller of two, the first if they are equal: gradients, too, are its alone then."""
+    """Returns the smaller of two; the first one gets the gradient of a tie."""
     return jnp.where(first <= second, first, second)
 
 
 def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
-    """Sums add up, relative to the smaller of the two smallest |k|; on any leading axes."""
+    """Merges two states, relative to the smaller of their smallest |k|; on any leading axes."""
     smallest = first_minimum(earlier.smallest, later.smallest)
     order = earlier.s.shape[-3] - 1
 
@@ -96,9 +97,9 @@ def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
 
 
 def weights_and_powers_base(k: Array, smallest: Array, keep: Array | None) -> tuple[Array, Array]:
-    """The weights of keys [..., H, K] beside a smallest |k|, 0 for those not kept, and k / r.
+    """Returns the weights of keys [..., H, K] relative to a smallest |k|, and k / r.
 
-    ``keep`` is bool and broadcasts.
+    The weights are 0 where ``keep``, which is Boolean and broadcasts, is False.
     """
     first = relative_weight(k, smallest)
     if keep is not None:
@@ -110,7 +111,7 @@ def weights_and_powers_base(k: Array, smallest: Array, keep: Array | None) -> tu
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
 def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
-    """The state of tokens [B, T, H, K], of those that bool [B, T] keeps, by one sum over all.
+    """Computes the state of the tokens [B, T, H, K] that ``keep`` [B, T] selects.
 
     Its derivative is written out: compilers make JAX's own, of a chain of powers, several times
     over.
@@ -131,7 +132,7 @@ def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
 
 @total.defjvp
 def _total_jvp(order: int, primals: Any, tangents: Any) -> tuple[SeriesState, SeriesState]:
-    """The smallest |k| cancels from outputs, a constant."""
+    """Derivative of ``total``; the smallest |k| cancels from outputs and is a constant."""
     k, v, keep = primals
     dk, dv = tangents[:2]
     state = total(k, v, keep, order)
@@ -146,12 +147,12 @@ def _total_jvp(order: int, primals: Any, tangents: Any) -> tuple[SeriesState, Se
 
 
 def _sums(terms: Iterable[Array]) -> Array:
-    """Over time, of the terms [B, T, H, K] of each exponent: [B, N, H, K]."""
+    """Sums the terms [B, T, H, K] of each exponent over time, giving [B, N, H, K]."""
     return stack([jnp.sum(x, axis=1) for x in terms])
 
 
 class SeriesOutputs(NamedTuple):
-    """What sums tell of queries, [..., H, K] each: y, 1 / D and dy/dq."""
+    """Outputs y of queries [..., H, K], with 1 / D and the slope dy/dq."""
 
     y: Array
     inverse: Array
@@ -159,7 +160,7 @@ class SeriesOutputs(NamedTuple):
 
 
 def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array]) -> SeriesOutputs:
-    """Equations 14-16, of sums by exponent."""
+    """Evaluates equations 14-16 for sums given as a list by exponent."""
     # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
     x, f = scaled_argument(q, smallest, len(s) - 1)
     inverse = reciprocal(polynomial(z, x, f))
@@ -174,7 +175,7 @@ def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array])
 
 @jax.custom_jvp
 def read(q: Array, state: SeriesState) -> Array:
-    """y of queries [..., H, K] and states whose leading axes broadcast with theirs.
+    """Returns y for queries [..., H, K] and states whose leading axes broadcast with theirs.
 
     Its derivative is written out, as that of ``total``.
 
@@ -198,17 +199,17 @@ def _read_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def stack(sums: Sequence[Array]) -> Array:
-    """One array [..., N, H, K] of those for each exponent."""
+    """Stacks the arrays of all exponents to one array [..., N, H, K]."""
     return jnp.stack(sums, axis=-3)
 
 
 def unstack(sums: Array) -> list[Array]:
-    """``stack`` undone."""
+    """Splits an array [..., N, H, K] into a list by exponent."""
     return [sums[..., n, :, :] for n in range(sums.shape[-3])]
 
 
 def scaled_argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array]:
-    """(x, f) such that (2 q r)^n / n! is x^n f^(order - n) / n! but for a common factor.
+    """Returns (x, f) with (2 q r)^n / n! proportional to x^n f^(order - n) / n! for all n.
 
     The factor keeps all terms in the range of the dtype, and cancels from y.
     """
@@ -220,7 +221,7 @@ def scaled_argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array
 
 
 def polynomial(sums: Sequence[Array], x: Array, f: Array) -> Array:
-    """sum_n sums[n] x^n f^(N - n) / n!, n = 0 ... N, by Horner's rule.
+    """Evaluates the sum of sums[n] x^n f^(N - n) / n! over n = 0 ... N by Horner's rule.
 
     Example:
         >>> import jax.numpy as jnp
@@ -236,7 +237,7 @@ def polynomial(sums: Sequence[Array], x: Array, f: Array) -> Array:
 
 
 def polynomial_terms(first: Array, x: Array, f: Array, order: int) -> list[Array]:
-    """``first`` times x^n f^(order - n) / n!, n = 0 ... order."""
+    """Returns ``first`` times x^n f^(order - n) / n! for n = 0 ... order."""
     rising = [first]
     for n in range(1, order + 1):
         rising.append(rising[-1] * (x / n))
@@ -245,5 +246,5 @@ def polynomial_terms(first: Array, x: Array, f: Array, order: int) -> list[Array
 
 
 def reciprocal(denominator: Array) -> Array:
-    """1 / D, and 0 where D is 0 or subnormal: where nothing is seen."""
+    """Returns 1 / D, and 0 where D is 0 or subnormal because no token is visible."""
     return safe_divide(jnp.ones_like(denominator), denominator)

@@ -71,7 +71,7 @@ def series_scan(
     form: str = "auto",
     chunk_size: int = 128,
 ) -> tuple[Array, SeriesState]:
-    """Outputs of all positions, and the state after the last token.
+    """Computes the causal outputs of all positions, and the state after the last token.
 
     Args:
         q: queries [B, T, H, K].
@@ -106,7 +106,7 @@ def series_scan(
 
 
 class Tokens(NamedTuple):
-    """Queries, keys and values [B, T, H, K]; bool [B, T]: real tokens, first ones of a segment."""
+    """Queries, keys and values [B, T, H, K], with masks [B, T] of valid tokens and starts."""
 
     q: Array
     k: Array
@@ -115,12 +115,12 @@ class Tokens(NamedTuple):
     starts: Array | None
 
     def token(self, t: Array) -> Tokens:
-        """One token: [B, H, K], flags [B, 1, 1]."""
+        """Returns token ``t``, [B, H, K], with flags [B, 1, 1]."""
         flags = (None if x is None else take_token(x, t)[:, None, None] for x in self[3:])
         return Tokens(*(take_token(x, t) for x in self[:3]), *flags)
 
     def fill_to(self, size: int) -> Tokens:
-        """Padded to a multiple of ``size`` tokens, by some that nothing sees."""
+        """Pads to a multiple of ``size`` tokens with invisible ones."""
         if self.k.shape[1] % size == 0:
             return self
         mask = jnp.ones(self.k.shape[:2], bool) if self.mask is None else self.mask
@@ -128,21 +128,21 @@ class Tokens(NamedTuple):
 
     @property
     def size(self) -> Array:
-        """|k|, infinite for padding; a constant to gradients."""
+        """Magnitude |k|, infinite for padding; a constant to gradients."""
         size = jax.lax.stop_gradient(jnp.abs(self.k))
         return size if self.mask is None else jnp.where(self.mask, size, jnp.inf)
 
     def weights_and_powers_base(self, smallest: Array) -> tuple[Array, Array]:
-        """The weight, 0 for padding, and k / r."""
+        """Returns the weights, 0 for padding, and k / r."""
         return weights_and_powers_base(self.k, smallest, self.mask)
 
     def minimum_before(self, smallest: Array) -> Array:
-        """The smallest |k| before this token, in its own segment: inf where one starts."""
+        """Returns the smallest |k| before this token within its segment: inf where one starts."""
         return smallest if self.starts is None else jnp.where(self.starts, jnp.inf, smallest)
 
 
 class ScanOutputs(NamedTuple):
-    """What the backward pass keeps, each [B, T, H, K]: y, 1 / D, dy/dq, the smallest |k|."""
+    """Results stored for gradients, each [B, T, H, K]: y, 1 / D, dy/dq, the smallest |k|."""
 
     y: Array
     inverse: Array
@@ -150,7 +150,7 @@ class ScanOutputs(NamedTuple):
     smallest: Array
 
     def fill_to(self, size: int) -> ScanOutputs:
-        """Padded to a multiple of ``size``."""
+        """Pads to a multiple of ``size`` positions."""
         outputs = jax.tree.map(partial(fill, size=size), self)
         return outputs._replace(smallest=fill(self.smallest, size, mode="edge"))
 
@@ -159,14 +159,14 @@ class ScanOutputs(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """``SeriesState`` with an array for each exponent, so that a step is one fused loop."""
+    """``SeriesState`` with one array per exponent, so that a step is one fused loop."""
 
     smallest: Array
     s: list[Array]
     z: list[Array]
 
     def update(self, token: Tokens) -> Sums:
-        """The sums with one more token."""
+        """Returns the sums with one more token."""
         before, order = token.minimum_before(self.smallest), len(self.s) - 1
         # Weights are relative to exp(-a^2) of the smallest |k|, a, which only falls: the token that
         # set it weighs 1, and none weighs more.
@@ -180,7 +180,7 @@ class Sums(NamedTuple):
         return Sums(smallest, [f * x + p * token.v for f, x, p in s], [f * x + p for f, x, p in z])
 
     def read(self, q: Array) -> ScanOutputs:
-        """What the backward pass keeps."""
+        """Reads the sums and returns what the backward pass stores."""
         smallest = jax.lax.stop_gradient(self.smallest)
         return ScanOutputs(*read_sums(q, smallest, self.s, self.z), self.smallest)
 
@@ -209,7 +209,7 @@ def _forward_tokens(
 
 
 def _tile_state(tokens: Tokens, initial: SeriesState) -> SeriesState:
-    """The state after the last token, without outputs."""
+    """Returns the state after the last token, without outputs."""
 
     def body(t: Array, sums: Sums) -> Sums:
         return sums.update(tokens.token(t))
@@ -234,13 +234,13 @@ def _forward_parallel(
 
 
 class Adjoint(NamedTuple):
-    """P and M at one position, relative to its smallest |k|: an array for each exponent."""
+    """Gradients P and M at one position, relative to its smallest |k|: one array per exponent."""
 
     p: list[Array]
     m: list[Array]
 
     def add_output(self, q: Array, dy: Array, row: ScanOutputs) -> Adjoint:
-        """Adds what the position's own output gives."""
+        """Adds the gradient through the position's own output."""
         order = len(self.p) - 1
         x, f = scaled_argument(q, row.smallest, order)
         own = polynomial_terms(dy * row.inverse, x, f, order)
@@ -250,7 +250,7 @@ class Adjoint(NamedTuple):
         )
 
     def token_gradients(self, token: Tokens, smallest: Array) -> tuple[Array, Array]:
-        """dk and dv."""
+        """Returns the gradients dk and dv of a token."""
         weight, x = token.weights_and_powers_base(smallest)
         both = [token.v * p + m for p, m in zip(self.p, self.m, strict=True)]
         dv, value, slope = self.p[-1], both[-1], jnp.zeros_like(x)
@@ -259,14 +259,14 @@ class Adjoint(NamedTuple):
         return weight * (slope / key_unit(smallest) - 2 * token.k * value), weight * dv
 
     def before(self, smallest: Array, earlier: Array) -> Adjoint:
-        """Relative to the smallest |k| of an earlier position; 0 if that is infinite."""
+        """Rescales to the smallest |k| of an earlier position; 0 if that is infinite."""
         factors = geometric_terms(*rescaling(earlier, smallest), len(self.p) - 1)
         p, m = ([f * x for f, x in zip(factors, sums, strict=True)] for sums in self)
         return Adjoint(p, m)
 
 
 class AdjointMap(NamedTuple):
-    """P and M before a stretch are f r^n times those after it, plus its own: [B, N, H, K]."""
+    """Affine map of (P, M) from the end of a tile to its start: f r^n times it, plus own parts."""
 
     factor: Array
     ratio: Array
@@ -278,13 +278,13 @@ class AdjointMap(NamedTuple):
         return self.p + factors * p, self.m + factors * m
 
     def compose(self, earlier: AdjointMap) -> AdjointMap:
-        """Through this stretch, and then through the one before it."""
+        """Composes with the map of the tile before this one."""
         factor, ratio = self.factor * earlier.factor, self.ratio * earlier.ratio
         return AdjointMap(factor, jnp.where(factor > 0, ratio, 1), *earlier(self.p, self.m))
 
 
 class BackwardInputs(NamedTuple):
-    """What the backward pass gets of a stretch of tokens.
+    """Inputs of the backward pass for a stretch of tokens.
 
     ``before`` [B, H, K] is the smallest |k| before it.
     """
@@ -295,7 +295,7 @@ class BackwardInputs(NamedTuple):
     before: Array
 
     def token(self, t: Array) -> BackwardInputs:
-        """One token."""
+        """Returns the inputs of token ``t``."""
         before = jnp.where(
             t > 0, take_token(self.outputs.smallest, jnp.maximum(t - 1, 0)), self.before
         )
@@ -324,7 +324,7 @@ def _backward_tokens(
 
 
 def _tile_map(inputs: BackwardInputs, nothing: Array) -> AdjointMap:
-    """That of a whole tile; ``nothing`` [B, N, H, K] is zero."""
+    """Returns the adjoint map of a whole tile; ``nothing`` [B, N, H, K] is zero."""
     length = inputs.dy.shape[1]
 
     def body(i: Array, after: Adjoint) -> Adjoint:

@@ -1,10 +1,10 @@
-"""Streaming mechanisms over sequences that are split over devices.
+"""Sequence parallelism: streaming mechanisms over sequences that are sharded over devices.
 
-Every device holds a span of consecutive tokens and sums it up in a state. The devices exchange
-these states, and each merges those of the spans before its own (and of those after it, where
-attention is not causal) into what its tokens see beside their own span. Then it attends as if an
-earlier call had returned that. What is exchanged does not grow with the sequence: a state a
-device, and with packed segments an id.
+Every device holds a span of consecutive tokens and summarizes it in a state. The devices exchange
+these states, and each merges those of earlier spans (and of later ones, if attention is not causal)
+into what its tokens attend to outside their span. Then it attends as if an earlier call had
+returned that state. The amount exchanged does not grow with the sequence: one state per device, and
+with packed segments one id.
 """
 
 from __future__ import annotations
@@ -43,23 +43,22 @@ from flax_linattn.typing import (
 
 
 def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequenceParallel:
-    """A mechanism whose ``attend`` takes sequences that are split over the devices of a mesh.
+    """Makes a mechanism whose ``attend`` takes sequences sharded over the devices of a mesh.
 
-    Its values, states and gradients are those of ``mechanism``, and it is used the same way, also
-    in ``nn.Attention``. Each device attends to its own span of consecutive tokens; what the devices
-    tell each other, forward and backward, does not grow with the length of the sequence. Steps and
-    states are not split.
+    Its outputs, states and gradients are those of ``mechanism``, and it is used the same way, also
+    in ``nn.Attention``. Each device attends to its own span of consecutive tokens; communication,
+    forward and backward, does not grow with the length of the sequence. Steps and states are not
+    sharded.
 
     Args:
-        mechanism: a streaming one, whose ``capabilities.mergeable`` is True.
-        mesh: devices; axes other than ``axis`` split what they split outside, such as the batch.
-        axis: of the mesh, over which time is split: the number of tokens must be a multiple of
-            its devices.
+        mechanism: A streaming mechanism, with ``capabilities.mergeable``.
+        mesh: Mesh of devices; its other axes shard as they do outside, for example the batch.
+        axis: Mesh axis over which time is sharded. The number of tokens must be a multiple of its
+            devices.
 
     Raises:
-        ValueError: the mechanism keeps all its tokens or mixes sequences as a whole, or the mesh
-            has no such axis.
-        TypeError: no mechanism was given.
+        ValueError: The mechanism cannot merge states, or the mesh has no such axis.
+        TypeError: The first argument is not a mechanism.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -90,7 +89,7 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
 
 @dataclasses.dataclass(frozen=True)
 class SequenceParallel(Mechanism):
-    """What ``sequence_parallel`` returns.
+    """Mechanism with sharded sequences, made by ``sequence_parallel``.
 
     Attributes:
         inner: the mechanism that every device runs.
@@ -104,28 +103,23 @@ class SequenceParallel(Mechanism):
 
     @property
     def name(self) -> str:
-        """Of ``inner``."""
         return self.inner.name
 
     @property
     def about(self) -> str:
-        """Of ``inner``."""
         return self.inner.about
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of ``inner``, with the engine's forms."""
         engine = ("parallel", "chunked", "recurrent")
         return dataclasses.replace(self.inner.capabilities, forms=engine)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Those of ``inner``."""
         return self.inner.parameters
 
     @property
     def token_arguments(self) -> tuple[TokenArgument, ...]:
-        """Those of ``inner``."""
         return self.inner.token_arguments
 
     def _init_state(self, sizes: StateSizes) -> State:
@@ -176,7 +170,7 @@ class SequenceParallel(Mechanism):
         return self._on_devices(self._attend_to_span, (specs,), (outputs, whole))(call)
 
     def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
-        """Of one device, with the state after the tokens of all."""
+        """Attends on one device; returns its outputs and the state after all devices."""
         inner = self.inner
         # Varied before they are spread over tokens: their gradients are added up before as well.
         _, parameters = match_varying_axes((call.k, call.parameters))
@@ -198,7 +192,7 @@ class SequenceParallel(Mechanism):
     def _state_before(
         self, monoid: prefix.Monoid, span: prefix.Span, initial: State, chunk_size: int | None
     ) -> tuple[State, State]:
-        """The state before this device's span, of the segment that goes on; the one after all."""
+        """Returns the state before this device's span, and the state after all spans."""
         own = prefix.final_state(monoid, span, monoid.identity, chunk_size)
         states = self._gather(own)
         after = prefix.scan(monoid.merge, states, initial, self._gather_starts(span))
@@ -209,7 +203,7 @@ class SequenceParallel(Mechanism):
     def _state_following(
         self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None
     ) -> State:
-        """The state of what follows this device's span, of the segment that it ends in."""
+        """Returns the state of the rest of the segment that this span ends in."""
         in_first = span.segment_mask(jnp.zeros(span.size[0], jnp.int32))
         first = prefix.Span(span.tokens, in_first, None)
         states = self._gather(prefix.final_state(monoid, first, monoid.identity, chunk_size))
@@ -224,7 +218,7 @@ class SequenceParallel(Mechanism):
         return self._take_own(nearest_last)
 
     def _gather_starts(self, span: prefix.Span) -> Array | None:
-        """Bool [B, devices], whether a segment begins in their spans; None = one segment."""
+        """Returns whether segments start in each device's span, [B, devices], or None."""
         return None if span.starts is None else self._gather(jnp.any(span.starts, axis=1))
 
     def _find_segments(
@@ -253,7 +247,7 @@ class SequenceParallel(Mechanism):
         return segments.starts, self._replicate(take_position(after, -1))
 
     def _specs(self) -> tuple[Any, Any]:
-        """Of what every device has whole, and of arrays [B, T, ...] that are split."""
+        """Returns the partition specs of replicated arrays and of sharded arrays [B, T, ...]."""
         return PartitionSpec(), PartitionSpec(None, self.axis)
 
     def _on_devices(self, function: Callable[..., Any], specs: Any, out_specs: Any) -> Any:
@@ -263,16 +257,16 @@ class SequenceParallel(Mechanism):
         )
 
     def _gather(self, tree: Any) -> Any:
-        """Leaves [B, ...] of this device -> [B, devices, ...] of all."""
+        """Gathers leaves [B, ...] of this device to [B, devices, ...] of all."""
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1), tree)
 
     def _take_own(self, tree: Any) -> Any:
-        """Leaves [B, devices or more, ...] -> [B, ...], this device's."""
+        """Takes this device's leaves [B, ...] of [B, devices or more, ...]."""
         index = jax.lax.axis_index(self.axis)
         return jax.tree.map(lambda x: take_token(x, index), tree)
 
     def _replicate(self, tree: Any) -> Any:
-        """What all devices have alike, marked as such for ``jax.shard_map``."""
+        """Marks leaves that are equal on all devices as replicated, for ``jax.shard_map``."""
         first = jax.lax.axis_index(self.axis) == 0
 
         def from_first_device(x: Array) -> Array:

@@ -22,12 +22,12 @@ from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 @dataclasses.dataclass(frozen=True)
 class StreamingMechanism(Mechanism):
-    """A mechanism given by ``lift``, ``merge``, ``read`` and its neutral ``init_state``.
+    """Base class of mechanisms defined by ``lift``, ``merge``, ``read`` and ``init_state``.
 
     Attributes:
-        reads_only_state: whether a token's output is ``read`` of the state after it; else
-            ``attend`` and ``step`` also add what is the token's own.
-        chunk_size: tokens a block in the chunked form, at most.
+        reads_only_state: Whether a token's output is ``read`` of the state after it; otherwise
+            ``attend`` and ``step`` add a part that depends on the token itself.
+        chunk_size: Maximum number of tokens per block in the chunked form.
     """
 
     reads_only_state: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class StreamingMechanism(Mechanism):
 
     @abc.abstractmethod
     def lift(self, k: Array, v: Array, query: Array | None = None) -> State:
-        """The states of single tokens; its ``token_arguments`` come by keyword beside these.
+        """Returns the states of single tokens; per-token inputs are further keyword arguments.
 
         Args:
             k: [..., H, K].
@@ -49,12 +49,12 @@ class StreamingMechanism(Mechanism):
         """
 
     def _merge(self, state_a: State, state_b: State) -> State:
-        """``merge`` without its checks: span a followed by span b, on any leading axes."""
+        """Merges the states of two consecutive spans, without checks and on any leading axes."""
         return state_a.merge(state_b)
 
     @abc.abstractmethod
     def read(self, q: Array | None, state: State) -> Array:
-        """Outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
+        """Computes outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
 
     def _require_query(self, q: Array | None) -> Array:
         if q is None:
@@ -68,7 +68,7 @@ class StreamingMechanism(Mechanism):
         return q, k, v
 
     def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
-        """What ``lift`` takes of each token that does not come with it, such as a fixed decay."""
+        """Returns inputs of ``lift`` that no token brings, such as a fixed decay."""
         return {}
 
     def _identity_state(self, k: Array, v: Array, num_queries: int | None = None) -> State:
@@ -78,15 +78,15 @@ class StreamingMechanism(Mechanism):
         )
 
     def _initial_state(self, call: Call) -> State:
-        """The state before the first token."""
+        """Returns the state before the first token."""
         return self._call_identity(call) if call.state is None else call.state
 
     def _call_identity(self, call: Call) -> State:
-        """The neutral state of a call."""
+        """Returns the neutral state for the shapes of a call."""
         return self._identity_state(call.k, call.v, num_given_queries(self.capabilities, call.q))
 
     def _prepare(self, call: Call | StepCall) -> tuple[Array, dict[str, Array]]:
-        """The queries, and what is known of each token by name, in the dtype of sums."""
+        """Returns the queries, and the tokens by name, in the accumulation dtype."""
         dtype = accumulation_dtype(call.v.dtype)
         q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
         q, k, v = self.prepare(q, k, v, call.parameters)
@@ -97,11 +97,11 @@ class StreamingMechanism(Mechanism):
         return q, {"k": k, "v": v, **call.per_token, **fixed_token_arguments}
 
     def _floats_per_token(self, identity: State) -> int:
-        """Numbers that a chunk holds for a token, in all rows of the batch."""
+        """Returns how many numbers a chunk holds per token, for the whole batch."""
         return sum(leaf.size for leaf in jax.tree.leaves(identity))
 
     def _make_monoid(self, q: Array, identity: State) -> prefix.Monoid:
-        """What the engine runs; ``q`` is prepared."""
+        """Binds the arguments of a call, with a prepared ``q``, to the engine's functions."""
         return prefix.scan_monoid(partial(self._lift_tokens, q), self._merge, self.read, identity)
 
     def _lift_tokens(self, q: Array, tokens: dict[str, Array]) -> State:
@@ -116,13 +116,13 @@ class StreamingMechanism(Mechanism):
     def _attend_causal(
         self, call: Call, q: Array, tokens: dict[str, Array]
     ) -> tuple[Outputs, State]:
-        """Causal attention on prepared arrays; overridden where a scan of its own is faster."""
+        """Attends causally on prepared arrays; overridden where a faster scan is known."""
         return self._attend_with_engine(call, q, tokens)
 
     def _attend_with_engine(
         self, call: Call, q: Array, tokens: dict[str, Array], following: State | None = None
     ) -> tuple[Outputs, State]:
-        """Attention on prepared arrays; ``following`` as in ``prefix.attend``."""
+        """Attends on prepared arrays with ``prefix.attend``; ``following`` as there."""
         identity = self._call_identity(call)
         return prefix.attend(
             self._make_monoid(q, identity),
@@ -137,7 +137,7 @@ class StreamingMechanism(Mechanism):
         )
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
-        """Tokens a chunk of the engine's loop; None = all in one."""
+        """Returns the tokens per chunk of the engine's loop; None means one chunk."""
         form = call.form
         if form == "auto":
             size = self._floats_per_token(identity)

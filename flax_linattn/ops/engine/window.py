@@ -1,6 +1,6 @@
-"""The last W tokens of each row, in a ring of slots: a cache of constant size.
+"""Ring of the last W tokens of each sequence: a cache of constant size.
 
-Masked tokens take no slot, and so a window counts real tokens.
+Masked tokens take no slot, so a window counts valid tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flax_linattn.typing import Array, Parameters
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WindowCache:
-    """Keys and values of the last W real tokens.
+    """Cache of keys and values of the last W valid tokens.
 
     Attributes:
         key: [B, W, H, K]; slots from ``length`` on are unused.
@@ -41,27 +41,27 @@ class WindowCache:
 
     @property
     def capacity(self) -> int:
-        """W."""
+        """Number of slots W in the ring."""
         return self.key.shape[1]
 
     @property
     def per_token(self) -> Parameters:
-        """No arguments of tokens are kept."""
+        """Per-token inputs of the cached tokens: none."""
         return {}
 
     @property
     def is_used(self) -> Array:
-        """bool [B, W], True = the slot holds a token."""
+        """Boolean array [B, W]; True marks slots that hold a token."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
 
     @property
     def has_overflowed(self) -> Array:
-        """bool [B], False: what is lost is out of the window."""
+        """Boolean array [B], all False: tokens outside the window are not needed."""
         return jnp.zeros_like(self.length, bool)
 
     @property
     def time_ordered(self) -> KVCache:
-        """The same tokens, the oldest first and the last one in the last slot."""
+        """Cache of the same tokens, the oldest first and the newest in the last slot."""
         places = jnp.arange(self.capacity, dtype=jnp.int32)
         slots = (self.end[:, None] + places) % self.capacity
         key, value = (gather_time(x, slots) for x in (self.key, self.value))
@@ -96,7 +96,7 @@ class WindowCache:
 
 
 class _RightAlignedCache(KVCache):
-    """A cache whose used slots are the last ones."""
+    """Cache whose used slots are the last ones."""
 
     @property
     def is_used(self) -> Array:
@@ -105,7 +105,7 @@ class _RightAlignedCache(KVCache):
 
 
 def compact_tokens(call: Call) -> tuple[Call, Any]:
-    """The call with the real tokens of each row first, and what brings its outputs back.
+    """Moves valid tokens to the front; also returns the inverse, for outputs.
 
     A token's distance to another is then the number of real tokens between them.
 

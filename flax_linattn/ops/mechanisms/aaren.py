@@ -62,7 +62,7 @@ queries."""
 
 @dataclasses.dataclass(frozen=True)
 class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
-    """What mechanisms share that score every token by one learned query [H, K], or by given ones.
+    """Base class of mechanisms that score every token by one learned query or external queries.
 
     Attributes:
         scale: factor of the scores where a call gives none; None = K**-0.5.
@@ -84,9 +84,9 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     def _scan(
         self, score: Array, tokens: dict[str, Array], initial: State, **options: Any
     ) -> tuple[ScanOutputs, State]:
-        """Causal means [B, T, H, V] by scores [B, T, H]; of ``tokens`` all but the keys count.
+        """Computes causal means [B, T, H, V] for scores [B, T, H]; keys in ``tokens`` are not used.
 
-        The rest is that of ``exponential_scan``.
+        The remaining arguments and the results are those of ``exponential_scan``.
         """
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
@@ -131,7 +131,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
         )
 
     def _score(self, query: Array | None, k: Array) -> Array:
-        """s_i [..., H] of keys [..., H, K], or [..., L, H]; ``query`` is scaled."""
+        """Computes s_i [..., H] or [..., L, H] of keys [..., H, K]; ``query`` is scaled."""
         if query is None:
             raise ValueError(
                 f"{self.name!r} scores every key by its learned query; pass query [H, K]."
@@ -180,18 +180,16 @@ class Aaren(LearnedQueryMechanism):
         return exponential.empty_state(sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype)
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> AarenState:
-        """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` is scaled."""
+        # The leaf (s_i, 1, v_i) of the scan (section 3.2); the query is scaled.
         score = self._score(query, k)
         v = v if score.ndim < v.ndim else broadcast_to_queries(v, v.ndim - 2, score.shape[-2])
         return AarenState(m=score, u=jnp.ones_like(score), w=v)
 
     def _merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
-        """The paper's operator on (m, u, w) (section 3.2, appendix B)."""
-        return state_a.merge(state_b)
+        return state_a.merge(state_b)  # the operator on (m, u, w) of section 3.2, appendix B
 
     def read(self, q: Array | None, state: AarenState) -> Array:
-        """o_i = w / u; the query has done its work in ``lift``."""
-        return state.mean
+        return state.mean  # o_i = w / u: the query was applied in lift
 
     def _make_monoid(self, q: Array, identity: AarenState) -> prefix.Monoid:
         def reduce(tokens: dict[str, Array], keep: Array | None) -> AarenState:
@@ -231,16 +229,16 @@ class Aaren(LearnedQueryMechanism):
 
 
 def broadcast_to_queries(x: Array, axis: int, queries: int) -> Array:
-    """An array of tokens' heads, whose first axis of a token is ``axis``, for each of L queries."""
+    """Repeats per-token arrays for each of L queries, along a new axis ``axis``."""
     x = jnp.expand_dims(x, axis)
     return jnp.broadcast_to(x, (*x.shape[:axis], queries, *x.shape[axis + 1 :]))
 
 
 def _merge_axes(x: Array, axis: int) -> Array:
-    """[..., L, H, ...] -> [..., L * H, ...]."""
+    """Merges the query and head axes: [..., L, H, ...] to [..., L * H, ...]."""
     return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
 
 def _split_axis(x: Array, axis: int, queries: int) -> Array:
-    """``_merge_axes`` undone."""
+    """Splits the query and head axes: [..., L * H, ...] to [..., L, H, ...]."""
     return x.reshape(*x.shape[:axis], queries, x.shape[axis] // queries, *x.shape[axis + 1 :])

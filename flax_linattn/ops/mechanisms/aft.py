@@ -199,7 +199,7 @@ class AFTSimple(StreamingMechanism):
     def _attend_causal(
         self, call: Call, q: Array, tokens: dict[str, Array]
     ) -> tuple[Outputs, ExponentialState]:
-        """Every channel is a head of values of one channel."""
+        """Scans every channel as a head whose values have one channel."""
         k, v = tokens["k"], tokens["v"]
         batch, channels = k.shape[0], k.shape[2] * k.shape[3]
         m, u, w = (x.reshape(batch, channels) for x in self._initial_state(call))
@@ -224,5 +224,5 @@ class AFTSimple(StreamingMechanism):
 
 
 def apply_gate(q: Array, y: Array) -> Array:
-    """sigmoid(q) y."""
+    """Multiplies the outputs by sigmoid(q)."""
     return jax.nn.sigmoid(q) * y

@@ -1,20 +1,20 @@
-"""Bidirectional Aaren: some heads read what came before, the others what comes after.
+"""Bidirectional Aaren: some heads attend to earlier tokens, the others to later tokens.
 
 Ours: Aaren (Feng et al., "Attention as an RNN", 2024) run in both directions, as Schuster and
 Paliwal, "Bidirectional Recurrent Neural Networks", 1997, run recurrent networks. No paper has
-measured it. Where Aaren is not causal, its one learned query gives every position the same vector;
+measured it. Noncausal Aaren gives every position the same vector, because it has one learned query;
 here each position has its own. Symbols are Aaren's, with
 
 =========  ==================================================================
 here       meaning
 =========  ==================================================================
-forwards   the first (H + 1) // 2 heads: position i sees the j <= i of its
-           segment
-backwards  the other heads: position i sees the j >= i
+forward    the first (H + 1) // 2 heads: position i attends to the j <= i of
+           its segment
+backward   the other heads: position i attends to the j >= i
 =========  ==================================================================
 
-Both see the token itself. The backward heads wait for the end of the sequence: there is neither a
-causal form nor a state.
+Both attend to the token itself. The backward heads need the end of the sequence, so there is
+neither a causal form nor a state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalAaren(ScoreScale, StatelessMechanism):
-    """Aaren from both ends, for whole sequences (module docstring).
+    """Bidirectional Aaren for whole sequences (module docstring).
 
     Attributes:
         chunk_size: tokens a block in the chunked form.
@@ -127,7 +127,7 @@ with the others: it needs at least 2, got 1.
 
 
 def forward_heads(num_heads: int) -> int:
-    """How many heads read forwards, the first ones; the others read backwards.
+    """Returns the number of forward heads, which come first; the others run backward.
 
     Example:
         >>> forward_heads(4), forward_heads(5)

@@ -51,7 +51,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 
 def max_distance(dtype: DTypeLike) -> float:
-    """Distances are clipped here, so that all of them, and twice them, are finite.
+    """Returns the limit to which distances are clipped, so that twice a distance is finite.
 
     Example:
         >>> import jax.numpy as jnp
@@ -90,9 +90,9 @@ class Elementwise(ChannelwiseSoftmax):
         return -jnp.minimum(jnp.abs(q - k), max_distance(q.dtype))
 
     def relative_weight(self, score: Array, maximum: Array) -> Array:
-        """e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more."""
-        # What is not seen, -inf, is twice as far as anything can be; no factor is infinite, and so
-        # no gradient NaN.
+        # e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more. Invisible
+        # keys, -inf, are clipped to twice the largest distance: an infinite factor would make the
+        # gradient NaN.
         score = jnp.maximum(score, -2 * max_distance(score.dtype))
         nearest = jnp.maximum(maximum, -max_distance(maximum.dtype))
         return jnp.exp((nearest - score) * (nearest + score))
@@ -188,8 +188,8 @@ take 2 or 4, or allow_odd_order=True.
         )
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> SeriesState:
-        """Equations 10, 12 and 13: K_i e^(-k_i^2) with the shift of the token itself."""
-        # The shift cancels from the output: a constant, to gradients as well.
+        # Equations 10, 12 and 13: K_i e^(-k_i^2), relative to the token's own |k|. That shift
+        # cancels from the output and is a constant to gradients.
         smallest = jax.lax.stop_gradient(jnp.abs(k))
         z = series.geometric_terms(
             series.relative_weight(k, smallest), k / series.key_unit(smallest), self.order
@@ -197,12 +197,10 @@ take 2 or 4, or allow_odd_order=True.
         return SeriesState(smallest, series.stack([x * v for x in z]), series.stack(z))
 
     def _merge(self, state_a: SeriesState, state_b: SeriesState) -> SeriesState:
-        """Sums add up, relative to the smaller of the two shifts."""
         return series.merge(state_a, state_b)
 
     def read(self, q: Array | None, state: SeriesState) -> Array:
-        """Equations 14-16: sums over n of (2 q r)^n / n! times s and z."""
-        return series.read(self._require_query(q), state)
+        return series.read(self._require_query(q), state)  # equations 14-16
 
     def _make_monoid(self, q: Array, identity: SeriesState) -> prefix.Monoid:
         def reduce(tokens: dict[str, Array], keep: Array | None) -> SeriesState:

@@ -69,13 +69,13 @@ _AXES = {**_MAPS, "noise": ("H", "num_chunks", "K")}
 
 
 class _Chunks(NamedTuple):
-    """What queries see of chunks.
+    """Keys and values of the chunks' control variates.
 
     Attributes:
         key: kbar [B, C, H, K].
         value: beta [B, C, H, V].
-        first: int32 [B, C], the place of the first token of a chunk.
-        last: the place after its last one; first where there is no such chunk.
+        first: int32 [B, C], position of the first token of a chunk.
+        last: Position after its last token; equal to ``first`` if there is no such chunk.
     """
 
     key: Array
@@ -86,7 +86,7 @@ class _Chunks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EVA(ScoreScale, StatelessMechanism):
-    """Windows with control variates (module docstring: symbols, departures).
+    """Windowed attention with control variates (module docstring: symbols, departures).
 
     Arguments of its own in ``attend``: ``mean_query_kernel`` and ``mean_key_kernel`` [K, K],
     ``mean_query_bias`` and ``mean_key_bias`` [K], which layers learn (default: the means as they
@@ -157,7 +157,7 @@ class EVA(ScoreScale, StatelessMechanism):
     def _chunks(
         self, q: Array, k: Array, v: Array, count: Array, scale: Array, parameters: Parameters
     ) -> _Chunks:
-        """Of ``count`` [B] tokens each, which stand at the front."""
+        """Computes the chunks of sequences of ``count`` [B] tokens, which come first."""
         (batch, length), overlap = k.shape[:2], self._overlap()
         most = min(self.num_chunks, length)
         number = jnp.arange(most + 1, dtype=jnp.int32)
@@ -217,7 +217,7 @@ class EVA(ScoreScale, StatelessMechanism):
     def _proposal(
         self, q_mean: Array, k_mean: Array, parameters: Parameters
     ) -> tuple[Array, Array]:
-        """omega and kbar of chunks [..., C, H, K]."""
+        """Computes omega and kbar of chunks, [..., C, H, K]."""
         heads, key_dim = k_mean.shape[-2:]
         sizes = {"H": heads, "num_chunks": self.num_chunks, "K": key_dim}
         own = {}

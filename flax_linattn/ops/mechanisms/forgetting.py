@@ -93,7 +93,7 @@ class Forgetting(ScoredAttention):
         return Offsets(pairs.per_query, pairs.per_key)
 
     def init_sums(self, q: Array, v: Array) -> tuple[Any, DoubleFloat]:
-        """Beside the sums, how far scores have fallen since the block: [B, 1, H], at first 0."""
+        # The second part is the decay [B, 1, H] since the block, which comes later in time.
         zeros = jnp.zeros(q.shape[:3], q.dtype)
         return super().init_sums(q, v), DoubleFloat(zeros, zeros)
 

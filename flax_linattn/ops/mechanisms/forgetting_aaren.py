@@ -40,7 +40,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @dataclasses.dataclass(frozen=True)
 class ForgettingAaren(LearnedQueryMechanism):
-    """Aaren whose earlier scores fall with every token (module docstring: symbols).
+    """Aaren with a forget gate, by which earlier scores decay (module docstring: symbols).
 
     Attributes:
         scale: factor of the scores where a call gives none; None = K**-0.5.
@@ -74,7 +74,6 @@ class ForgettingAaren(LearnedQueryMechanism):
         query: Array | None = None,
         log_decay: Array | None = None,
     ) -> ForgettingState:
-        """The token alone, and how far it lets those before it fall; ``query`` is scaled."""
         score = self._score(query, k)
         if score.ndim == v.ndim:  # of given queries
             v = broadcast_to_queries(v, v.ndim - 2, score.shape[-2])
@@ -102,7 +101,7 @@ class ForgettingAaren(LearnedQueryMechanism):
 
 
 def decay_between(log_decay: Array, visible: Visible) -> Array:
-    """[B, T, S, H]: for each query the sum of a_l [B, S, H] over those it sees later than j."""
+    """Sums a_l [B, S, H] over the visible tokens after j for each query, giving [B, T, S, H]."""
     index = jnp.arange(log_decay.shape[1])
     later = visible[:, :, None] & (index > index[:, None])[None, None]  # [B, T, S, L]
     sums = jnp.where(later[..., None], log_decay[:, None, None], jnp.zeros((), log_decay.dtype))

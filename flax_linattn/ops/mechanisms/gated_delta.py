@@ -1,6 +1,6 @@
-"""The gated delta rule: Yang et al., "Gated Delta Networks", 2024 (ICLR 2025).
+"""Gated delta rule: Yang et al., "Gated Delta Networks", 2024 (ICLR 2025).
 
-A token first forgets what its key was associated with, then writes its value there:
+A token first erases the value stored at its key, then writes its own value there:
 
     S_t = exp(a_t) (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T,   y_t = scale q_t S_t
 
@@ -8,21 +8,21 @@ A token first forgets what its key was associated with, then writes its value th
 here       paper
 =========  ==================================================================
 log_decay  a_t = log alpha_t (equation 10)
-beta       beta_t, the share of the old value that is replaced
+beta       beta_t, the fraction of the old value that is replaced
 value      S_t^T (equation 10): here keys come first, [K, V]
 transition the product of all exp(a) (I - beta k k^T) of a span [K, K]
 chunked    the WY form (section 3.3; Yang et al., "Parallelizing linear
            transformers with the delta rule", 2024)
 =========  ==================================================================
 
-Spans merge as affine maps, S -> M S + N, which is why a state also holds ``transition``: K more
-numbers a key channel than a stream alone would need.
+Spans merge as affine maps, S -> M S + N, so a state also stores ``transition``: K more numbers per
+key channel than a stream alone would need.
 
-Keys are meant to have length 1, as layers make them, and queries with them: for longer ones
-1 - beta |k|^2 can be below -1, and the state grows without bound, as the formula has it.
+Keys and queries are meant to have length 1, as layers make them. For longer keys 1 - beta |k|^2 can
+be below -1, and the state grows without bound, as the formula has it.
 
 Departures: a layer's decay is log sigmoid(x W + b), the paper's -A softplus(x W + b); its short
-convolutions, normalisation and output gate are not part of it.
+convolutions, normalization and output gate are not part of it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @register_state
 class GatedDeltaState(NamedTuple):
-    """The affine map of a span, S -> transition S + value.
+    """Affine map of a span, S -> transition S + value.
 
     Attributes:
         transition: M [B, H, K, K]. None within a call that returns no state.
@@ -62,7 +62,7 @@ class GatedDeltaState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GatedDelta(GatedMechanism):
-    """The gated delta rule (module docstring: symbols, departures).
+    """Gated delta rule (module docstring: symbols, departures).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -93,7 +93,6 @@ class GatedDelta(GatedMechanism):
         return GatedDeltaState(one, jnp.zeros((*rows, keys, sizes.value_dim), sizes.dtype))
 
     def _merge(self, state_a: GatedDeltaState, state_b: GatedDeltaState) -> GatedDeltaState:
-        """The later map after the earlier one."""
         return GatedDeltaState(
             einsum("...ij,...jk->...ik", state_b.transition, state_a.transition),
             einsum("...ij,...jv->...iv", state_b.transition, state_a.value) + state_b.value,
@@ -160,10 +159,11 @@ class GatedDelta(GatedMechanism):
 
 
 class DeltaWrites(NamedTuple):
-    """What each token of a chunk adds at its key, alone, and what it takes of the past.
+    """Values that the tokens of a chunk write at their keys, as a function of the state before.
 
-    Token i adds u_i = new_i - erased_i S of the state S before the chunk: u_i = beta_i (v_i - what
-    was at k_i then), a triangular system in the u of earlier tokens.
+    Token i writes u_i = new_i - erased_i S for the state S before the chunk. By the delta rule u_i
+    is beta_i times v_i minus the value stored at k_i by then, which depends on the u of earlier
+    tokens: a triangular system. It is linear in S, so it is solved once for ``new`` and ``erased``.
 
     Attributes:
         new: [B, H, C, V].
@@ -174,7 +174,7 @@ class DeltaWrites(NamedTuple):
     erased: Array
 
     def after(self, past: Array) -> Array:
-        """u [B, H, C, V], of the state before the chunk."""
+        """Returns u [B, H, C, V] for the state before the chunk."""
         return self.new - einsum("bhck,bhkv->bhcv", self.erased, past)
 
 

@@ -43,7 +43,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @register_state
 class GatedLinearState(NamedTuple):
-    """What a span leaves of the state before it, and what it adds.
+    """Decay of a span, and the state that it adds.
 
     Attributes:
         log_decay: sum of the log-decays [B, H, K]; [B, H, 1] where heads have one. None within a
@@ -57,7 +57,7 @@ class GatedLinearState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DecayedSums(GatedMechanism):
-    """The forms of S_t = diag(exp(a_t)) S_{t-1} + k_t v_t^T; subclasses say where a_t is from."""
+    """Base class for S_t = diag(exp(a_t)) S_{t-1} + k_t v_t^T; subclasses define a_t."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, mergeable=True
@@ -65,7 +65,7 @@ class DecayedSums(GatedMechanism):
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     def _channels(self, key_dim: int) -> int:
-        """Log-decays a head."""
+        """Returns the number of log-decays per head."""
         return key_dim
 
     def _init_state(self, sizes: StateSizes) -> GatedLinearState:
@@ -76,7 +76,6 @@ class DecayedSums(GatedMechanism):
         )
 
     def _merge(self, state_a: GatedLinearState, state_b: GatedLinearState) -> GatedLinearState:
-        """What span b leaves of a, and b."""
         left = jnp.exp(state_b.log_decay)[..., None] * state_a.value
         return GatedLinearState(state_a.log_decay + state_b.log_decay, left + state_b.value)
 
@@ -114,7 +113,7 @@ class DecayedSums(GatedMechanism):
 
 
 def gla_gate(x: Array) -> Array:
-    """log sigmoid(x) / 16: the paper's temperature, which begins with long memories."""
+    """Computes log sigmoid(x) / 16: the paper's temperature, which starts with long memories."""
     return jax.nn.log_sigmoid(x) / 16
 
 

@@ -58,7 +58,7 @@ class LinearAttention(KernelMechanism):
 
 
 def elu_plus_one(x: Array) -> Array:
-    """x + 1 above 0 and e^x below; the sum elu(x) + 1 would round e^x away far below 0.
+    """Computes elu(x) + 1 as e^x for negative x, which the sum would round away.
 
     Example:
         >>> import jax.numpy as jnp

@@ -132,7 +132,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         return jax.vmap(one_example)(q, k, v, real)
 
     def _tables(self, k: Array, parameters: Parameters) -> tuple[Array, Array]:
-        """E and F [N, P]."""
+        """Returns the projections E and F, [N, P]."""
 
         def table(name: str, seed: int) -> Array:
             given = parameters.get(name)

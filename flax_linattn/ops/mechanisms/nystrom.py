@@ -81,7 +81,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
         return jnp.moveaxis(_matmul(softmax(q, k_landmarks, k_used), context), 1, 2)
 
     def _landmarks(self, x: Array, real: Array) -> tuple[Array, Array]:
-        """Means of segments of the real tokens [B, L, H, K], and which exist, bool [B, L]."""
+        """Returns the means of segments of valid tokens [B, L, H, K], and which exist, [B, L]."""
         count = jnp.sum(real, axis=1, keepdims=True, dtype=jnp.int32)
         used = jnp.minimum(count, self.num_landmarks)
         rank = jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1
@@ -94,7 +94,8 @@ class Nystrom(ScoreScale, StatelessMechanism):
         return safe_divide(sums, size), landmark < used
 
     def _inverse(self, a: Array) -> Array:
-        """Equation 11: Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z)))."""
+        """Approximates the pseudo-inverse by the iteration of equation 11."""
+        # Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z)))
         eye = jnp.eye(a.shape[-1], dtype=a.dtype)
         columns = jnp.max(jnp.sum(a, axis=-2), axis=-1)[..., None, None]
         z = safe_divide(jnp.swapaxes(a, -1, -2), columns)

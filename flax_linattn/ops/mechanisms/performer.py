@@ -92,7 +92,7 @@ class Performer(StreamingMechanism):
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        """Queries and keys become their log features [..., H, M]."""
+        # From here on queries and keys are their log features [..., H, M].
         q, k = self._log_features(clip_key(q), clip_key(k), parameters)
         return q, k, v
 
@@ -155,10 +155,11 @@ class Performer(StreamingMechanism):
         visible: Visible,
         outside: list[tuple[State, Array | None]],
     ) -> Array:
-        """Outputs from the visible tokens, and from states that some rows [B, C] see too.
+        """Computes outputs from the visible tokens, and from states that some rows also read.
 
-        Features are multiplied as sums of their logarithms: a maximum over keys for each feature
-        could be that of a key which a row does not see, beside which those it sees are nothing.
+        Features are multiplied as sums of their logarithms. A maximum over keys for each feature
+        could come from a key that is invisible to a row, and relative to it the visible keys could
+        all underflow.
         """
         k, v = tokens["k"], tokens["v"]
         score = jnp.where(visible[..., None, None], q[:, :, None] + k[:, None], -jnp.inf)
@@ -194,7 +195,7 @@ class Performer(StreamingMechanism):
         return max(1, int(key_dim * math.log(key_dim)))
 
     def _log_features(self, q: Array, k: Array, parameters: Parameters) -> tuple[Array, Array]:
-        """omega . x of queries, whose -|x|^2 / 2 cancels, and omega . x - |x|^2 / 2 of keys."""
+        """Computes log features: omega . x - |x|^2 / 2, where |x|^2 of queries cancels."""
         key_dim = q.shape[-1]
         shape = (self._features(key_dim), key_dim)
         projection = parameters.get("projection")

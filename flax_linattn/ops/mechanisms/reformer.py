@@ -49,7 +49,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @dataclasses.dataclass(frozen=True)
 class Reformer(ScoreScale, StatelessMechanism):
-    """LSH attention (module docstring: symbols, departures).
+    """LSH attention, in hash buckets (module docstring: symbols, departures).
 
     Attributes:
         bucket_size: m, tokens a chunk, and a bucket on average where the length decides.
@@ -181,14 +181,14 @@ get_mechanism('reformer', num_buckets=...), which has one.
         return jax.vmap(over_heads)(k, v, real, visible, self._columns(real))
 
     def _columns(self, real: Array) -> Array:
-        """b / 2 of each row, int32 [B]."""
+        """Returns b / 2 for each sequence, int32 [B]."""
         if self.num_buckets is not None:
             return jnp.full(real.shape[0], self.num_buckets // 2, jnp.int32)
         tokens = jnp.sum(real, axis=1, dtype=jnp.int32)
         return jnp.maximum(-(-tokens // (2 * self.bucket_size)), 1)
 
     def _rotations(self, x: Array, parameters: Parameters) -> Array:
-        """R of each round, of as many buckets as any row may have: [num_hashes, K, b / 2]."""
+        """Returns R of each round for the most buckets of any sequence, [num_hashes, K, b / 2]."""
         length, key_dim = x.shape[1], x.shape[-1]
         half = (self.num_buckets or 2 * max(1, -(-length // (2 * self.bucket_size)))) // 2
         rotations = parameters.get("rotations")
@@ -206,7 +206,7 @@ get_mechanism('reformer', num_buckets=...), which has one.
 
 
 def _bucket(x: Array, rotation: Array, columns: Array) -> Array:
-    """argmax([x R; -x R]) over the first columns of R [K, b / 2], int32 [T], for x [T, K]."""
+    """Computes argmax([x R; -x R]) over the first columns of R [K, b / 2], int32 [T]."""
     turned = einsum("tk,kc->tc", x, rotation)
     used = jnp.arange(rotation.shape[1], dtype=jnp.int32) < columns
     column = jax.lax.argmax(jnp.where(used, jnp.abs(turned), -1), 1, jnp.int32)

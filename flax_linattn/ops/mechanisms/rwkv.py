@@ -92,7 +92,7 @@ class RWKV(StreamingMechanism):
         return {"log_decay": jnp.broadcast_to(self._log_decay(k, parameters), k.shape)}
 
     def _log_decay(self, k: Array, parameters: Parameters) -> Array:
-        """Log-decays [H, K]."""
+        """Returns the fixed log-decays of all channels, [H, K]."""
         # Beyond e^30 nothing is left of anything, and e^89 is no float32.
         return -jnp.exp(jnp.minimum(_channel_parameter(parameters, "time_decay", k), 30.0))
 
@@ -107,7 +107,7 @@ class RWKV(StreamingMechanism):
         return ForgettingState(fades, k, jnp.zeros_like(k), jnp.ones_like(k), v)
 
     def read(self, q: Array | None, state: ForgettingState) -> Array:
-        """Of the past alone; a token's own part is added by ``attend`` and ``step``."""
+        # The past alone: attend and step add the token's own part.
         return apply_gate(self._require_query(q), state.sums.mean)
 
     def _attend_causal(
@@ -140,7 +140,7 @@ class RWKV(StreamingMechanism):
         initial: ForgettingState,
         parameters: Parameters,
     ) -> tuple[Outputs, ForgettingState]:
-        """Every channel is a head of values of one channel; position t reads what t - 1 has."""
+        """Scans every channel as a head; position t reads the sums of t - 1."""
         rate = jnp.broadcast_to(self._log_decay(k, parameters), k.shape)
         channels = k.shape[2] * k.shape[3]
         flat = jax.tree.map(lambda x: x.reshape(x.shape[0], channels), initial)
@@ -175,7 +175,7 @@ class RWKV(StreamingMechanism):
         initial: ForgettingState,
         parameters: Parameters,
     ) -> tuple[Outputs, ForgettingState]:
-        """A loop that reads each state when it comes: nothing of T tokens but inputs, outputs."""
+        """Loops over tokens and reads each state at once, storing only inputs and outputs."""
         nothing, rate = self._identity_state(k[:, 0], v[:, 0]), self._log_decay(k, parameters)
 
         def body(before: ForgettingState, now: Any) -> tuple[ForgettingState, Array]:
@@ -194,7 +194,7 @@ class RWKV(StreamingMechanism):
     def _add_own_token(
         self, q: Array, k: Array, v: Array, past: Sums, parameters: Parameters
     ) -> Array:
-        """Equation 16 to 18: the past of a token, and the token itself with its bonus."""
+        """Merges the past of a token with the token itself and its bonus (equations 16 to 18)."""
         score = k + _channel_parameter(parameters, "time_first", k)
         own = Sums(Level(score, jnp.zeros_like(score)), jnp.ones_like(score), v)
         return apply_gate(q, past.merge(own).mean)
@@ -226,7 +226,7 @@ class RWKV(StreamingMechanism):
 
 
 def _channel_parameter(parameters: Parameters, name: str, k: Array) -> Array:
-    """An argument [H, K], 0 where it was not given."""
+    """Returns a parameter [H, K], 0 if it was not passed."""
     value = parameters.get(name)
     if value is None:
         return jnp.zeros(k.shape[-2:], k.dtype)
@@ -238,13 +238,13 @@ def _channel_parameter(parameters: Parameters, name: str, k: Array) -> Array:
 
 
 def init_time_decay(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """-5 + 8 (c / (C - 1))^0.7 of channel c: from rates of 0.007 to 20 a token."""
+    """Initializes channel c to -5 + 8 (c / (C - 1))^0.7: rates of 0.007 to 20 per token."""
     fraction = jnp.linspace(0, 1, shape[0] * shape[1], dtype=jnp.float32)
     return (-5 + 8 * fraction**0.7).reshape(shape).astype(dtype)
 
 
 def init_time_first(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """log 0.3, and a half more or less in turns."""
+    """Initializes to log 0.3, plus -0.5, 0 and 0.5 in turn."""
     turn = (jnp.arange(shape[0] * shape[1]) + 1) % 3 - 1
     zigzag = 0.5 * turn.astype(jnp.float32)
     return (jnp.log(0.3) + zigzag).reshape(shape).astype(dtype)

@@ -1,12 +1,12 @@
-"""Softmax attention (Vaswani et al., 2017), the yardstick.
+"""Softmax attention (Vaswani et al., 2017), the baseline.
 
-Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
-over the visible j. Departure: none; no dropout on the weights.
+Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij) over
+the visible j. Departure: none; no dropout on the weights.
 
-With a ``window`` of W a token sees itself and the W - 1 real tokens of its segment before it: the
-sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
-2004.05150, section 3.1), on one side, without dilation, global tokens or chosen heads. Its parallel
-form makes blocks within the band alone, O(T W), and its state is a ring of W tokens.
+With a ``window`` of W a token attends to itself and to the W - 1 valid tokens of its segment before
+it: the sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
+2004.05150, section 3.1), on one side, without dilation, global tokens or selected heads. Its
+parallel form computes only blocks within the band, O(T W), and its state is a ring of W tokens.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values,
 
 
 def _visible(call: Call) -> Visible:
-    """Bool [B or 1, T, S]; summed up, it is not made."""
+    """Returns the visibility matrix [B or 1, T, S]; XLA fuses it into sums and never stores it."""
     lengths = call.num_queries, call.k.shape[1]
     return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, segments=call.segments)
 
@@ -113,7 +113,7 @@ def taylorshift_n1(key_dim: int) -> int:
 
 
 def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
-    """Head dimension at which the efficient form of E features takes fewest operations, or memory.
+    """Head dimension at which the efficient form has the lowest cost in operations or memory.
 
     E / d heads of dimension d take N (4 E^3 / h^2 + 10 E^2 / h + 9 E + 4 h) operations, fewest
     where 8 d^3 + 10 d^2 = 4 (equations 10 and 12 print 9 d^3, the derivative of another cost), and
@@ -289,7 +289,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
             self._check_order_2_options()
 
     def _check_order_2_options(self) -> None:
-        """Refuses what only order 2 has."""
+        """Rejects options that only order 2 has."""
         if self.coefficients != type(self).coefficients:
             raise ValueError(
                 f"coefficients (a, b, c) are those of a polynomial of order 2, got "
@@ -349,7 +349,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return super()._attend(dataclasses.replace(call, form=form))
 
     def _direct(self, call: Call) -> tuple[Outputs, State]:
-        """Equation 1 in blocks of weights; the state only if it is asked for."""
+        """Evaluates equation 1 in blocks of weights; makes the state only if it is returned."""
         q, tokens = self._prepare(call)
         segment_index = None if call.segments is None else call.segments.index
         seen = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
@@ -365,12 +365,12 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return y, final_state(monoid, span, self._initial_state(call), self.chunk_size)
 
     def _attend_all_weights(self, call: Call) -> Outputs:
-        """All weights at once: JAX differentiates them, forwards too, without features."""
+        """Computes all weights at once without features; JAX differentiates it in any mode."""
         q, tokens = self._prepare(call)
         return self.finish(*self._weighted_sums(q, tokens, _visible(call), []), q.shape[-1])
 
     def _crossing(self, call: Call) -> float:
-        """Tokens from which ``auto`` takes the efficient form."""
+        """Returns the number of tokens from which ``auto`` takes the efficient form."""
         key_dim = call.k.shape[-1]
         if not self.has_state(key_dim):
             return math.inf
@@ -379,7 +379,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return taylorshift_speed_crossover(key_dim, self.order, is_causal=call.is_causal)
 
     def _init_state(self, sizes: StateSizes) -> KernelState:
-        """Refuses too many features: every form with a state makes one."""
+        # Every form with a state makes one, so too many features are rejected here.
         if not self.has_state(sizes.key_dim):
             features = num_monomials(sizes.key_dim, self.order)
             shape = [sizes.num_heads, features, sizes.value_dim]
@@ -422,13 +422,13 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     @property
     def _coefficients(self) -> tuple[float, ...]:
-        """That of the highest power first."""
+        """Coefficients of the polynomial, that of the highest power first."""
         if self.order == 2:
             return self.coefficients
         return tuple(1 / math.factorial(n) for n in range(self.order, -1, -1))
 
     def _scale_output(self, y: Array, count: Array, key_dim: int) -> Array:
-        """Times sqrt(N / K), section 3.3 (its algorithm 1 has the inverse on the denominator)."""
+        """Multiplies by sqrt(N / K): section 3.3 (algorithm 1 divides the denominator by it)."""
         scaled = self.normalize if self.normalize_output is None else self.normalize_output
         if not scaled:
             return y
