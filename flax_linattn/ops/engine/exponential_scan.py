@@ -85,7 +85,7 @@ def exponential_scan(
     Example:
         >>> import jax.numpy as jnp
         >>> from flax_linattn.ops.engine import exponential
-        >>> nothing = exponential.empty((1, 1), (1, 1, 1), jnp.float32)
+        >>> nothing = exponential.empty_state((1, 1), (1, 1, 1), jnp.float32)
         >>> v = jnp.array([1.0, 3.0, 8.0]).reshape(1, 3, 1, 1)
         >>> outputs, _ = exponential_scan(jnp.zeros((1, 3, 1)), v, nothing)
         >>> outputs.y.ravel().tolist()

@@ -173,7 +173,7 @@ class Aaren(LearnedQueryMechanism):
 
     name: ClassVar[str] = "aaren"
     about: ClassVar[str] = (
-        "softmax attention with a learned query, as a prefix scan (Feng et al., 2024)"
+        "softmax attention with a learned query, computed as a prefix scan (Feng et al., 2024)"
     )
 
     def _init_state(self, sizes: StateSizes) -> AarenState:

@@ -66,7 +66,7 @@ class AFT(ChannelwiseSoftmax):
     """
 
     name: ClassVar[str] = "aft"
-    about: ClassVar[str] = "attention free transformer, with position biases (Zhai et al., 2021)"
+    about: ClassVar[str] = "attention-free transformer with position biases (Zhai et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, cross=False, channelwise=True
     )
@@ -167,7 +167,7 @@ class AFTSimple(StreamingMechanism):
     """
 
     name: ClassVar[str] = "aft_simple"
-    about: ClassVar[str] = "attention free transformer, without position biases (Zhai et al., 2021)"
+    about: ClassVar[str] = "attention-free transformer without position biases (Zhai et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True
     )

@@ -64,8 +64,8 @@ with the others: it needs at least 2, got 1.
 
     name: ClassVar[str] = "bidirectional_aaren"
     about: ClassVar[str] = (
-        "Aaren from both ends, half of the heads each; whole sequences only; ours "
-        "(after Schuster and Paliwal, 1997)"
+        "Aaren with forward and backward heads, for whole sequences only "
+        "(ours, after Schuster and Paliwal, 1997)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, causal=False, cross=False, learned_query=True, recurrent=False

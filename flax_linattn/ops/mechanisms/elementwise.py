@@ -81,7 +81,8 @@ class Elementwise(ChannelwiseSoftmax):
 
     name: ClassVar[str] = "elementwise"
     about: ClassVar[str] = (
-        "every channel attends by distance, exact (Element-wise Attention Is All You Need, 2025)"
+        "exact element-wise attention: every channel weights tokens by distance "
+        "(Element-wise Attention Is All You Need, 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
 
@@ -148,7 +149,8 @@ take 2 or 4, or allow_odd_order=True.
 
     name: ClassVar[str] = "elementwise_series"
     about: ClassVar[str] = (
-        "element-wise attention by a Taylor polynomial: EA-2, EA-6 (the same paper)"
+        "Taylor series of element-wise attention, EA-2 and EA-6 "
+        "(Element-wise Attention Is All You Need, 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True

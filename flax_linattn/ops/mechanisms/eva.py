@@ -118,7 +118,8 @@ class EVA(ScoreScale, StatelessMechanism):
 
     name: ClassVar[str] = "eva"
     about: ClassVar[str] = (
-        "EVA, windows and control variates of the rest; whole sequences only (Zheng et al., 2023)"
+        "windowed softmax attention with control variates for the rest, for whole sequences only "
+        "(Zheng et al., 2023)"
     )
     capabilities: ClassVar[Capabilities] = dataclasses.replace(
         StatelessMechanism.capabilities, cross=False

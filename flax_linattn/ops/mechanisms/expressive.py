@@ -102,7 +102,7 @@ class Expressive(ScoredAttention):
     """
 
     name: ClassVar[str] = "expressive"
-    about: ClassVar[str] = "weights from the squared dot product (Gros, 2024)"
+    about: ClassVar[str] = "expressive attention: weights from the squared dot product (Gros, 2024)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
     weight_function: ClassVar[WeightFunction] = RATIONAL
 
@@ -138,8 +138,8 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
 
     name: ClassVar[str] = "expressive_quadratic"
     about: ClassVar[str] = (
-        "expressive attention without its denominator, which streams: the squared kernel of "
-        "ReBased (after Aksenov et al., 2024)"
+        "expressive attention without its denominator, as linear attention with the squared "
+        "kernel of ReBased (after Aksenov et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)

@@ -75,8 +75,7 @@ class Forgetting(ScoredAttention):
 
     name: ClassVar[str] = "forgetting"
     about: ClassVar[str] = (
-        "softmax attention with a forget gate: earlier scores fall with every token "
-        "(Lin et al., 2025)"
+        "softmax attention with a forget gate (per-token decay) (Lin et al., 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, noncausal=False, cross=False

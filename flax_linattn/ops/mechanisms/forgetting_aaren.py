@@ -58,7 +58,7 @@ class ForgettingAaren(LearnedQueryMechanism):
 
     name: ClassVar[str] = "forgetting_aaren"
     about: ClassVar[str] = (
-        "Aaren whose past fades by a decay a token (ours, after Lin et al., 2025)"
+        "Aaren with a forget gate (per-token decay) (ours, after Lin et al., 2025)"
     )
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
 

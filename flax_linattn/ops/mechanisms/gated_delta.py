@@ -77,7 +77,7 @@ class GatedDelta(GatedMechanism):
     """
 
     name: ClassVar[str] = "gated_delta"
-    about: ClassVar[str] = "a memory that is overwritten key by key (Yang et al., 2024)"
+    about: ClassVar[str] = "delta-rule fast-weight memory with a gate (Yang et al., 2024)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, mergeable=True, unit_vectors=True
     )

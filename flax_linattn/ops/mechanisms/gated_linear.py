@@ -136,7 +136,7 @@ class GatedLinearAttention(DecayedSums):
     """
 
     name: ClassVar[str] = "gated_linear"
-    about: ClassVar[str] = "linear attention with a decay a channel and token (Yang et al., 2024)"
+    about: ClassVar[str] = "linear attention with a decay per token and channel (Yang et al., 2024)"
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (
         TokenArgument("log_decay", "HK", high=0.0, activation=gla_gate),
     )

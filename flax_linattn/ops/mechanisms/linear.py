@@ -34,7 +34,9 @@ class LinearAttention(KernelMechanism):
     """
 
     name: ClassVar[str] = "linear"
-    about: ClassVar[str] = "linear attention with the features elu + 1 (Katharopoulos et al., 2020)"
+    about: ClassVar[str] = (
+        "linear attention with the feature map elu(x) + 1 (Katharopoulos et al., 2020)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
 
     def query_features(self, q: Array) -> Array:

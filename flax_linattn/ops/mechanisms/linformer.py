@@ -50,7 +50,8 @@ class Linformer(ScoreScale, StatelessMechanism):
 
     name: ClassVar[str] = "linformer"
     about: ClassVar[str] = (
-        "learned mixtures of the tokens; whole sequences only (Wang et al., 2020)"
+        "softmax attention to learned projections of the sequence, for whole sequences only "
+        "(Wang et al., 2020)"
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale", "key_projection", "value_projection")
 

@@ -51,7 +51,10 @@ class Nystrom(ScoreScale, StatelessMechanism):
     """
 
     name: ClassVar[str] = "nystrom"
-    about: ClassVar[str] = "Nystromformer, landmarks; whole sequences only (Xiong et al., 2021)"
+    about: ClassVar[str] = (
+        "Nystrom approximation of softmax with landmarks, for whole sequences only "
+        "(Xiong et al., 2021)"
+    )
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     num_landmarks: int = 64

@@ -71,7 +71,9 @@ class Performer(StreamingMechanism):
     """
 
     name: ClassVar[str] = "performer"
-    about: ClassVar[str] = "positive orthogonal random features (Choromanski et al., 2021)"
+    about: ClassVar[str] = (
+        "FAVOR+: softmax attention by positive random features (Choromanski et al., 2021)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale", "projection")
 

@@ -80,8 +80,8 @@ get_mechanism('reformer', num_buckets=...), which has one.
 
     name: ClassVar[str] = "reformer"
     about: ClassVar[str] = (
-        "softmax over tokens that a random hash puts near; whole sequences only "
-        "(Kitaev et al., 2020)"
+        "softmax attention within buckets of locality-sensitive hashing, for whole sequences "
+        "only (Kitaev et al., 2020)"
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale", "rotations")
 

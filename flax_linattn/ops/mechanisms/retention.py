@@ -32,7 +32,7 @@ class Retention(DecayedSums):
     """
 
     name: ClassVar[str] = "retention"
-    about: ClassVar[str] = "linear attention with one fixed decay a head (Sun et al., 2023)"
+    about: ClassVar[str] = "linear attention with a fixed decay per head (Sun et al., 2023)"
 
     def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
         return {"log_decay": self._log_decay(k, parameters)}

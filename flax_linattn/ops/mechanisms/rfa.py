@@ -44,7 +44,7 @@ class RandomFeatureAttention(KernelMechanism):
     """
 
     name: ClassVar[str] = "rfa"
-    about: ClassVar[str] = "random Fourier features (Peng et al., 2021)"
+    about: ClassVar[str] = "linear attention with random Fourier features (Peng et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("feature_scale",)
 

@@ -63,7 +63,9 @@ class RWKV(StreamingMechanism):
     """
 
     name: ClassVar[str] = "rwkv"
-    about: ClassVar[str] = "fading averages in every channel, a bonus for now (Peng et al., 2023)"
+    about: ClassVar[str] = (
+        "RWKV-4: per-channel weighted averages with a fixed decay (Peng et al., 2023)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, channelwise=True, mergeable=True
     )

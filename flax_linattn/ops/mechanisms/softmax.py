@@ -81,7 +81,7 @@ class SoftmaxAttention(ScoredAttention):
 
     name: ClassVar[str] = "softmax"
     about: ClassVar[str] = (
-        "scaled dot products with a preallocated cache: the yardstick (Vaswani et al., 2017)"
+        "softmax attention with a preallocated key/value cache; the baseline (Vaswani et al., 2017)"
     )
     weight_function: ClassVar[WeightFunction] = SOFTMAX
 

@@ -43,7 +43,7 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
 
     name: ClassVar[str] = "taylor_features"
     about: ClassVar[str] = (
-        "linear attention with the Taylor features of order 2: that of Based (Arora et al., 2024)"
+        "linear attention with Taylor features of order 2, as in Based (Arora et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)

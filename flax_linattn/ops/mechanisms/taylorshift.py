@@ -246,7 +246,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     name: ClassVar[str] = "taylorshift"
     about: ClassVar[str] = (
-        "Taylor softmax of order 2 or more, direct or in linear time (Nauen et al., 2024)"
+        "Taylor softmax of order 2 or higher, in quadratic or linear time (Nauen et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True,
