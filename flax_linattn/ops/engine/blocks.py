@@ -94,8 +94,8 @@ class Scores(NamedTuple):
         """Returns the level of rows [..., S], which cancels and has no gradient."""
         if self.offset is None:
             return Scores(jax.lax.stop_gradient(weight_function.level(self.product)), None)
-        # Any two numbers near those of the largest score will do, as long as they are used alike:
-        # two maxima are several times as fast on a CPU as an argmax.
+        # The level cancels, so it need not be the exact pair of the largest score, only near it and
+        # used consistently. Two maxima are several times as fast on a CPU as an argmax.
         total, offset = map(jax.lax.stop_gradient, (self.total, self.offset))
         max_block = jnp.max(total, axis=-1)
         offset = jnp.max(jnp.where(total >= max_block[..., None], offset, -jnp.inf), axis=-1)
@@ -272,15 +272,15 @@ class RunningMean(NamedTuple):
 
         ``sums`` replaces the product of weights and values by a faster one.
         """
-        # The level only rises, so that earlier weights shrink; it cancels, a constant to gradients.
+        # The level only rises, so earlier weights only shrink. It cancels, so it has no gradient.
         level = jax.lax.stop_gradient(self.level.maximum(score.level(weight_function)))
         weight = weight_function.weight(*score.relative_to(_expand_level(level)))
         before = weight_function.rescale(*self.level.relative_to(level)) * self.total
         total = before + jnp.sum(weight, axis=-1)
         inverse = safe_divide(jnp.ones_like(total), total)
         here = einsum("bhts,bhsv->bhtv", weight, v) if sums is None else sums(weight, v)
-        # y is always the mean of what has been seen, which is of the size of the values, as sums
-        # of weights times values need not be.
+        # y is stored as the mean so far, which is as large as the values; sums of weights times
+        # values could be far larger.
         y = (before * inverse)[..., None] * self.y
         return RunningMean(y + inverse[..., None] * here, level, total)
 
@@ -350,6 +350,7 @@ def _backward(
             jax.tree.map(lambda r: _by_head(r, size), r)
             for r in (means.y, dy, means.total, means.level.offset)
         )
+        # Filled rows get the level of no token: weight functions may divide by a level.
         levels = Scores(_by_head(means.level.product, size, weight_function.initial_level), offset)
         inverse = safe_divide(jnp.ones_like(total), total)
         mean = einsum("bhtv,bhtv->bht", dy, y)
@@ -364,6 +365,8 @@ def _backward(
             k, v = plan.column(x.k, column), plan.column(x.v, column)
             weight = weight_function.weight(*score.relative_to(level)) * factor
             slope = weight_function.slope(*score.relative_to(level)) * factor
+            # The stored levels and 1 / D make the same weights as the forward pass. Subtracting
+            # center = dy . y is the gradient through D.
             dscore = slope * (einsum("bhtv,bhsv->bhts", here, v) - center)
             dq = einsum("bhts,bhsk->bhtk", dscore, k)
             dx = Tokens(

@@ -50,6 +50,7 @@ def chunk_scan(
         The state after the last token, and the outputs [B, T, ...].
     """
     by_chunks: Callable[..., Any] = partial(_scan, chunk, sizes)
+    # A single chunk stores no past states: JAX differentiates it, in forward mode too.
     if all(size is None or size >= q.shape[1] for size in sizes):
         by_chunks = chunk.span_state_and_outputs
     if form != "auto":
@@ -59,6 +60,7 @@ def chunk_scan(
         "chunked": lambda size, *arrays: by_chunks(*arrays),
         "recurrent": lambda size, *arrays: _by_tokens(chunk, *arrays),
     }
+    # Without differentiation a CPU loops over tokens, which is faster forward and slower to train.
     plain = scan_form("chunks", "inference", form, forms, q.shape[1])
     last, y = primal_only(plain, by_chunks, q, span, initial)
     return last, y
@@ -106,6 +108,7 @@ def _gradients(
         dq, dtokens, dbefore = pull((dafter, dy))
         return dbefore, (dq, dtokens)
 
+    # The states before all chunks are recomputed, and live only during this backward pass.
     _, states = scan_chunks(forward_body, initial, (span,), chunk_size, stack=True)
     dinitial, (dq, dtokens) = scan_chunks(
         backward_body, dlast, (q, span, dy), chunk_size, per_chunk=states, reverse=True

@@ -42,6 +42,7 @@ class ExponentialState(NamedTuple):
             other: of the same shape.
             weigh: (score, maximum) -> the weight of a score relative to that of the maximum.
         """
+        # Both factors are at most 1, and one of them is 1. An empty set has m = -inf and weight 0.
         m = jnp.maximum(self.m, other.m)
         factor, other_factor = weigh(self.m, m), weigh(other.m, m)
         return ExponentialState(
@@ -91,6 +92,7 @@ class ForgettingState(NamedTuple):
 
     def merge(self, later: ForgettingState) -> ForgettingState:
         """Merges two consecutive spans; associative, because decays add up."""
+        # All later tokens lower the earlier scores alike, so the level alone decays, not u and w.
         sums = self.sums.decay(later.log_decay).merge(later.sums)
         return ForgettingState.from_sums(self.log_decay + later.log_decay, sums)
 
@@ -113,6 +115,8 @@ class Level(NamedTuple):
     def exp_relative_to(self, other: Level) -> Array:
         """Computes e^(self - other), 0 where self is -inf; an other of -inf stands for no token."""
         finite = jnp.where(jnp.isneginf(other.score), jnp.zeros_like(other.score), other.score)
+        # Like parts are subtracted first: score + fallen would round away digits of the smaller one,
+        # although the differences of both parts may be small.
         difference = self.score - finite
         if self.fallen is not None and other.fallen is not None:
             difference = difference + (self.fallen - other.fallen)

@@ -1,29 +1,29 @@
 """Causal means under exponential weights: three forms, one hand-derived gradient.
 
-For scores s_j and values v_j, position i gets, over the j <= i of its own packed segment,
+For scores s_j and values v_j, position i computes over the j <= i of its own packed segment
 
     m_i = max s_j,   u_i = sum exp(s_j - m_i),   w_i = sum exp(s_j - m_i) v_j,   y_i = w_i / u_i
 
 (Feng et al., "Attention as an RNN", 2024, section 3.2). Whichever form ran forward, the backward
-pass needs y, m and 1 / u of it. With dy the gradient of the outputs,
+pass needs only its y, m and 1 / u. With dy the gradient of the outputs,
 
     W_i = dy_i / u_i + exp(m_i - m_{i+1}) W_{i+1}
     U_i = -(dy_i . y_i) / u_i + exp(m_i - m_{i+1}) U_{i+1}
     dv_j = exp(s_j - m_j) W_j
     ds_j = exp(s_j - m_j) (v_j . W_j + U_j)
 
-and no exponent is above 0. The gradient of the state after the last token is where W and U begin;
-that of its maximum goes to the token whose score it is.
+and no exponent is above 0. W and U start from the gradient of the state after the last token; the
+gradient of its maximum goes to the token that has this score.
 
-With log-decays a_l <= 0 a score falls by the a_l of all later tokens (Lin et al., "Forgetting
-Transformer", 2025, equation 5): m_{i-1} + a_i stands wherever m_{i-1} does, and
+With log-decays a_l <= 0 a score decays by the a_l of all later tokens (Lin et al., "Forgetting
+Transformer", 2025, equation 5): m_{i-1} + a_i replaces m_{i-1} everywhere, and
 
     da_i = exp(m_{i-1} + a_i - m_i) (w_{i-1} . W_i + u_{i-1} U_i)
 
-Running sums of ds would do as well, since those of a row sum to 0, but not in float32: their
-rounding errors would add up where decays are strong, and the gradient itself is nearly 0.
+On paper da is also a running sum of ds, since the ds of a row sum to 0. In float32 its rounding
+errors add up, and they are largest compared with da where decays are strong and da is nearly 0.
 
-Tiles of tokens are worked off by their C x C weights, all tiles at once ("parallel") or one after
+Tiles of C tokens are processed by their C x C weights, all tiles at once ("parallel") or one after
 another ("chunked"); "recurrent" is a loop over tokens that writes in place.
 """
 
@@ -157,7 +157,8 @@ def _scan_in_form(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[
         return ScanOutputs(tokens.v, level, tokens.score), initial
     tokens, initial = match_varying_axes((tokens, initial))
     if form == "parallel":
-        # Asked for by name: differentiated by JAX, forwards too, for more memory.
+        # JAX itself differentiates the form requested by name: in forward mode too, but it stores
+        # more than the hand-derived gradient does.
         return scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
     return _scan(form, size, tokens, initial)
 
@@ -296,6 +297,7 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     tokens, initial, outputs, last = residuals
     (dy, _, dinverse), dlast = gradients
     before = tokens.level_before(initial.level, outputs.level)
+    # 1 / u is an output too; its gradient reaches u as -1 / u^2.
     du_own = -dinverse * outputs.inverse * outputs.inverse
     dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(
@@ -303,13 +305,16 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
             before=before,
             dy=dy,
             inverse=outputs.inverse,
+            # Through y = w / u, the gradient of u is -(dy . y) / u.
             du=du_own - jnp.sum(dy * outputs.y, axis=-1) * outputs.inverse,
             past=None if tokens.log_decay is None else _sums_before_each(outputs, initial),
         ),
         Adjoint(dlast.w, dlast.u),
     )
     dscore, dv, dlog_decay = dtokens
-    # The level of the last state is the score of one token, or was the initial one.
+    # The level of the last state is a maximum, so its gradient goes to one score: that of the last
+    # token to set the level, or the initial level (highest = -1). The sums are relative to the level:
+    # raising it scales u and w down, which is the part through_sums.
     through_sums = last.u * dlast.u + jnp.sum(last.w * dlast.w, axis=-1)
     dm = dlast.level.score - through_sums
     index = jnp.arange(dscore.shape[1], dtype=jnp.int32)[:, None]
@@ -318,10 +323,12 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     )  # [B, H]
     zero = jnp.zeros_like(dm)
     dscore = dscore + jnp.where(index == highest[:, None], dm[:, None], zero[:, None])
+    # Raising the initial level scales the initial sums up, relative to all later ones.
     from_sums = initial.u * first.u + jnp.sum(initial.w * first.w, axis=-1)
     dinitial = from_sums + jnp.where(highest < 0, dm, zero)
     if tokens.log_decay is None:
         return Tokens(dscore, dv, None, None), Sums(Level(dinitial, None), first.u, first.w)
+    # fallen is the sum of the log-decays after that token: each of them gets its gradient.
     dfallen = dlast.level.fallen - through_sums
     since = index > highest[:, None]
     dlog_decay = dlog_decay + jnp.where(since, dfallen[:, None], zero[:, None])
@@ -361,8 +368,9 @@ def _scan_levels(tokens: Tokens, initial: Level) -> Level:
 
 
 def _forward_tokens(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
-    # With the levels known, the loop over values is left with products and sums alone. Both
-    # exponents are at most 0: nothing overflows, and what underflows is lost beside a weight of 1.
+    # A first loop finds the levels, so the loop over values has no exponentials, only products and
+    # sums. Both exponents are at most 0: nothing overflows, and what underflows is negligible
+    # compared with the token at the level, whose weight is 1.
     m = _scan_levels(tokens, initial.level)
     weight = tokens.level.exp_relative_to(m)
     decay = tokens.level_before(initial.level, m).exp_relative_to(m)
@@ -411,7 +419,8 @@ def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients
 
 def _tile_sums(tile: Tokens) -> Sums:
     """Computes the sums of every position over its tile alone, [B, C, ...]."""
-    # Each row relative to its own level: by that of the tile, an early row could underflow.
+    # Each row is relative to its own level: relative to the largest score of the tile, all weights
+    # of an early row could underflow.
     levels = tile.pair_levels
     level = _row_maximum(levels)
     weight = levels.exp_relative_to(jax.tree.map(lambda x: x[..., None], level))
@@ -431,7 +440,7 @@ def _row_maximum(levels: Level) -> Level:
 def _add_past(tile: Tokens, sums: Sums, past: Sums) -> Sums:
     """Merges the state before the tile into the positions of its segment."""
     past = jax.tree.map(lambda p: p[:, None], past).decay(tile.decay_prefix)
-    # To a row of another segment the past is that of no token, whose level is -inf.
+    # For rows of a later segment the past is empty, which a level of -inf says.
     return past._replace(level=past.level.where(tile.segment_index == 0)).merge(sums)
 
 
@@ -497,15 +506,16 @@ def _tile_gradients(tile: Tokens) -> tuple[TileGradients, AdjointMap]:
     dw = tile.dy * tile.inverse[..., None]
     dv = einsum("bhij,bihv->bjhv", weight, dw)
     through_u = einsum("bhij,bih->bjh", weight, tile.du)
-    # Sums of rows come relative to their own levels, none of which is below that of the sums
-    # before, as they have fallen, so that reach is at most 1.
+    # reach is the weight, in each row, of the sums before the tile. A row's level is never below the
+    # decayed level of those sums, so reach is at most 1.
     first = jax.tree.map(lambda x: x[:, :1], tile.before)
     reach = first.decay(tile.decay_prefix_after_first).exp_relative_to(tile.m)
     reach = jnp.where((tile.segment_index == 0)[..., None], reach, jnp.zeros_like(reach))
     own = Adjoint(einsum("bih,bihv->bhv", reach, dw), einsum("bih,bih->bh", reach, tile.du))
     dlog_decay = None
     if tile.log_decay is not None:
-        # Of each pair j < i, to all decays between the two; of the past and i, to all until i.
+        # A pair (i, j) decays by every a_l with j < l <= i, so its gradient goes to all of these;
+        # the past decays until i, so the gradient of its weight in row i goes to all l <= i.
         pairs = weight * (einsum("bihv,bjhv->bhij", dw, tile.v) + by_head(tile.du))
         past = jax.tree.map(lambda x: x[:, :1], tile.past)
         from_past = reach * Adjoint(dw, tile.du).dot(past)
@@ -523,7 +533,8 @@ def _sum_spanning_pairs(pairs: Array) -> Array:
 
 def _add_future(tile: Tokens, own: TileGradients, after: Adjoint) -> Gradients:
     """Adds the gradients through the outputs after the tile."""
-    # W and U after the tile are relative to its last maximum: exponents are at most 0 again.
+    # W and U after the tile are relative to the level of its last row, which is not below the
+    # decayed score of any token of that segment: exponents are at most 0 again.
     last = jax.tree.map(lambda x: x[:, -1:], tile.m)
     weight = tile.level.decay(tile.decay_suffix).exp_relative_to(last)
     weight = jnp.where(
@@ -537,6 +548,7 @@ def _add_future(tile: Tokens, own: TileGradients, after: Adjoint) -> Gradients:
         return Gradients(dscore, dv, None)
     after = jax.tree.map(lambda x: x[:, None], after)
     ones = jnp.ones_like(weight)
+    # Token j decays by every l > j until the end of the tile, the past by every l of the tile.
     from_tokens = weight * after.dot(Adjoint(tile.v, ones))
     from_past = own.reach[:, -1:] * after.dot(jax.tree.map(lambda x: x[:, :1], tile.past))
     return Gradients(
@@ -548,6 +560,7 @@ def _backward_parallel(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradien
     tiles = split_tiles(tokens.fill_to(size), size)
     own, maps = jax.vmap(_tile_gradients, 1, 1)(tiles)
 
+    # Gradients flow from the right: the map of the later tile is applied first.
     def join(later: AdjointMap, earlier: AdjointMap) -> AdjointMap:
         return AdjointMap(later.factor * earlier.factor, earlier(later.own))
 

@@ -99,7 +99,8 @@ def series_scan(
         return v, initial
     tokens, initial = match_varying_axes((Tokens(q, k, v, mask, starts), initial))
     if form == "parallel":
-        # Asked for by name: differentiated by JAX, forwards too, for more memory.
+        # JAX itself differentiates the form requested by name: in forward mode too, but it stores
+        # more than the hand-derived gradient does.
         outputs, last = scan_form("series", "forward", form, _FORWARD, chunk_size)(tokens, initial)
         return outputs.y, last
     return _scan(form, chunk_size, tokens, initial)
@@ -168,8 +169,8 @@ class Sums(NamedTuple):
     def update(self, token: Tokens) -> Sums:
         """Returns the sums with one more token."""
         before, order = token.minimum_before(self.smallest), len(self.s) - 1
-        # Weights are relative to exp(-a^2) of the smallest |k|, a, which only falls: the token that
-        # set it weighs 1, and none weighs more.
+        # Weights are relative to exp(-a^2) for the smallest |k| so far, a. It never rises, so the
+        # token that set it has weight 1, and no other has more: earlier sums shrink, never overflow.
         smallest = first_minimum(before, token.size)
         factors = geometric_terms(*rescaling(before, smallest), order)
         powers = geometric_terms(
@@ -220,6 +221,8 @@ def _tile_state(tokens: Tokens, initial: SeriesState) -> SeriesState:
 def _forward_parallel(
     size: int, tokens: Tokens, initial: SeriesState
 ) -> tuple[ScanOutputs, SeriesState]:
+    # Two passes: the state of each tile alone, which a scan joins, then the outputs of all tiles in
+    # lockstep, each from the state before it. No C x C weights: each channel has its own.
     tiles = split_tiles(tokens.fill_to(size), size)
     smallest, s, z = initial
     nothing = SeriesState(jnp.full_like(smallest, jnp.inf), jnp.zeros_like(s), jnp.zeros_like(z))
@@ -243,6 +246,8 @@ class Adjoint(NamedTuple):
         """Adds the gradient through the position's own output."""
         order = len(self.p) - 1
         x, f = scaled_argument(q, row.smallest, order)
+        # From y = sum c_n S_n / D: dS_n = c_n g / D and dZ_n = -c_n g y / D. x and f carry a common
+        # factor of all c_n, which 1 / D, made with the same x and f, has inverted.
         own = polynomial_terms(dy * row.inverse, x, f, order)
         return Adjoint(
             [p + term for p, term in zip(self.p, own, strict=True)],
@@ -253,6 +258,8 @@ class Adjoint(NamedTuple):
         """Returns the gradients dk and dv of a token."""
         weight, x = token.weights_and_powers_base(smallest)
         both = [token.v * p + m for p, m in zip(self.p, self.m, strict=True)]
+        # One pass of Horner's scheme: dv is the polynomial of P; value is that of v P + M, and slope
+        # its derivative. exp(-k^2) adds -2 k value, as in the formula of dk above.
         dv, value, slope = self.p[-1], both[-1], jnp.zeros_like(x)
         for n in range(len(both) - 2, -1, -1):
             dv, slope, value = dv * x + self.p[n], slope * x + value, value * x + both[n]
@@ -280,6 +287,7 @@ class AdjointMap(NamedTuple):
     def compose(self, earlier: AdjointMap) -> AdjointMap:
         """Composes with the map of the tile before this one."""
         factor, ratio = self.factor * earlier.factor, self.ratio * earlier.ratio
+        # A factor of 0 means no token before: a ratio that overflowed would make 0 * inf = NaN.
         return AdjointMap(factor, jnp.where(factor > 0, ratio, 1), *earlier(self.p, self.m))
 
 
@@ -387,7 +395,8 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     dy, dlast = gradients
     backward = scan_form("series", "backward", form, _BACKWARD, size)
     (dk, dv), (ds, dz) = backward(BackwardInputs(tokens, outputs, dy, smallest), dlast.s, dlast.z)
-    # The smallest |k| itself has a gradient where it is still that of the initial state.
+    # The smallest |k| is a constant, except where it is still that of the initial state: there its
+    # gradient passes through unchanged.
     is_initial = outputs.smallest[:, -1] == smallest
     if tokens.starts is not None:
         is_initial = is_initial & ~jnp.any(tokens.starts, axis=1)[:, None, None]
