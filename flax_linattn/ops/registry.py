@@ -14,7 +14,7 @@ from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms import REGISTRY
 
 MAX_HYPERPARAMETER_CHARACTERS = 1000
-"""Characters of hyperparameters: Python's parser needs a stack for what is nested."""
+"""Limit in characters: Python's parser needs stack space for nested expressions."""
 
 
 def list_mechanisms() -> tuple[str, ...]:
@@ -31,13 +31,13 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
     """Makes a mechanism from its name: frozen and hashable, hence static under ``jax.jit``.
 
     Args:
-        name: one of ``list_mechanisms()``; hyperparameters may follow after a colon, as they do
-            on the command line: ``"elementwise_series:order=2,chunk_size=64"``.
-        **hyperparameters: fields of the mechanism's dataclass.
+        name: One of ``list_mechanisms()``. Hyperparameters may follow after a colon, as on the
+            command line: ``"elementwise_series:order=2,chunk_size=64"``.
+        **hyperparameters: Fields of the mechanism's dataclass.
 
     Raises:
-        ValueError: the name is unknown, or a hyperparameter is out of range.
-        TypeError: a hyperparameter is unknown or of another type.
+        ValueError: The name is unknown, or a hyperparameter is out of range.
+        TypeError: A hyperparameter is unknown or has the wrong type.
 
     Example:
         >>> get_mechanism("aaren", chunk_size=64).capabilities.constant_memory

@@ -34,8 +34,8 @@ class Call:
     """Checked arguments of one call of ``attend``; field names are those of its arguments.
 
     Attributes:
-        segments: where packed segments begin; None = nothing is packed.
-        state: of the tokens before; None = there are none.
+        segments: where packed segments begin; None means nothing is packed.
+        state: of the tokens before; None means there are none.
         parameters: the mechanism's own arguments, those that were given.
         per_token: its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.
     """
@@ -60,7 +60,7 @@ class Call:
 
     @property
     def starts(self) -> Array | None:
-        """Bool [B, S], True = a packed segment begins here; None = nothing is packed."""
+        """Bool [B, S], True = a packed segment begins here; None means nothing is packed."""
         return None if self.segments is None else self.segments.starts
 
 

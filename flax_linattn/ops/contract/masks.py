@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
 
 NO_SEGMENT = -(2**31)
-"""The id of a packed state that has met no id yet: it continues in whichever comes first."""
+"""Segment id of a packed state before any valid token: it continues in whichever id comes first."""
 
 
 @jax.tree_util.register_dataclass
@@ -28,10 +28,10 @@ class Segments:
     """Start positions of packed segments, and the segment id at the end of each sequence.
 
     Attributes:
-        starts: bool [B, T], True at the first real token of each run but the first one;
-            the first run counts as a start only where it differs from the carried id.
-        last: int32 [B], the segment id in which the sequence ends; ``NO_SEGMENT`` if it holds
-            no real token and no id was carried in.
+        starts: Boolean array of shape [B, T], True at the first valid token of each segment
+            but the first; the first counts as a start only if its id differs from the carried one.
+        last: int32 array of shape [B], the segment id in which the sequence ends; ``NO_SEGMENT`` if
+            it has no valid token and no id was carried in.
     """
 
     starts: Bool[Array, "B T"]
@@ -91,9 +91,9 @@ def find_segments(
 
     Args:
         segment_ids: int [B, T].
-        mask: bool [B, T], True = a real token; default all.
-        carried: int32 [B], the id in which an earlier call ended; a first real token with
-            another id starts a new run. Default: the first run continues what came before.
+        mask: Boolean array of shape [B, T]; True marks valid tokens; default all.
+        carried: int32 array of shape [B], the id in which an earlier call ended; a first valid
+            token with another id starts a new segment. By default the first segment continues.
 
     Example:
         >>> import jax.numpy as jnp
@@ -123,8 +123,8 @@ def find_packed_segments(
 
     Args:
         segment_ids: int [B, T], or None.
-        mask: bool [B, T], True = a real token.
-        carried: int32 [B], the id in which an earlier call ended, if that is known.
+        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        carried: int32 array of shape [B], the id in which an earlier call ended, if that is known.
 
     Example:
         >>> find_packed_segments(None, None, None) is None
@@ -199,7 +199,7 @@ def visible_rows(
         index: positions of the queries.
         num_keys: S.
         is_causal: a query sees keys up to its own position.
-        mask: bool [B, S], True = a real token.
+        mask: Boolean array of shape [B, S]; True marks valid tokens.
         segment_index: the segment of each position (``Segments.index``).
 
     Example:

@@ -3,7 +3,7 @@
 A mechanism is a frozen, hashable dataclass, hence static under ``jax.jit``. Its public
 methods live here, once: they check what comes in, make padding harmless, and hand clean
 arrays to the two families, :mod:`flax_linattn.ops.engine.streaming` (a monoid, state of constant
-size) and :mod:`flax_linattn.ops.engine.cache` (keys and values kept).
+size) and :mod:`flax_linattn.ops.engine.cache` (keys and values stored).
 """
 
 from __future__ import annotations
@@ -630,7 +630,7 @@ class Mechanism(abc.ABC):
         return mask, mask if query_mask is None and has_token_outputs else query_mask
 
 
-# Compiled here, so that calls outside ``jit`` do not compile their loops anew each time.
+# Compiled here, so that calls outside ``jit`` do not compile their loops again each time.
 @partial(jax.jit, static_argnums=0)
 def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
     y, state = mechanism._attend(call)

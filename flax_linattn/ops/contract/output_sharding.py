@@ -47,7 +47,7 @@ def state_axes(
     Args:
         state: what the call returns.
         before: the state that it was given: the new one lies as that does, so that a loop can carry
-            it. None = there was none: batch and heads as the keys.
+            it. None means there was none: batch and heads as the keys.
         k: keys [B, S, H, K].
         new_state: makes a state for a number of heads; only its shapes are asked for.
     """

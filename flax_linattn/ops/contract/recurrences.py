@@ -22,7 +22,7 @@ def reference_recurrence(
         token: (state, what is known of one token [B, ...]) -> state, outputs [B, H, V].
         before: the state before the first token.
         tokens: a tree of arrays [B, T, ...].
-        visible: bool [B or 1, T, T], causal.
+        visible: Boolean array of shape [B or 1, T, T], causal.
 
     Returns:
         y [B, T, H, V], 0 where a token is padding.

@@ -40,7 +40,7 @@ def register_state(
     Args:
         kind: a ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
             JSON values or tuples of them.
-        name: what files call it; None = its package and class, so that modules may move.
+        name: what files call it; None means its package and class, so that modules may move.
 
     Raises:
         ValueError: another class has that name. For one that is made once more, as when a cell of
@@ -102,9 +102,9 @@ class StateSizes(NamedTuple):
         num_heads: H.
         key_dim: K.
         value_dim: V.
-        max_length: most tokens that a cache is to hold; None = it grows.
+        max_length: most tokens that a cache is to hold; None means it grows.
         dtype: of sums, float32 or float64.
-        num_queries: L, of queries given where one is learned otherwise; None = they are not.
+        num_queries: L, of queries given where one is learned otherwise; None means they are not.
     """
 
     batch_size: int
@@ -131,7 +131,7 @@ class PackedState(NamedTuple):
 
     Attributes:
         state: the mechanism's own state.
-        segment_id: int32 [B]; -2**31 where no real token has come with an id yet.
+        segment_id: int32 array of shape [B]; -2**31 where no real token has come with an id yet.
     """
 
     state: State

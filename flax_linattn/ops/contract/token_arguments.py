@@ -123,15 +123,15 @@ def check_token_arguments(
 
     A number out of range raises where its value is known; under ``jit``, where it is not, it
     becomes NaN, and so does every output that it reaches, and others of its row and head where
-    blocks multiply what is not seen by 0. What stands at masked tokens counts for nothing.
+    blocks multiply what is invisible by 0. What stands at masked tokens counts for nothing.
 
     Args:
         name: of the mechanism.
         declared: what it wants.
-        given: by name; None = not given.
+        given: by name; None means not given.
         k: keys [..., H, K].
         v: values [..., H, V].
-        mask: bool [...], False = padding.
+        mask: Boolean array of shape [...]; False marks padding.
 
     Raises:
         TypeError: one is missing, no array, or of another dtype.

@@ -35,14 +35,14 @@ def weights(
         q: queries [B, T, H, K], the learned query [H, K], or given ones, as in ``attend``.
         k: keys [B, S, H, K].
         is_causal: as in ``attend``, like the rest.
-        mask: bool [B, S].
-        query_mask: bool [B, T].
+        mask: Boolean array of shape [B, S].
+        query_mask: Boolean array of shape [B, T].
         segment_ids: int [B, T].
         **parameters: the mechanism's own.
 
     Returns:
         [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``, and [B, H, V, T, S] where
-        one of its ``token_arguments`` has a number a channel of the values. Of given queries
+        one of its ``token_arguments`` has a number a channel of the values. Of external queries
         [B, H, L, S], or [B, H, T, L, S] after each token where ``is_causal``.
 
     Raises:

@@ -66,7 +66,7 @@ class Scores(NamedTuple):
 
     Attributes:
         product: scale q . k.
-        offset: what is added; None = nothing.
+        offset: what is added; None means nothing.
     """
 
     product: Array
@@ -116,7 +116,7 @@ class WeightFunction(NamedTuple):
     """Function from scores to weights, with its derivative and its change with the level.
 
     Attributes:
-        masked_score: the score of what is not seen; its weight and slope are 0.
+        masked_score: the score of what is invisible; its weight and slope are 0.
         initial_level: the level of a row that has seen nothing.
         level: scores [..., S] -> the level of the row [...]; of several spans it is the largest.
         weight: (score, level) -> w relative to the level.
@@ -150,12 +150,12 @@ def attend_in_blocks(
         k: keys [B, S, H, K].
         v: values [B, S, H, V].
         scale: factor of the scores.
-        visibility: who sees whom.
-        max_block: queries a block, and keys, at most.
-        offsets: what is added to the scores; None = nothing.
+        visibility: which queries attend to which keys.
+        max_block: queries per block, and keys, at most.
+        offsets: what is added to the scores; None means nothing.
 
     Returns:
-        y [B, T, H, V], 0 where nothing is seen.
+        y [B, T, H, V], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp

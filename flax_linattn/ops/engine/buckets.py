@@ -40,7 +40,7 @@ class Layout(NamedTuple):
     Attributes:
         size: slots of a chunk.
         chunks: their number.
-        anew: they begin anew in each bucket, whose last chunk may not be full.
+        per_bucket: whether chunks restart in each bucket, whose last chunk may not be full.
 
     Example:
         >>> import jax.numpy as jnp
@@ -82,11 +82,11 @@ class Layout(NamedTuple):
             scale: factor of the scores.
             own: the places in this round.
             labels: those of all rounds [num_hashes, T].
-            is_causal: only earlier tokens are seen.
+            is_causal: only earlier tokens are visible.
 
         Returns:
-            Of each token the largest score [T], -inf where nothing is seen, and relative to it the
-            sum of weights [T] and of weights times values [T, V].
+            Of each token the largest score [T], -inf where no token is visible, and relative to it
+            the sum of weights [T] and of weights times values [T, V].
         """
         token = own.token.reshape(self.chunks, self.size)
 

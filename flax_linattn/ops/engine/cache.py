@@ -39,7 +39,8 @@ class KVCache:
     Attributes:
         key: [B, L, H, K]; slots from ``length`` on are unused.
         value: [B, L, H, V].
-        length: int32 [B], number of tokens taken in. Beyond L the row has overflowed.
+        length: int32 array of shape [B], number of tokens taken in. Beyond L the row has
+            overflowed.
         growable: static; the cache was made without ``max_length`` and is enlarged by every
             call that appends (a new shape, hence a new compilation).
         per_token: the mechanism's ``token_arguments`` by name, [B, L, ...] each, in the dtype of
@@ -70,9 +71,10 @@ class KVCache:
         Args:
             k: [B, S, H, K].
             v: [B, S, H, V].
-            keep: bool [B, S], False = leave this token out.
-            restart: bool [B], forget the earlier tokens of this row.
-            per_token: [B, S, ...] each, by the names of ``self.per_token``; None = there are none.
+            keep: Boolean array of shape [B, S], False = leave this token out.
+            restart: Boolean array of shape [B], forget the earlier tokens of this row.
+            per_token: [B, S, ...] each, by the names of ``self.per_token``; None means there are
+                none.
 
         Returns:
             The new cache. Tokens for which there is no room are lost, which ``length`` tells.
@@ -128,7 +130,7 @@ class Pairs(NamedTuple):
         v: [B, S, H, V].
         positions: of both; None where the mechanism is not ``uses_positions``.
         parameters: the mechanism's own arguments.
-        per_key: what ``prepare_per_token`` made of the arguments of tokens: a tree of arrays [B, S,
+        per_key: what ``prepare_per_token`` made of the per-token inputs: a tree of arrays [B, S,
             ...].
         per_query: the same for the token of each query, [B, T, ...]; None where queries are not of
             these tokens (T is not S).
@@ -148,15 +150,15 @@ class CacheMechanism(Mechanism):
     """Base class of mechanisms defined by ``attend_block`` over the visible tokens.
 
     Attributes:
-        chunk_size: queries a block in the chunked form.
-        cache_dtype: dtype of the cached keys and values; None = the accumulation dtype of the
-            inputs, in which arguments of tokens are always kept.
+        chunk_size: queries per block in the chunked form.
+        cache_dtype: dtype of the cached keys and values; None means the accumulation dtype of the
+            inputs, in which per-token inputs are always kept.
     """
 
     uses_positions: ClassVar[bool] = False
     """Whether ``attend_block`` is given positions."""
     window: ClassVar[int | None] = None
-    """How many tokens a query sees at most, the last ones in ``attend``; None = all."""
+    """How many tokens a query sees at most, the last ones in ``attend``; None means all."""
 
     chunk_size: int = 256
     cache_dtype: str | None = None
@@ -207,9 +209,9 @@ class CacheMechanism(Mechanism):
 
         Args:
             sums: of the later blocks.
-            pairs: one query and the block; ``per_key`` are the arguments of tokens themselves, 0
+            pairs: one query and the block; ``per_key`` are the per-token inputs themselves, 0
                 where not seen, and ``per_query`` is None.
-            visible: bool [B, 1, S].
+            visible: Boolean array of shape [B, 1, S].
         """
         raise NotImplementedError
 

@@ -118,13 +118,13 @@ def attend_by_channel(
     Args:
         weight_function: how scores are made and become weights.
         tokens: queries, keys and values.
-        table: what a pair of positions adds to its scores [N, N]; None = nothing.
-        visibility: who sees whom.
+        table: what a pair of positions adds to its scores [N, N]; None means nothing.
+        visibility: which queries attend to which keys.
         positions: of queries and keys in the table; None where there is none.
-        max_block: queries a block, and keys, at most.
+        max_block: queries per block, and keys, at most.
 
     Returns:
-        y [B, T, H, K], 0 where nothing is seen.
+        y [B, T, H, K], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp

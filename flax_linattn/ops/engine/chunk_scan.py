@@ -1,10 +1,10 @@
-"""Chunks one after another, whose gradient keeps no state of the past.
+"""Scan over chunks with a gradient that stores no past states.
 
-Differentiating the loop over chunks would keep the state before each from the forward pass on, for
-every layer. Here only the inputs are kept. The backward pass makes the states again from the left,
-and has them all for as long as it goes back through the chunks from the right. Unlike
-:mod:`flax_linattn.ops.engine.kernel_scan` a chunk need not be linear in the state before it, as the
-gradient of a decay is not.
+Differentiating the loop over chunks would store the state before each chunk from the forward pass
+on, for every layer. Here only the inputs are stored. The backward pass recomputes the states from
+the left and holds all of them while it goes back through the chunks from the right. Unlike in
+:mod:`flax_linattn.ops.engine.kernel_scan` a chunk need not be linear in the state before it, and
+with decays it is not: their gradient depends on that state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def chunk_scan(
     Args:
         chunk: its functions.
         form: where "auto", the platform decides how to run what is not differentiated.
-        sizes: tokens a chunk; None = all in one, which JAX differentiates, forwards too.
+        sizes: tokens per chunk; None means all in one, which JAX differentiates, in forward mode
+            too.
         q: queries [B, T, H, K].
         span: what is known of the tokens [B, T, ...].
         initial: the state before the first token.

@@ -35,7 +35,7 @@ def scan_chunks(
         carry: what the first span gets.
         arrays: a tuple of trees of arrays [B, T, ...]; the last span is filled up with zeros, so
             a mask among them marks the filling as padding.
-        chunk_size: C; None = all of T at once.
+        chunk_size: C; None means all of T at once.
         per_chunk: a tree of arrays [chunks, ...].
         reverse: begin at the last span.
         stack: return the outputs as [chunks, ...] instead of joined along axis 1.
@@ -79,7 +79,7 @@ def scan_tokens(
     """Applies ``body`` to consecutive tokens and writes their outputs in place.
 
     Made to be run, not to be differentiated: on a CPU up to twice as fast as chunks of one token,
-    which are laid out anew.
+    which are laid out again.
 
     Args:
         body: (carry, token) -> (carry, output [B, ...]); token has the structure of ``arrays``.

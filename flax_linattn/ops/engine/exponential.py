@@ -115,8 +115,8 @@ class Level(NamedTuple):
     def exp_relative_to(self, other: Level) -> Array:
         """Computes e^(self - other), 0 where self is -inf; an other of -inf stands for no token."""
         finite = jnp.where(jnp.isneginf(other.score), jnp.zeros_like(other.score), other.score)
-        # Like parts are subtracted first: score + fallen would round away digits of the smaller one,
-        # although the differences of both parts may be small.
+        # Like parts are subtracted first: score + fallen would round away digits of the smaller
+        # one, although the differences of both parts may be small.
         difference = self.score - finite
         if self.fallen is not None and other.fallen is not None:
             difference = difference + (self.fallen - other.fallen)

@@ -72,15 +72,16 @@ def exponential_scan(
         score: [B, T, H].
         v: values [B, T, H, V].
         initial: the state before the first token: m [B, H], u [B, H], w [B, H, V].
-        mask: bool [B, T], False = padding, where scores and values are finite.
-        starts: bool [B, T], True = a packed segment begins here.
+        mask: Boolean array of shape [B, T]; False marks padding, where scores and values are
+            finite.
+        starts: Boolean array of shape [B, T]; True marks the first token of a packed segment.
         form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens a tile of the chunked form; of the parallel one at most.
+        chunk_size: tokens per tile of the chunked form; of the parallel one at most.
 
     Returns:
-        The rows, with y 0 where nothing is seen, and the state. Gradients that flow through y and
-        1 / u take the level for a constant, but for those of the parallel form, which is plain JAX:
-        fit for what is the same for any, as level + log u is.
+        The rows, with y 0 where no token is visible, and the state. Gradients that flow through y
+        and 1 / u take the level for a constant, but for those of the parallel form, which is plain
+        JAX: fit for what is the same for any, as level + log u is.
 
     Example:
         >>> import jax.numpy as jnp
@@ -115,10 +116,10 @@ def forgetting_scan(
         v: values [B, T, H, V].
         log_decay: [B, T, H], how far they fall, at most 0 and 0 at padding.
         initial: the state before the first token.
-        mask: as in ``exponential_scan``, like the rest.
-        starts: bool [B, T].
+        mask: as in ``exponential_scan``, like all that follows.
+        starts: Boolean array of shape [B, T].
         form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens a tile.
+        chunk_size: tokens per tile.
 
     Example:
         >>> import jax.numpy as jnp
@@ -313,8 +314,8 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     )
     dscore, dv, dlog_decay = dtokens
     # The level of the last state is a maximum, so its gradient goes to one score: that of the last
-    # token to set the level, or the initial level (highest = -1). The sums are relative to the level:
-    # raising it scales u and w down, which is the part through_sums.
+    # token to set the level, or the initial level (highest = -1). The sums are relative to the
+    # level: raising it scales u and w down, which is the part through_sums.
     through_sums = last.u * dlast.u + jnp.sum(last.w * dlast.w, axis=-1)
     dm = dlast.level.score - through_sums
     index = jnp.arange(dscore.shape[1], dtype=jnp.int32)[:, None]
@@ -506,8 +507,8 @@ def _tile_gradients(tile: Tokens) -> tuple[TileGradients, AdjointMap]:
     dw = tile.dy * tile.inverse[..., None]
     dv = einsum("bhij,bihv->bjhv", weight, dw)
     through_u = einsum("bhij,bih->bjh", weight, tile.du)
-    # reach is the weight, in each row, of the sums before the tile. A row's level is never below the
-    # decayed level of those sums, so reach is at most 1.
+    # reach is the weight, in each row, of the sums before the tile. A row's level is never below
+    # the decayed level of those sums, so reach is at most 1.
     first = jax.tree.map(lambda x: x[:, :1], tile.before)
     reach = first.decay(tile.decay_prefix_after_first).exp_relative_to(tile.m)
     reach = jnp.where((tile.segment_index == 0)[..., None], reach, jnp.zeros_like(reach))

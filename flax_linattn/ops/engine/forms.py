@@ -25,14 +25,14 @@ MAX_PARALLEL_FLOATS = 1 << 24
 float32, a few times that in a gradient."""
 
 MAX_PARALLEL_SCORES = {"scored": 1 << 18, "given": 1 << 20}
-"""Most scores that a mechanism of a kind (``choose_form``) materialises at once: 4 MiB in float32
+"""Most scores that a mechanism of a kind (``choose_form``) materializes at once: 4 MiB in float32
 at most. On a CPU the blocks of scored attention were as fast up to there, and trained 1.7 times as
-fast with four times the scores; given queries trained half as fast in blocks."""
+fast with four times the scores; external queries trained half as fast in blocks."""
 
 MAX_BLOCK_SCORES = {"cpu": 1 << 17, "accelerator": 1 << 24}
 """Most scores of a block of queries and keys, of all its heads.
 
-A CPU's second cache holds about a megabyte, and heads and batches are worked off one after another
+A CPU's second cache holds about a megabyte, and heads and batches are processed one after another
 there: with heads of 16 or 64 blocks of 128 to 176 tokens trained 1.1 to 1.3 times as fast as those
 of 256, and up to 2 times as fast as those of all batches. Accelerators work blocks off in parallel:
 fewer and larger ones (64 MiB in float32), not measured yet."""
@@ -65,8 +65,8 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
-        kind: "streaming" (a state of constant size), "scored" (keys and values are kept) or
-            "given" (a state is kept, and all tokens are read by given queries).
+        kind: "streaming" (a state of constant size), "scored" (keys and values are stored) or
+            "given" (a state is stored, and all tokens are read by external queries).
         num_queries: T.
         num_keys: S, cached tokens included.
         size: numbers in all rows of the batch: streaming, those that a token lifts to; else
@@ -114,7 +114,7 @@ def block_sizes(
     Args:
         batch: B, which is symbolic in an export for any batch.
         heads: H.
-        limit: queries a block at most, and keys.
+        limit: queries per block at most, and keys.
         queries: T.
         keys: S.
 
@@ -143,7 +143,7 @@ def even_chunk_size(length: int, limit: int) -> int:
 
     Args:
         length: T.
-        limit: tokens a block at most.
+        limit: tokens per block at most.
 
     Example:
         >>> even_chunk_size(320, 256), even_chunk_size(100, 256)
@@ -185,7 +185,7 @@ def chunk_sizes(
     Args:
         kind: a key of ``MAX_CHUNK_TOKENS``.
         length: T.
-        chunk_size: where nothing else is known; None = all in one.
+        chunk_size: where nothing else is known; None means all in one.
         limit: of a chunk at most.
 
     Example:
@@ -197,7 +197,7 @@ def chunk_sizes(
 
 
 MAX_TILE_TOKENS = {"cpu": 32, "accelerator": 64}
-"""Tokens a tile where all tiles are worked off at once."""
+"""Tokens a tile where all tiles are processed at once."""
 
 AUTO_SCAN_FORMS = {
     "exponential": {
@@ -234,8 +234,8 @@ def scan_form(
         scan: a key of ``AUTO_SCAN_FORMS``.
         pass_name: the pass, a key of that.
         form: "parallel", "chunked", "recurrent" or "auto".
-        functions: for each form a function of the tokens a tile, and of arrays.
-        chunk_size: most tokens a tile.
+        functions: for each form a function of the tokens per tile, and of arrays.
+        chunk_size: most tokens per tile.
     """
 
     def chosen_form(name: str, platform: str) -> Callable[..., Any]:

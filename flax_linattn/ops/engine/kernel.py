@@ -116,7 +116,7 @@ class KernelMechanism(StreamingMechanism):
         Args:
             value: sum of weight times v [..., H, V].
             normalizer: sum of the weights [..., H].
-            count: number of tokens that the row sees [..., H]; see ``count``.
+            count: number of tokens that the row attends to [..., H]; see ``count``.
             key_dim: K.
         """
         return safe_divide(value, normalizer[..., None])
@@ -185,7 +185,7 @@ class KernelMechanism(StreamingMechanism):
             return tokens["v"], state
         chunk_size = self._chunk_size(call, identity)
         arrays = match_varying_axes((q, prefix.Span(tokens, call.mask, call.starts), state))
-        if call.form == "parallel":  # by name: JAX differentiates it, forwards too
+        if call.form == "parallel":  # by name: JAX differentiates it, in forward mode too
             state, sums = plain_scan(self, chunk_size, *arrays)
         else:
             sizes = PerPlatform(chunk_size, chunk_size)

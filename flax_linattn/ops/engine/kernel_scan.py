@@ -38,7 +38,7 @@ def plain_scan(
 
     Args:
         chunk: its functions.
-        chunk_size: tokens a chunk; None = all in one.
+        chunk_size: tokens per chunk; None means all in one.
         q: queries [B, T, H, K].
         span: keys, values, masks [B, T, ...].
         initial: the state before the first token.

@@ -33,8 +33,9 @@ class Span(NamedTuple):
 
     Attributes:
         tokens: a tree of arrays [B, C, ...], such as keys and values by name.
-        mask: bool [B, C], False = the token is the identity; None = all are real.
-        starts: bool [B, C], True = a packed segment begins here; None = one segment.
+        mask: Boolean array of shape [B, C]; False marks padding; None means all are real.
+        starts: Boolean array of shape [B, C]; True marks the first token of a packed segment; None
+            means one segment.
     """
 
     tokens: Tokens
@@ -125,12 +126,13 @@ def attend(
         monoid: the mechanism's functions.
         q: queries [B, T, H, K], or None where ``read`` needs none.
         tokens: a tree of arrays [B, S, ...].
-        is_causal: outputs read the prefix, otherwise the total of the run.
-        mask: bool [B, S], False = the token is the identity.
-        starts: bool [B, S], True = a packed segment begins here, or None.
+        is_causal: outputs read the prefix, otherwise the total of the segment.
+        mask: Boolean array of shape [B, S]; False marks padding.
+        starts: Boolean array of shape [B, S]; True marks the first token of a packed segment, or
+            None.
         initial: the state before the first token, or None for the identity.
-        chunk_size: tokens a chunk; None = all in one.
-        following: the state of tokens after the last one, of its segment, which are seen too
+        chunk_size: tokens per chunk; None means all in one.
+        following: the state of tokens after the last one, of its segment, which are visible too
             where attention is not causal; None for the identity.
 
     Returns:
@@ -216,7 +218,8 @@ def scan(
         merge: as in :class:`Monoid`.
         tokens: states [B, T, ...] of tokens or of stretches of them.
         before: the state [B, ...] before the first.
-        starts: bool [B, T], True = nothing before is of the same segment; None = one segment.
+        starts: Boolean array of shape [B, T], True = nothing before is of the same segment; None
+            means one segment.
     """
     outside = jax.tree.map(lambda b: b[:, None], before)
     if starts is None:

@@ -78,13 +78,13 @@ def series_scan(
         k: keys [B, T, H, K].
         v: values [B, T, H, K].
         initial: the state before the first token.
-        mask: as in ``exponential_scan``, like the rest.
-        starts: bool [B, T].
+        mask: as in ``exponential_scan``, like all that follows.
+        starts: Boolean array of shape [B, T].
         form: "chunked" is the same as "recurrent".
         chunk_size: of the parallel form alone.
 
     Returns:
-        y [B, T, H, K], 0 where nothing is seen, and the state.
+        y [B, T, H, K], 0 where no token is visible, and the state.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -170,7 +170,8 @@ class Sums(NamedTuple):
         """Returns the sums with one more token."""
         before, order = token.minimum_before(self.smallest), len(self.s) - 1
         # Weights are relative to exp(-a^2) for the smallest |k| so far, a. It never rises, so the
-        # token that set it has weight 1, and no other has more: earlier sums shrink, never overflow.
+        # token that set it has weight 1, and no other has more: earlier sums shrink, never
+        # overflow.
         smallest = first_minimum(before, token.size)
         factors = geometric_terms(*rescaling(before, smallest), order)
         powers = geometric_terms(
@@ -258,8 +259,8 @@ class Adjoint(NamedTuple):
         """Returns the gradients dk and dv of a token."""
         weight, x = token.weights_and_powers_base(smallest)
         both = [token.v * p + m for p, m in zip(self.p, self.m, strict=True)]
-        # One pass of Horner's scheme: dv is the polynomial of P; value is that of v P + M, and slope
-        # its derivative. exp(-k^2) adds -2 k value, as in the formula of dk above.
+        # One pass of Horner's scheme: dv is the polynomial of P; value is that of v P + M, and
+        # slope its derivative. exp(-k^2) adds -2 k value, as in the formula of dk above.
         dv, value, slope = self.p[-1], both[-1], jnp.zeros_like(x)
         for n in range(len(both) - 2, -1, -1):
             dv, slope, value = dv * x + self.p[n], slope * x + value, value * x + both[n]

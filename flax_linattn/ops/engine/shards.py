@@ -284,7 +284,7 @@ class SequenceParallel(Mechanism):
                 )
 
 
-# Compiled here, so that calls outside ``jit`` do not compile it anew each time.
+# Compiled here, so that calls outside ``jit`` do not compile it again each time.
 @partial(jax.jit, static_argnums=0)
 def _find_segments(
     split: SequenceParallel, segment_ids: SegmentIds, mask: Mask | None, carried: Array

@@ -24,9 +24,10 @@ class Sequences:
         q: [B, T, H, K]; the learned query [H, K] where ``capabilities.learned_query``.
         k: [B, S, H, K].
         v: [B, S, H, V].
-        query_mask: bool [B, T], True = a real query.
-        mask: bool [B, S], True = a real token.
-        starts: bool [B, S], True = a packed segment begins here; None = nothing is packed.
+        query_mask: Boolean array of shape [B, T]; True marks valid tokens.
+        mask: Boolean array of shape [B, S]; True marks valid tokens.
+        starts: Boolean array of shape [B, S]; True marks the first token of a packed segment; None
+            means nothing is packed.
         form: one of ``capabilities.forms``, or "auto".
         parameters: the mechanism's own arguments.
         is_causal: each position sees itself and what came before.

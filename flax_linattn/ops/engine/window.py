@@ -29,9 +29,9 @@ class WindowCache:
     Attributes:
         key: [B, W, H, K]; slots from ``length`` on are unused.
         value: [B, W, H, V].
-        length: int32 [B], tokens held, at most W.
-        end: int32 [B], the slot that the next token goes to: that of the oldest one once all are
-            used.
+        length: int32 array of shape [B], tokens held, at most W.
+        end: int32 array of shape [B], the slot that the next token goes to: that of the oldest one
+            once all are used.
     """
 
     key: Float[Array, "B W H K"]

@@ -9,7 +9,7 @@ k, v       k_i, v_i (section 3.1)
 q          q, the learned query token, the same for all positions (section 3.3)
 score      s_i = dot(q, k_i); here times ``scale``, K**-0.5 by default, which
            the paper's host implementations apply and its text leaves out
-m, u, w    m_A, u_A, w_A (section 3.2): maximum, normaliser, weighted values
+m, u, w    m_A, u_A, w_A (section 3.2): maximum, normalizer, weighted values
 merge      the operator on (m, u, w), proved associative in appendix B
 y          o_i = a_i / c_i = w / u
 chunked    block by block, appendix A
@@ -65,7 +65,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     """Base class of mechanisms that score every token by one learned query or external queries.
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -92,7 +92,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         if call.q.ndim == 2 or call.is_causal:
             return super()._attend(call)
-        # Given queries have one output each, not one at every token.
+        # External queries have one output each, not one at every token.
         q, tokens = self._prepare(call)
         empty = self._call_identity(call)
         state = prefix.final_state(
@@ -148,7 +148,7 @@ class Aaren(LearnedQueryMechanism):
     With ``is_causal=False`` it is a global pooling: the same vector at every position.
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -162,7 +162,7 @@ class Aaren(LearnedQueryMechanism):
         >>> y_next, state = aaren.step(q, k[:, 0], v[:, 0], state)
         >>> y_next.shape
         (2, 4, 16)
-        >>> latents = jax.random.normal(jax.random.key(1), (5, 4, 8))   # five given queries
+        >>> latents = jax.random.normal(jax.random.key(1), (5, 4, 8))   # five external queries
         >>> aaren.attend(latents, k, v).shape
         (2, 5, 4, 16)
         >>> state = aaren.init_state(2, 4, 8, 16, num_queries=5)

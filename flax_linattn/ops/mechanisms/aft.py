@@ -46,7 +46,7 @@ class AFT(ChannelwiseSoftmax):
     """AFT-full, with learned position biases (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: queries a block in the chunked form, and keys, at most.
+        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
         max_length: N, positions that a layer learns biases for; only they are limited.
             ``attend`` and ``step`` take them as ``position_bias=`` [N, N]; without, they are 0.
         gate: multiply by sigmoid(q); without, it is equation 19 of the element-wise attention

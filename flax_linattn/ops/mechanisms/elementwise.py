@@ -66,7 +66,7 @@ class Elementwise(ChannelwiseSoftmax):
     """Element-wise attention, exact (module docstring: symbols).
 
     Attributes:
-        chunk_size: queries a block in the chunked form, and keys, at most.
+        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -214,7 +214,7 @@ take 2 or 4, or allow_odd_order=True.
         size, length = super()._chunk_size(call, identity), call.k.shape[1]
         if call.form != "auto" or call.is_causal or size is not None or length < 2:
             return size
-        # In one piece XLA makes sums anew for every query that reads them, on a CPU: layers took 6
+        # In one piece XLA makes sums again for every query that reads them, on a CPU: layers took 6
         # times as long to train. It does not look into a loop.
         return even_chunk_size(length, -(-length // 2))
 

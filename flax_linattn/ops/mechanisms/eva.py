@@ -23,7 +23,7 @@ omega_c        (A_q mean_c(q) + b_q + kbar_c) / 2 + ``noise``
 =============  ==============================================================
 
 This is the variant of the official code that the TaylorShift experiments ran: windows of 8 that
-overlap by half, 49 chunks, linear maps without normalisation ("no-ln"), no position biases. As
+overlap by half, 49 chunks, linear maps without normalization ("no-ln"), no position biases. As
 there, means divide by the width of a chunk with both overlaps, beyond the ends of the sequence too;
 and scale is in xi once, so that ``noise`` has deviation K**-0.25 of the paper's. omega is its mean
 unless ``noise`` is given, as in that code's evaluation: attention is a function of its arguments,
@@ -32,9 +32,9 @@ and layers pass none, in training neither.
 Departures: positions count real tokens, so that padding anywhere changes nothing; C chunks divide
 them evenly, where that code cuts off N // C at a time, which may give more than C chunks and leave
 tokens out, and fails below C tokens; a chunk that lies within the window of a query is not weighed
-for it, since all of it is seen exactly (one that does in part is weighed whole, as there);
-``noise`` is one draw for all sequences of a batch. Keys and omega beyond 7e10, whose squares would
-fill float32, count in xi as of that size.
+for it, since all of it is visible exactly (one that does in part is weighed whole, as there);
+``noise`` is one sample for all sequences of a batch. Keys and omega beyond 7e10, whose squares
+would fill float32, count in xi as of that size.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Chunks(NamedTuple):
     Attributes:
         key: kbar [B, C, H, K].
         value: beta [B, C, H, V].
-        first: int32 [B, C], position of the first token of a chunk.
+        first: int32 array of shape [B, C], position of the first token of a chunk.
         last: Position after its last token; equal to ``first`` if there is no such chunk.
     """
 
@@ -95,9 +95,9 @@ class EVA(ScoreScale, StatelessMechanism):
     Attributes:
         window_size: w, tokens of a window.
         num_chunks: C; where there are fewer tokens, each has a chunk.
-        overlap: tokens that windows and chunks reach beyond their borders; None = half a window,
-            at least 1.
-        scale: positive factor of the scores where a call gives none; None = K**-0.5.
+        overlap: tokens that windows and chunks reach beyond their borders; None means half a
+            window, at least 1.
+        scale: positive factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -8,7 +8,7 @@ here       paper
 =========  ==================================================================
 z          scale q_i . k_j
 scale      beta, the factor of the scores, which the paper sets to 1
-weight     z^2 / (1 + z^2), normalised by its sum over the visible j
+weight     z^2 / (1 + z^2), normalized by its sum over the visible j
            (equation 2)
 =========  ==================================================================
 
@@ -18,7 +18,7 @@ head replaces the past. With |z| far below 1 the two agree, to relative O(z^2); 
 ``expressive`` saturates (all large scores weigh alike) where z^2 goes on growing. The output of
 ``expressive_quadratic`` does not change with ``scale``, which cancels.
 
-The kernel z^2 is published: it is that of ReBased without its learned affine map and normalisation
+The kernel z^2 is published: it is that of ReBased without its learned affine map and normalization
 (Aksenov et al., "Linear Transformers with Learnable Kernel Functions are Better In-Context Models",
 2024, arXiv 2402.10644), and symmetric power attention with p = 2 (Buckman, Gelada and Zhang,
 "Symmetric Power Transformers", 2024). Ours is its place behind this contract: as the form of
@@ -88,7 +88,7 @@ class Expressive(ScoredAttention):
     """Expressive attention, weight z^2 / (1 + z^2) (module docstring: symbols, departures).
 
     Attributes:
-        scale: factor of the scores where a call gives none; the paper's beta.
+        scale: factor of the scores if a call passes none; the paper's beta.
 
     Example:
         >>> import jax.numpy as jnp

@@ -6,7 +6,7 @@ Symbols against the paper's:
 =========  ==================================================================
 here       paper
 =========  ==================================================================
-log_decay  log f_t of the forget gate f_t = sigmoid(w . x_t + b), one number a
+log_decay  log f_t of the forget gate f_t = sigmoid(w . x_t + b), one number per
            token and head (section 3)
 fallen     d_ij, the sum of log f_l over j < l <= i
 s_ij       scale q_i . k_j + d_ij (equation 5)
@@ -23,8 +23,8 @@ padding nothing falls. A single token lets the scores before it fall by at most 
 (``MAX_DECAY``): -inf is allowed, and forgets all that came before. How a layer makes
 ``log_decay`` of its inputs, and its first bias, is in ``engine.gates``.
 
-Memory: a float pair a token and head beside the keys; no matrix of d_ij for all pairs is made. A
-cache keeps the log-decay of each of its slots.
+Memory: a float pair a token and head in addition to the keys; no matrix of d_ij for all pairs is
+made. A cache keeps the log-decay of each of its slots.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Forgetting(ScoredAttention):
     """Softmax attention with a forget gate and a key/value cache (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -43,7 +43,7 @@ class ForgettingAaren(LearnedQueryMechanism):
     """Aaren with a forget gate, by which earlier scores decay (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -75,7 +75,7 @@ class ForgettingAaren(LearnedQueryMechanism):
         log_decay: Array | None = None,
     ) -> ForgettingState:
         score = self._score(query, k)
-        if score.ndim == v.ndim:  # of given queries
+        if score.ndim == v.ndim:  # of external queries
             v = broadcast_to_queries(v, v.ndim - 2, score.shape[-2])
             if log_decay is not None:
                 log_decay = broadcast_to_queries(log_decay, log_decay.ndim - 1, score.shape[-2])

@@ -16,7 +16,7 @@ chunked    section 4.2; for the products within a chunk see ``engine.decays``
 There is no denominator, so that outputs grow with the number of tokens remembered.
 
 Departures: the paper makes its gates of low rank, alpha = sigmoid(x W1 W2 + b)^(1/16), and
-normalises and gates outputs by layers of its own. Here a layer has one full matrix for the gates
+normalizes and gates outputs by layers of its own. Here a layer has one full matrix for the gates
 and the power 1/16, and the outputs are those of the formula. Nothing is divided by decays, as
 the paper does within sub-chunks: exponents are never above 0.
 """

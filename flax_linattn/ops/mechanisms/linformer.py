@@ -29,10 +29,10 @@ class Linformer(ScoreScale, StatelessMechanism):
     """Linformer attention (module docstring: symbols, departures).
 
     Attributes:
-        max_length: N; a layer needs it, since it learns E and F. None = that of each call's
+        max_length: N; a layer needs it, since it learns E and F. None means that of each call's
             sequences, for fixed random projections only.
         num_projections: P.
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
         seed: of the projections that are used where ``attend`` is given none.
 
     Example:

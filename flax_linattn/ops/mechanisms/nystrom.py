@@ -39,7 +39,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
     Attributes:
         num_landmarks: L.
         iterations: of the pseudo-inverse.
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax

@@ -7,17 +7,17 @@ here            paper
 ==============  =============================================================
 x               q or k times sqrt(scale), that is K**-0.25 by default
 projection      omega_1 ... omega_m, orthogonal Gaussian vectors (section
-                2.4), one draw shared by queries, keys, heads and
+                2.4), one sample shared by queries, keys, heads and
                 layers
 log features    omega . x - |x|^2 / 2; SM+ of lemma 1
 ==============  =============================================================
 
-The sum over keys of exp(log feature) is kept as the exponential state (m, u, w) of each feature,
-so no key is lost to overflow or underflow. Departures from the code that the TaylorShift
-experiments ran: no 1e-4 is added to the features and no maximum over all keys is subtracted,
-which a causal form could not know; the draw is fixed by ``seed`` instead of renewed every 1,000
-steps (pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill
-float32, count as of that size.
+The sum over keys of exp(log feature) is kept as the exponential state (m, u, w) of each feature, so
+no key is lost to overflow or underflow. Departures from the code that the TaylorShift experiments
+ran: no 1e-4 is added to the features and no maximum over all keys is subtracted, which a causal
+form could not know; the random sample is fixed by ``seed`` instead of renewed every 1,000 steps
+(pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill float32,
+count as of that size.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a causal block, which keeps the state before each ``TILE_TOKENS`` of
+        chunk_size: tokens per causal block, which keeps the state before each ``TILE_TOKENS`` of
             them.
-        scale: factor of the scores where a call gives none, positive; None = K**-0.5.
-        num_features: M; None = int(K ln K), at least 1.
-        seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
+        scale: factor of the scores if a call passes none, positive; None means K**-0.5.
+        num_features: M; None means int(K ln K), at least 1.
+        seed: of the random sample. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -19,14 +19,14 @@ appendix A), itself left out unless it sees nothing else. No gradient passes the
 
 What a token sees depends on where chunks begin. As published they follow each other through all
 buckets, so that a later token may move the border between two earlier ones, and the number of
-buckets grows with the sequence: that has no causal form. With ``num_buckets`` chunks begin anew in
+buckets grows with the sequence: that has no causal form. With ``num_buckets`` chunks begin again in
 each bucket: then only earlier tokens of its bucket decide about a token's place, and there is one.
 
 Departures: chunks are as long as an average bucket, as in the code that the TaylorShift experiments
 ran (reformer-pytorch 1.4.4), and not twice as long; that code also lets a token see other buckets
 of its chunks, and counts a pair in every round. Only real tokens have places, so that padding
-anywhere changes nothing and any length goes. The draw is fixed by ``seed`` and shared by heads and
-layers (pass ``rotations`` to renew it).
+anywhere changes nothing and any length goes. The random sample is fixed by ``seed`` and shared by
+heads and layers (pass ``rotations`` to renew it).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Reformer(ScoreScale, StatelessMechanism):
     """LSH attention, in hash buckets (module docstring: symbols, departures).
 
     Attributes:
-        bucket_size: m, tokens a chunk, and a bucket on average where the length decides.
+        bucket_size: m, tokens per chunk, and a bucket on average where the length decides.
         num_hashes: rounds.
-        num_buckets: b, even; there is a causal form then. None = 2 ceil(n / 2 m) for n real
+        num_buckets: b, even; there is a causal form then. None means 2 ceil(n / 2 m) for n real
             tokens, as in that code.
-        scale: factor of the scores where a call gives none; None = K**-0.5.
-        seed: of the draw. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead, whose
-            first columns count where there are more.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
+        seed: of the random sample. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead,
+            whose first columns count where there are more.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -120,7 +120,7 @@ get_mechanism('reformer', num_buckets=...), which has one.
         length, half = x.shape[1], rotations.shape[2]
         per_bucket = self.num_buckets is not None
         size = min(self.bucket_size, length)
-        # Chunks that begin anew in each bucket leave up to size - 1 slots of each free.
+        # Chunks that begin again in each bucket leave up to size - 1 slots of each free.
         free = min(2 * half, length) * (size - 1) if per_bucket else size - 1
         layout = Layout(size, (length + free) // size, per_bucket)
 

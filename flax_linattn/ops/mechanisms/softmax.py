@@ -56,8 +56,8 @@ class SoftmaxAttention(ScoredAttention):
     """Softmax attention with a preallocated key/value cache.
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
-        implementation: None = this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
+        scale: factor of the scores if a call passes none; None means K**-0.5.
+        implementation: None means this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
             (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
             elsewhere, for short sequences (``form="parallel"``).
         window: W, most tokens that one sees: itself and the W - 1 before it; causal only. None =

@@ -3,7 +3,7 @@
 The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. With the default scale it
 is the linear attention of Based (Arora et al., "Simple linear attention language models balance the
 recall-throughput tradeoff", 2024, arXiv 2402.18668), whose model has sliding windows and
-convolutions besides. It is TaylorShift without its normalisation, one of the feature maps that
+convolutions besides. It is TaylorShift without its normalization, one of the feature maps that
 Zhang et al., "The Hedgehog & the Porcupine", 2024, study, and what the element-wise attention paper
 compares with as "Hedgehog" (its equation 20); the learned feature map that has this name is another
 one. Departures: only the d (d + 1) / 2 different products of coordinates are kept; keys beyond
@@ -30,7 +30,7 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax

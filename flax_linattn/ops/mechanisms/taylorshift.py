@@ -14,21 +14,21 @@ c              the authors' code)
 direct         direct-TaylorShift, equation 1
 chunked,       efficient-TaylorShift, equations 2-4 and algorithm 1
 efficient
-temperature    tau, one a head (section 3.3)
-count          N, the number of tokens that the row sees
+temperature    tau, one per head (section 3.3)
+count          N, the number of tokens that the row attends to
 features       [1, k, k (x) k]; the paper's boxtimes keeps all d^2 products
                of coordinates, here the d (d + 1) / 2 different ones, and
                C(d + k, k) at order k (``engine/monomials.py``)
 =============  ==============================================================
 
 Departures: the paper has neither a causal form with a state nor masks, packing or cross-attention;
-N counts the tokens that a row sees. It defines every order k and makes the efficient form of order
-2 alone. Causal and without normalisation order 2 is the linear attention of Based (Arora et al.,
-2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d). Without
-normalisation, keys beyond 7e10, whose squares would fill float32, count as of that size; at order k
-those beyond 2^(72 / k). The factors 1/N and d**0.25 of algorithm 1 keep the intermediate results of
-half precision small and cancel; the sums here are float32 and go without. A zero vector stays zero
-when normalised, with zero gradient.
+N counts the tokens that a row attends to. It defines every order k and makes the efficient form of
+order 2 alone. Causal and without normalization order 2 is the linear attention of Based (Arora et
+al., 2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d).
+Without normalization, keys beyond 7e10, whose squares would fill float32, count as of that size; at
+order k those beyond 2^(72 / k). The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
+results of half precision small and cancel; the sums here are float32 and go without. A zero vector
+stays zero when normalized, with zero gradient.
 """
 
 from __future__ import annotations
@@ -206,14 +206,14 @@ class TaylorShift(KernelMechanism):
     """Taylor-softmax attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a block, in the chunked form and at most in the direct one.
+        chunk_size: tokens per block, in the chunked form and at most in the direct one.
         normalize: section 3.3: q and k of length 1, q times ``temperature``, and the output
             times sqrt(N / K).
-        normalize_output: whether the output is scaled; None = as ``normalize``. False is the
+        normalize_output: whether the output is scaled; None means as ``normalize``. False is the
             row "impl. + norm" of the paper's table 4.
         order: of the polynomial, even: an odd one is negative far below 0. In float32 scores beyond
             about 2^(112 / order) count as of that size: 2^28 at order 4, 2^10 at order 10.
-        max_features: most features a head, C(K + order, order), of orders above 2. Larger heads
+        max_features: most features per head, C(K + order, order), of orders above 2. Larger heads
             have no state, no form but the direct one (all weights at once with form="parallel"),
             and are refused where they need another.
         coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
