@@ -25,7 +25,7 @@ __all__ = [
     "LockedError",
     "append_text",
     "atomic_write",
-    "held",
+    "file_lock",
     "remove_unfinished",
     "sync_file",
     "sync_folder",
@@ -146,7 +146,7 @@ def remove_unfinished(path: str | Path) -> None:
 
 
 @contextmanager
-def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[None]:
+def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[None]:
     """Holds a lock, in this process and between processes, until the context ends.
 
     The lock is released when a process ends in any way. Between hosts it works on file systems that
@@ -167,7 +167,7 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "lock")
-        >>> with held(path):
+        >>> with file_lock(path):
         ...     sorted(json.loads(path.read_text()))
         ['host', 'process', 'since']
     """

@@ -1,6 +1,6 @@
 """Collects a data set of episodes, in parts on the disk, so that a stop loses little.
 
-``python -m experiments.offline_rl.collect policy.npz --env Hopper-v5 --out hopper.hdf5 --steps 100000``
+``python -m experiments.offline_rl.collect policy.npz --env Hopper-v5 --out hopper.hdf5``
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flax_linattn.data.episodes import (
     load_episodes,
     write_episodes,
 )
-from flax_linattn.storage import write_text
+from flax_linattn.storage import file_lock, remove_unfinished, write_text
 from flax_linattn.training.signals import StopRequest
 
 ROUNDS = 2

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.control import Agent, check_rendering, make_environments, play
+from flax_linattn.control import Agent, check_rendering, make_environments, play, save_animation
 from flax_linattn.data.episodes import Episodes, check_episode_file, scores_of, write_episodes
 
 if TYPE_CHECKING:

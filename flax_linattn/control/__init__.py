@@ -13,8 +13,8 @@ __all__ = [
     "SamplingAgent",
     "action_bounds",
     "check_rendering",
-    "draw",
     "make_environments",
     "max_episode_steps",
     "play",
+    "save_animation",
 ]

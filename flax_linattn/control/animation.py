@@ -27,7 +27,7 @@ MAX_SIDE = 240
 """Pixels of the longer side."""
 
 
-def draw(
+def save_animation(
     make_agent: Callable[[VectorEnv], Agent],
     env_id: str,
     path: str | Path,
@@ -51,7 +51,7 @@ def draw(
         ValueError: imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
-        >>> draw(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
+        >>> save_animation(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
     """
     imageio = import_extra("imageio.v2", MISSING)
     with closing(make_environments(env_id, 1, render=True, **options)) as environments:

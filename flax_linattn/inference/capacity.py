@@ -44,7 +44,7 @@ class Capacity:
 
     def of(self, state: State) -> Counts:
         """What each row of a state has taken in, as far as it says so; else 0."""
-        said = [] if self._most is None else counts(state)
+        said = [] if self._most is None else count_observations(state)
         if said:
             return -(-np.max(said, axis=0) // self._tokens)  # the first observation may have fewer
         size = jax.tree.leaves(state)[0].shape[0]
@@ -87,12 +87,12 @@ class Capacity:
         return taken
 
 
-def counts(state: State) -> list[Counts]:
+def count_observations(state: State) -> list[Counts]:
     """The parts of a state that say how many observations each row has taken in, int64 [B] each.
 
     Example:
         >>> from flax_linattn import ops
-        >>> counts(ops.get_mechanism("softmax").init_state(2, 1, 4, 4, max_length=3))
+        >>> count_observations(ops.get_mechanism("softmax").init_state(2, 1, 4, 4, max_length=3))
         [array([0, 0])]
     """
     positions = [node.position for node in _nodes(state, BackboneState)]

@@ -43,12 +43,12 @@ class DecisionColumns(NamedTuple):
     action: Array
 
     @classmethod
-    def of(cls, x: Array, observation_dim: int) -> DecisionColumns:
+    def from_array(cls, x: Array, observation_dim: int) -> DecisionColumns:
         """Takes steps [..., 3 + S + A] apart."""
         end = 3 + observation_dim
         return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:end], x[..., end:])
 
-    def joined(self) -> Array:
+    def to_array(self) -> Array:
         """The steps [..., 3 + S + A]."""
         first = jnp.stack([self.time, self.known, self.return_to_go], axis=-1)
         return jnp.concatenate([first, self.observation, self.action], axis=-1)

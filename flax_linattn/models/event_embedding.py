@@ -44,11 +44,11 @@ class EventColumns(NamedTuple):
     waves: Array
 
     @classmethod
-    def of(cls, x: Array) -> EventColumns:
+    def from_array(cls, x: Array) -> EventColumns:
         """Takes observations [..., 3 + 2 P] apart."""
         return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:])
 
-    def joined(self) -> Array:
+    def to_array(self) -> Array:
         """The observations [..., 3 + 2 P]."""
         first = jnp.stack([self.log_gap, self.known, self.mark], axis=-1)
         return jnp.concatenate([first, self.waves], axis=-1)

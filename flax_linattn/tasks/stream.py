@@ -12,7 +12,7 @@ from typing import Any
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import join_cells
-from flax_linattn.storage import file_lock
+from flax_linattn.storage import file_lock, remove_unfinished
 from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.lines import Rows, open_lines
 from flax_linattn.tasks.run import load_run

@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from flax_linattn.control import check_rendering, make_environments
+from flax_linattn.control import check_rendering, make_environments, save_animation
 from tests.control import toys
 
 
@@ -45,7 +45,7 @@ def test_every_second_step_of_fifty_a_second(tmp_path):
     image = pytest.importorskip("PIL.Image")
     path = tmp_path / "toy.gif"
     with toys.registered("Drawn-v0", Drawn):
-        episodes = draw(agent, "Drawn-v0", path, seed=3)
+        episodes = save_animation(agent, "Drawn-v0", path, seed=3)
     steps = int(episodes.lengths[0])
     with image.open(path) as picture:
         assert picture.n_frames == (steps + 1) // 2
@@ -58,7 +58,7 @@ def test_a_machine_that_cannot_draw_says_what_to_set(tmp_path):
         toys.registered("Blind-v0", Blind),
         pytest.raises(ValueError, match=r"RuntimeError: no display.* MUJOCO_GL=egl or MUJOCO_GL="),
     ):
-        draw(agent, "Blind-v0", tmp_path / "toy.gif")
+        save_animation(agent, "Blind-v0", tmp_path / "toy.gif")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,7 +81,7 @@ def test_one_picture_tells_whether_it_can_be_drawn(kind, message):
 def test_without_imageio(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio.v2", None)
     with pytest.raises(ValueError, match=r'takes imageio: pip install "flax-linattn\[rl\]"'):
-        draw(agent, "Pendulum-v1", tmp_path / "toy.gif")
+        save_animation(agent, "Pendulum-v1", tmp_path / "toy.gif")
     with pytest.raises(ValueError, match="takes imageio"):
         check_rendering("Pendulum-v1")
 

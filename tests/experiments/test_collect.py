@@ -17,7 +17,7 @@ from experiments.offline_rl.policies import Noisy, RandomPolicy
 from flax_linattn.checks import OptionError
 from flax_linattn.control import make_environments, play
 from flax_linattn.data.episodes import load_episodes
-from flax_linattn.storage import LockedError
+from flax_linattn.storage import LockedError, file_lock
 from tests.control import toys
 
 ENVS, NAME = 3, "Collected-v0"

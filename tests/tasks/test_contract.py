@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
+from flax_linattn.storage import file_lock
 from flax_linattn.tasks import protocols
 from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.options import flat_hints

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn import training
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, at_least
+from flax_linattn.storage import file_lock
 from flax_linattn.tasks.baselines import TIE, Yardsticks
 from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
