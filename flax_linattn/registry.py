@@ -46,6 +46,10 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.classify.images:ImageTask",
         "train an image classifier (synthetic images, or your own folder)",
     ),
+    "offline-rl": Entry(
+        "flax_linattn.tasks.offline_rl.task:OfflineRLTask",
+        "train an agent by offline reinforcement learning (episodes of a pendulum, or your own)",
+    ),
     "sequence": Entry(
         "flax_linattn.tasks.classify.tokens.task:SequenceTask",
         "train a classifier of long sequences (ListOps, bytes of text, pixels of images)",

@@ -84,7 +84,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 def yardsticks(config: OfflineRLConfig) -> dict[str, Any]:
     """Returns of the data, and clones that play."""
-    task = tasks.get_task("decide")
+    task = tasks.get_task("offline-rl")
     config = config.resolve()
     episodes = load_data(config.data)
     data_spec = task.describe(episodes, config)

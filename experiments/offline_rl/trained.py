@@ -19,7 +19,7 @@ def trained(config: OfflineRLConfig) -> tuple[tasks.Run, tasks.Run]:
     """A run with its selected parameters, and with its last ones; nothing is played."""
     plain = config.replace(play_episodes=0, clone_steps=0)
     with tempfile.TemporaryDirectory() as folder:
-        tasks.train("decide", plain, training.Session(folder, progress=False))
+        tasks.train("offline-rl", plain, training.Session(folder, progress=False))
         best = tasks.load_run(folder)
         last = tasks.load_run(folder, checkpoint="last")
     return best._replace(config=config), last._replace(config=config)

@@ -50,7 +50,7 @@ def make_runs(config: SyntheticConfig, cells: Sequence[Cell], alone: Sequence[st
         cells: each of them; where the learning rate is lowered later, they have the config's.
         alone: rules of a mixture, by each of which the runs are validated as well.
     """
-    task = get_task("symbols")
+    task = get_task("synthetic")
     configs = [config.replace(seed=cell.seed) for cell in cells]
     drawn = task.load(config)
     data_spec = task.describe(drawn, config)

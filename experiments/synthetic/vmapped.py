@@ -40,7 +40,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def time_all(size: Size, context: int) -> dict[str, Any]:
-    task = get_task("symbols")
+    task = get_task("synthetic")
     configs = [
         SyntheticConfig.of(context=context, seed=seed, validation_series=1, test_series=1)
         for seed in range(size.runs)

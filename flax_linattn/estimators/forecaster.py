@@ -85,8 +85,8 @@ class Forecaster(Estimator):
 
     Example:
         >>> hours = np.arange(120)
-        >>> forecaster = Forecaster(horizon=4, context_length=24, epochs=1, random_state=0, options={
-        ...     "features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8})
+        >>> forecaster = Forecaster(horizon=4, context_length=24, epochs=1, random_state=0,
+        ...     options={"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8})
         >>> forecaster.fit(np.sin(2 * np.pi * hours / 24)).predict().shape
         (4,)
     """
@@ -167,8 +167,8 @@ class Forecaster(Estimator):
         if trained < (1 if is_panel else self.context_length + self.horizon):
             raise OptionError(
                 f"expected at least {self.context_length + self.horizon + held} rows for "
-                f"context_length={self.context_length} and horizon={self.horizon}, the last {held} of "
-                f"which select the epoch, got n_samples={series.num_steps}; give more, or lower "
+                f"context_length={self.context_length} and horizon={self.horizon}, the last {held} "
+                f"of which select the epoch, got n_samples={series.num_steps}; give more, or lower "
                 "both.",
                 "context_length",
                 "horizon",
@@ -209,8 +209,8 @@ class Forecaster(Estimator):
         Warns about gaps, repeated times and missing values of X.
 
         Args:
-            X: At least ``context_length`` past rows of the channels of ``fit``; default the series of
-                ``fit``. A panel may have other series.
+            X: At least ``context_length`` past rows of the channels of ``fit``; default the series
+                of ``fit``. A panel may have other series.
             X_future: Known future covariates of the horizon: a frame of the form of X with these
                 columns and times, or an array [H, F]. Static covariates may be missing. A missing
                 value repeats the last known one, with a warning. Default: the last H rows of X

@@ -87,9 +87,9 @@ def test_every_page_has_stored_results_or_is_named() -> None:
             "accuracy",
             "streaming",
             "attention",
-            "symbols",
+            "synthetic",
             "events",
-            "decide",
+            "offline_rl",
             "sequences",
         )
         for path in ROOT.glob(f"{folder}/*.json")

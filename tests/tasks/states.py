@@ -55,7 +55,7 @@ def lines_of(name: str, count: int) -> list[str]:
     """What a stream of that task reads."""
     if name == "classify":
         return [",".join(map(str, row)) for row in data.japanese_vowels()[1].series[0][:count]]
-    if name == "decide":
+    if name == "offline-rl":
         one = data.pendulum().take([0])
         rows = zip(["", *one.rewards[: count - 1]], one.observations, strict=False)
         return [",".join(map(str, [reward, *seen])) for reward, seen in rows]

@@ -55,7 +55,7 @@ CASES = {
         ["--context", "12"],
         "ridge_mse",
     ),
-    "symbols": Case(
+    "synthetic": Case(
         [*("--base", "8", "--features", "8", "--delay", "1", "--context", "6"),
          *("--validate-every", "1"),
          *("--batch-size", "8", "--test-series", "2", "--learning-rate", "0.001")],
@@ -72,10 +72,10 @@ CASES = {
         ["--begin", "0"],
         "hawkes_nll",
     ),
-    "decide": Case(
+    "offline-rl": Case(
         [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
          *("--clone-steps", "10")],
-        lines_of("decide", 12),
+        lines_of("offline-rl", 12),
         ("-1,0.5,0.5", "expected 4 cells (reward, observation1, observation2, observation3), got"),
         ["--target-return", "-100"],
         "clone_return",
@@ -181,7 +181,7 @@ def test_a_run_folder_is_complete(task, run_dir):
     assert task != "bins" or stored["symbols"] == 120  # the last fifth of 600 hours
 
 
-@fast("symbols", "sequence")
+@fast("synthetic", "sequence")
 def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     stored = json.loads((run_dir / "test.json").read_text())
     report = tasks.evaluate_run(run_dir)
@@ -217,7 +217,7 @@ def test_what_only_other_tasks_do_is_refused(task, run_dir, capsys):
         assert f"a run of {task} has no folds in time" in message
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     """By the run's own options, which are not given again."""
     folder = tmp_path / "two"
@@ -230,7 +230,7 @@ def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     assert "learning_rate=0.001, got 0.5" in message and "(--learning-rate)" in message
 
 
-@fast("symbols", "bins")
+@fast("synthetic", "bins")
 def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
     """With its options and scales; without a step of training it is that run, to the bit."""
     folder = tmp_path / "continued"
@@ -252,7 +252,7 @@ def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
         assert succeed(capsys, *streams[0]) == succeed(capsys, *streams[1])
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_continued_run_resumes_to_the_same_bits(task, copied, tmp_path, capsys):
     """When the run that it continues is gone, too."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -281,7 +281,7 @@ def test_what_a_run_does_not_continue(task, run_dir, classify_run, tmp_path, cap
     assert not (tmp_path / "new").exists()
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_training_counted_in_steps(task, tmp_path, capsys):
     folder = tmp_path / "steps"
     counted = ["--steps", "5", "--validate-every", "2"]
@@ -310,7 +310,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     assert succeed(capsys, *stream, "0") != succeed(capsys, *stream, "1")
 
 
-@fast("classify", "forecast", "sequence", "symbols", "bins")  # the others by files of their own
+@fast("classify", "forecast", "sequence", "synthetic", "bins")  # the others by files of their own
 def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, capsys):
     """Of halves with a state as of the whole; a file that is none is refused."""
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines), *CASES[task].own)
@@ -331,7 +331,7 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
     assert "is no state file, or a damaged one" in message
 
 
-@fast("forecast", "symbols", "events")
+@fast("forecast", "synthetic", "events")
 def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     """What the state has seen is told, and left out where that is asked for."""
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
@@ -353,7 +353,7 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
     saved, save = [], tasks.Streaming.save
 
@@ -368,7 +368,7 @@ def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, m
     assert "(--save-every)" in fail(capsys, *args, "--save-every", "0")
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_figure_that_cannot_be_drawn_is_refused_at_once(run_dir, lines, tmp_path, capsys):
     args = ["stream", str(run_dir), "--input", str(lines), "--figure", str(tmp_path / "a.png")]
     assert cli.main(args) == 2
@@ -403,7 +403,7 @@ def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_p
     assert succeed(capsys, *stream, str(lines), "--accept-partial-line") == whole
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_no_line_at_all(run_dir, lines, tmp_path, capsys):
     empty = tmp_path / "empty.csv"
     empty.write_text("")
@@ -423,7 +423,7 @@ def test_help_is_made_of_the_options(task, run_dir, capsys):
     assert f"train {task}" in capsys.readouterr().out
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_taken_folder_is_left_as_it_is(task, run_dir, capsys):
     before = {p: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
     message = fail(capsys, "train", task, "--run", str(run_dir), *CASES[task].args)
@@ -460,7 +460,7 @@ def predicted(capsys, run_dir, out, *args):
     return rows
 
 
-@fast("classify", "symbols", "bins")
+@fast("classify", "synthetic", "bins")
 def test_predictions_of_its_own_data(task, run_dir, tmp_path, capsys):
     """One home for all tasks; a task that has none says so."""
     if task == "bins":
@@ -485,7 +485,7 @@ def only(*names):
     return pytest.mark.parametrize("task", [names[0], *slow], indirect=True, scope="module")
 
 
-@only("forecast", "events", "sequence", "symbols")
+@only("forecast", "events", "sequence", "synthetic")
 def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_path, capsys):
     if task == "forecast":
         names = ["date", *tasks.load_run(run_dir).data_spec.channels]
@@ -541,7 +541,7 @@ def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
     assert "has 2 channels, the run was trained on 12" in message
 
 
-@only("decide")
+@only("offline-rl")
 def test_actions_are_those_of_the_agent_by_the_window(run_dir, tmp_path, capsys):
     """The agent is shown the episode, and its last actions are those that were taken."""
     run = tasks.load_run(run_dir)
@@ -585,7 +585,7 @@ def test_damaged_files_are_named(copied, capsys, name, text):
     assert str(copied) in fail(capsys, "evaluate", str(copied))
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     path = copied / "config.json"
     config = json.loads(path.read_text())
@@ -602,7 +602,7 @@ def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     assert tasks.load_run(copied).config == tasks.load_run(run_dir).config
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_damaged_checkpoints_are_named(copied, capsys):
     for path in (copied / "checkpoints").rglob("*"):
         if path.is_file() and path.parent.name == "d":
@@ -614,7 +614,7 @@ def test_damaged_checkpoints_are_named(copied, capsys):
 @pytest.mark.parametrize(
     "name",
     [
-        name if name == "symbols" else pytest.param(name, marks=pytest.mark.slow)
+        name if name == "synthetic" else pytest.param(name, marks=pytest.mark.slow)
         for name in CASES
         if name in registry.TASKS
     ],

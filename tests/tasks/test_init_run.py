@@ -152,7 +152,7 @@ def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):
 
 def test_seeds_continue_one_by_one(tmp_path, capsys):
     """A single run may start several; others than those of the folder are refused."""
-    task = tasks.get_task("symbols")
+    task = tasks.get_task("synthetic")
     config = task.Config.of(
         **{"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8, "context": 6},
         **{"base": 8, "delay": 1, "batch_size": 8, "test_series": 2, "epochs": 1, "runs": 2},

@@ -38,7 +38,7 @@ from tests.nn.cases import STACKED, call, moved
 from tests.tasks import states
 from tests.tasks.commands import SIZES, fail, flags, one_line, read_lines, succeed
 
-TASK = tasks.get_task("decide")
+TASK = tasks.get_task("offline-rl")
 SEEN, DONE = 3, 2
 slow = pytest.mark.slow
 
@@ -739,7 +739,7 @@ def train(folder, **options):
     config = OfflineRLConfig.of(**TINY | options)
     parallel = training.Parallel("none")
     session = training.Session(folder, progress=False, parallel=parallel)
-    return tasks.train("decide", config, session)
+    return tasks.train("offline-rl", config, session)
 
 
 def test_an_objective_of_returns_plays(swings):
@@ -843,7 +843,9 @@ def file(tmp_path):
 
 def refused(capsys, tmp_path, *args):
     common = ["--features", "8", "--num-layers", "1", "--num-heads", "2", "--parallel", "none"]
-    return one_line(fail(capsys, "train", "decide", "--run", str(tmp_path / "run"), *common, *args))
+    return one_line(
+        fail(capsys, "train", "offline-rl", "--run", str(tmp_path / "run"), *common, *args)
+    )
 
 
 @pytest.mark.parametrize(
@@ -900,7 +902,7 @@ def test_files_are_joined_and_kept_by_their_paths(tmp_path, capsys, monkeypatch)
     for name, seed in (("one", 0), ("two", 1)):
         write_episodes(tmp_path / f"{name}.npz", some(6, 6, 6, seed=seed))
     monkeypatch.chdir(tmp_path)
-    out = succeed(capsys, "train", "decide", "--file", "one.npz", "two.npz", "--run", "run",
+    out = succeed(capsys, "train", "offline-rl", "--file", "one.npz", "two.npz", "--run", "run",
                   "--steps", "2", "--parallel", "none", "--clone-steps", "0",
                   *flags(SIZES))  # fmt: skip
     assert "test_mse" in out

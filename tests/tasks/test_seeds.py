@@ -37,7 +37,7 @@ def train_symbols(run_dir, *, parallel=ALONE, **options):
     sizes = {"base": 4, "delay": 1, "context": 8, "features": 4, "test_series": 2}
     config = SyntheticConfig.of(**sizes | {"epochs": 2, "seed": OPTIONS["seed"]} | options)
     session = training.Session(run_dir, progress=False, parallel=parallel)
-    return tasks.train("symbols", config, session)
+    return tasks.train("synthetic", config, session)
 
 
 def parameters(run_dir):

@@ -39,7 +39,7 @@ def run_dir(tmp_path_factory):
     """A finished tiny run, made by the command line."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     with no_drawing():
-        assert cli.main(["train", "symbols", *TINY, "--run", str(folder)]) == 0
+        assert cli.main(["train", "synthetic", *TINY, "--run", str(folder)]) == 0
     return str(folder)
 
 
@@ -50,7 +50,7 @@ def tiny(**options):
 
 def made(config, step=0):
     """A new model and a batch to train it on."""
-    task = tasks.get_task("symbols")
+    task = tasks.get_task("synthetic")
     drawn = task.load(config)
     model = task.model(config, task.describe(drawn, config))
     return model, make_batches(drawn, config).train.batch(step)
@@ -158,7 +158,7 @@ def test_a_mechanism_learns_a_small_rule(tmp_path):
     config = SyntheticConfig.of(
         base=2, delay=1, context=6, features=2, epochs=600, learning_rate=0.02, test_series=20
     )
-    values = tasks.train("symbols", config, training.Session(tmp_path, progress=False))
+    values = tasks.train("synthetic", config, training.Session(tmp_path, progress=False))
     assert values["test_accuracy"] > 0.9 > values["chance_accuracy"]
 
 
@@ -183,7 +183,7 @@ def test_other_symbols(tmp_path, capsys, rules):
     series = rules not in RECALL
     args = [*TINY, "--readout", "last"] if series else [*SEQUENCES, "--position", "learned"]
     pairs = ["--num-pairs", "2"] if rules == "recall" else []
-    succeed(capsys, "train", "symbols", "--rules", rules, *args, *pairs, "--run", folder)
+    succeed(capsys, "train", "synthetic", "--rules", rules, *args, *pairs, "--run", folder)
     stored = json.loads((tmp_path / "run" / "test.json").read_text())
     report = tasks.evaluate_run(folder)
     assert report["test_accuracy"] == stored["test_accuracy"]
@@ -252,7 +252,7 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     """The right guesses at the questions, and no others; a state keeps what answers stand in."""
     folder, state = str(tmp_path / "run"), str(tmp_path / "state.npz")
     args = [*SEQUENCES, "--rules", "copying"]
-    succeed(capsys, "train", "symbols", *args, "--run", folder)
+    succeed(capsys, "train", "synthetic", *args, "--run", folder)
     run = tasks.load_run(folder)
     drawn = drawn_of(run.config.data)
     batch = drawn.draw(np.random.default_rng(5), 3)
@@ -279,7 +279,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         one_signal = signal_at(splits.train, 3) if config.seed == 0 else splits.train
         return splits._replace(train=one_signal)
 
-    args = ["train", "symbols", *TINY, "--runs", "2", "--run", str(tmp_path)]
+    args = ["train", "synthetic", *TINY, "--runs", "2", "--run", str(tmp_path)]
     with monkeypatch.context() as patch:
         patch.setattr(SyntheticTask, "batches", stopping)
         assert cli.main(args) == 130
@@ -322,7 +322,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_what_is_refused(capsys, tmp_path, args, message):
-    given = ["train", "symbols", *TINY, *args, "--run", str(tmp_path / "run")]
+    given = ["train", "synthetic", *TINY, *args, "--run", str(tmp_path / "run")]
     told = one_line(fail(capsys, *given))
     assert message in told, told
     assert not (tmp_path / "run" / "config.json").exists()
@@ -349,7 +349,7 @@ def test_a_mechanism_of_ones_own(tmp_path, capsys):
 
     ops.register_mechanism("sharp", Sharp)
     try:
-        succeed(capsys, "train", "symbols", *TINY, "--mechanism", "sharp", "--run", str(tmp_path))
+        succeed(capsys, "train", "synthetic", *TINY, "--mechanism", "sharp", "--run", str(tmp_path))
         assert tasks.load_run(tmp_path).config.layers.mechanisms == (Sharp(),)
     finally:
         del REGISTRY["sharp"]

@@ -13,7 +13,7 @@ Way = tuple[str, str]
 
 def rows() -> list[dict[str, Any]]:
     """Of table 1."""
-    found: list[dict[str, Any]] = stored("decide/table1.json")["rows"]
+    found: list[dict[str, Any]] = stored("offline_rl/table1.json")["rows"]
     return found
 
 
@@ -79,7 +79,7 @@ def equal() -> list[float]:
 
 def stepped() -> list[Any]:
     """Milliseconds of a step at the last one that was timed, one environment."""
-    timed = stored("decide/latency.json")["rows"]
+    timed = stored("offline_rl/latency.json")["rows"]
     last = latency.Size().steps[-1]
     found = {way: latency.at(timed, way=way, rows=1, step=last) for way in latency.WAYS}
     return [
@@ -95,7 +95,7 @@ def stepped() -> list[Any]:
 
 def followed() -> list[float]:
     """Rank correlations of what was asked for and returned, by data set, Aaren by the window."""
-    found = stored("decide/asked.json")["rows"]
+    found = stored("offline_rl/asked.json")["rows"]
     return [
         asked.correlation(row, "window")
         for data in asked.Size().data
@@ -106,7 +106,7 @@ def followed() -> list[float]:
 
 def told() -> list[float]:
     """Means over data sets of stream and window, by how the time is told, Aaren."""
-    found = stored("decide/positions.json")["rows"]
+    found = stored("offline_rl/positions.json")["rows"]
     return [
         statistics.mean(
             statistics.mean(positions.scores(found, data, "aaren", way, act))

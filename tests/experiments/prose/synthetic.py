@@ -12,7 +12,7 @@ OWN, OTHER = ladder.EXPRESSIVE, ladder.DOT_PRODUCT
 
 def row(*place: Any) -> dict[str, Any]:
     """Of figure 3: attention, context, setting."""
-    return ladder.row_of(stored("symbols/figure3.json")["rows"], *place)
+    return ladder.row_of(stored("synthetic/figure3.json")["rows"], *place)
 
 
 def trapped() -> list[Any]:
@@ -28,7 +28,7 @@ def escaped() -> list[Any]:
     assert there["learning_rate"] == 4 * standard["learning_rate"]
     smallest = max(
         search.score(run)
-        for found in stored("symbols/search.json")["rows"]
+        for found in stored("synthetic/search.json")["rows"]
         if (found["mechanism"], found["context"]) == (OTHER, 24)
         for run in found["runs"]
     )
@@ -47,7 +47,7 @@ def turned() -> list[float]:
     reading = search.Reading("last", "position", 1.0)
     best = {
         found["mechanism"]: max(search.score(run) for run in found["runs"])
-        for found in stored("symbols/search.json")["rows"]
+        for found in stored("synthetic/search.json")["rows"]
         if search.reading_of(found) == reading
     }
     return [best[OTHER], best[OWN]]
@@ -55,7 +55,7 @@ def turned() -> list[float]:
 
 def states() -> list[Any]:
     """How both attentions end on N16T5."""
-    rows = stored("symbols/figure5.json")["rows"]
+    rows = stored("synthetic/figure5.json")["rows"]
     own, other = (ladder.row_of(rows, name, 128) for name in (OWN, OTHER))
     ends = [run["test_accuracy"] for run in own["runs"]]
     others = {round(run["test_accuracy"], 2) for run in other["runs"]}
@@ -65,7 +65,7 @@ def states() -> list[Any]:
 
 def recalled(*places: tuple[str, str, str, int]) -> list[float]:
     """Accuracies of recall.json: attention, what is equal, rules and pairs."""
-    rows = stored("symbols/recall.json")["rows"]
+    rows = stored("synthetic/recall.json")["rows"]
     return [recall.row_of(rows, *place)["test_accuracy"] for place in places]
 
 
