@@ -32,6 +32,6 @@ class ReluAttention(ops.KernelMechanism):
 ops.register_mechanism("relu", ReluAttention)
 
 if __name__ == "__main__":
-    SyntheticConfig = tasks.get_task("symbols").Config
+    SyntheticConfig = tasks.get_task("synthetic").Config
     config = SyntheticConfig.of(mechanism="relu", context=32, epochs=2500, runs=16)
-    print(tasks.train("symbols", config, "runs/relu"))
+    print(tasks.train("synthetic", config, "runs/relu"))

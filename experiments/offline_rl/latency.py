@@ -95,7 +95,7 @@ def make_run(size: Size, mechanism: str) -> tasks.Run:
         OBSERVATION, ACTION, position="sinusoidal", max_length=None, layers=config.layers,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
-    return tasks.Run(tasks.get_task("decide"), config, data_spec, model)
+    return tasks.Run(tasks.get_task("offline-rl"), config, data_spec, model)
 
 
 ACT = {"stream": "stream", "cache": "stream", "restart": "restart", "window": "window"}

@@ -58,6 +58,6 @@ def config_of(name: str, folder: Path | None, **options: Any) -> OfflineRLConfig
     if folder is None or not all((folder / file).is_file() for file in problem.files):
         return None
     files = tuple(folder / file for file in problem.files)
-    config = configured("decide", file=files, env=f"{problem.robot}-v5", **options)
+    config = configured("offline-rl", file=files, env=f"{problem.robot}-v5", **options)
     assert isinstance(config, OfflineRLConfig)
     return config

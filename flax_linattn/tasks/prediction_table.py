@@ -90,7 +90,8 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     kind, names = path.suffix.lower(), list(frame.columns)
     if kind != ".csv" and len(set(names)) < len(names):
         raise OptionError(
-            f"expected different names of columns, got {itemize(names)}; write a .csv file.", "out"
+            f"expected different names of columns, got {itemize(names)}; write a .csv file.",
+            "out",
         )
     if kind == ".parquet":
         # Other programs read periods as integers.

@@ -17,7 +17,7 @@ from tests.tasks.commands import SIZES
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "classify": {},
-    "decide": {"num_episodes": 5},
+    "offline-rl": {"num_episodes": 5},
     "forecast": {"context_length": 12, "horizon": 2, "split": "300/60/100"},
 }
 

@@ -40,8 +40,8 @@ def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "waves"
     config = tasks.get_task("forecast").Config.of(
         csv=path, split=f"{TRAIN}/{VALIDATION}/{ROWS - TRAIN - VALIDATION}", model="patch",
-        context_length=INPUT, horizon=HORIZON, patch_length=5, features=8, num_layers=1, num_heads=2,
-        hidden_features=8, calendar=False, steps=4, batch_size=16,
+        context_length=INPUT, horizon=HORIZON, patch_length=5, features=8, num_layers=1,
+        num_heads=2, hidden_features=8, calendar=False, steps=4, batch_size=16,
         quantiles="0.1,0.9",
     )  # fmt: skip
     with no_drawing():

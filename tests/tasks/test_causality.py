@@ -45,8 +45,9 @@ def rows():
 @pytest.mark.parametrize("mechanism", AAREN)
 def test_forecasts_of_real_rows(rows, mechanism, model):
     config = ForecastConfig.of(
-        mechanism=spec(mechanism, 24), model=model, split="400/50/150", context_length=24, horizon=12,
-        batch_size=128, **({"label_length": 12} if model == "encoder-decoder" else {}), **SMALL,
+        mechanism=spec(mechanism, 24), model=model, split="400/50/150", context_length=24,
+        horizon=12, batch_size=128,
+        **({"label_length": 12} if model == "encoder-decoder" else {}), **SMALL,
     )  # fmt: skip
     split = data.chronological_split(len(rows.values), config.data.split)
     other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))

@@ -577,7 +577,7 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
     assert one[0]["prediction"] == rows[1]["prediction"] and one[0]["file"] == "b.png"
 
 
-@fast("symbols", "forecast")
+@fast("synthetic", "forecast")
 @pytest.mark.parametrize("name", ["data_spec.json", "config.json"])
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"borders": {}}', "\xff"])
 def test_damaged_files_are_named(copied, capsys, name, text):

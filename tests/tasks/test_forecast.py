@@ -606,11 +606,12 @@ def test_splits_of_known_files(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for input_len"),
-        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for context_length=12 and"),
-        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for context_length=12 "
-         "and horizon=200 (1987 rows in all); give more rows"),
-        (["--horizon", "200", "--context-length", "0"], "expected at least 201 for context_length=1 "),
+        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for context_len"),
+        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for context_length=12 "),
+        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for context_length="
+         "12 and horizon=200 (1987 rows in all); give more rows"),
+        (["--horizon", "200", "--context-length", "0"],
+         "expected at least 201 for context_length=1 "),
     ],
 )  # fmt: skip
 def test_data_without_a_window_are_refused_when_loaded(csv, tmp_path, capsys, args, message):

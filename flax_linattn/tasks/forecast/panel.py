@@ -208,7 +208,8 @@ def read_series(
         for name in channels or ():
             if name not in known:
                 raise OptionError(
-                    f"unknown series {name!r}; {source.csv} has {itemize([*known])}", "channels"
+                    f"unknown series {name!r}; {source.csv} has {itemize([*known])}",
+                    "channels",
                 )
         series = tuple(known[name] for name in (known if channels is None else channels))
     else:

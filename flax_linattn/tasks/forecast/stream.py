@@ -50,9 +50,9 @@ class ForecastStreamOptions:
 class ForecastStream(Streaming):
     """Forecasts as observations come, in constant time and memory for a state of constant size.
 
-    A model has learned from windows of ``context_length`` observations, while a stream has no end. So
-    two streams run side by side. Each is reset after ``context`` observations, half of that after
-    the other, and the longer one answers: its forecast is that of the model on the last
+    A model has learned from windows of ``context_length`` observations, while a stream has no end.
+    So two streams run side by side. Each is reset after ``context`` observations, half of that
+    after the other, and the longer one answers: its forecast is that of the model on the last
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream is never reset.
 
     A missing value repeats the channel's last one, or the training mean if there is none, with a

@@ -219,8 +219,8 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             meant = f"; did you mean {near[0]!r}?" if near else ""
             print(
                 f"# note: {quote(options.series)} is none of the {len(members)} series of the run "
-                f"({itemize(members, 5)}{meant}). It is taken as a new one, scaled by the median of "
-                "their scales",
+                f"({itemize(members, 5)}{meant}). It is taken as a new one, scaled by the median "
+                "of their scales",
                 file=sys.stderr,
             )
         return stream

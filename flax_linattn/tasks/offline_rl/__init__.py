@@ -2,7 +2,7 @@
 
 Example:
     >>> from flax_linattn import tasks
-    >>> config = tasks.get_task("decide").Config.of(mechanism="aaren", steps=100)
+    >>> config = tasks.get_task("offline-rl").Config.of(mechanism="aaren", steps=100)
     >>> config.fit.context, config.play.act
     (20, 'restart')
 """

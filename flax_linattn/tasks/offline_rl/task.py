@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     """What to do next, of episodes that others played."""
 
-    name = "decide"
+    name = "offline-rl"
     Config = OfflineRLConfig
     DataSpec = OfflineRLSpec
     is_causal = True

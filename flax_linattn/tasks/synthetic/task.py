@@ -39,7 +39,7 @@ from flax_linattn.tasks.task import DataSummary, Report, Task
 class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
     """The next symbol of a series, or the one that a sequence asks for."""
 
-    name = "symbols"
+    name = "synthetic"
     Config = SyntheticConfig
     DataSpec = SyntheticSpec
     is_causal = True
