@@ -68,8 +68,8 @@ def annotation_origin(hint: Any) -> Any:
     Example:
         >>> import numpy as np
         >>> from numpy.typing import NDArray
-        >>> annotation_origin(NDArray[np.float64]) is annotation_origin(NDArray) is np.ndarray, annotation_origin(int)
-        (True, None)
+        >>> annotation_origin(NDArray[np.float64]), annotation_origin(int)
+        (<class 'numpy.ndarray'>, None)
     """
     origin = get_origin(hint)
     alias = getattr(hint if origin is None else origin, "__value__", None)

@@ -110,13 +110,13 @@ def adapt_peers(
     """
     learned = ops.get_mechanism(spec).capabilities.learned_query
 
-    def of_tokens(peer: Callable[..., Array]) -> Callable[..., Array]:
+    def adapt(peer: Callable[..., Array]) -> Callable[..., Array]:
         def attend(q: Array, k: Array, v: Array, *gates: Array) -> Array:
             return peer(k if learned else q, k, v)
 
         return attend
 
-    return {name: of_tokens(peer) for name, peer in peers.items()}
+    return {name: adapt(peer) for name, peer in peers.items()}
 
 
 def loop(spec: str) -> Callable[..., Array]:

@@ -99,7 +99,7 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             {
                 "our engine": partial(_aaren, attend=baselines.engine("aaren:scale=1.0")),
                 **{
-                    f"{name} of v": partial(_of_values, attention)
+                    f"{name} of v": partial(_attend_values, attention)
                     for name, attention in baselines.softmax(platform=platform).items()
                 },
             },
@@ -197,7 +197,7 @@ def _attend(mechanism: ops.Mechanism, *arrays: Array, **options: Any) -> Array:
     return y
 
 
-def _of_values(attention: Callable[..., Array], score: Array, v: Array) -> Array:
+def _attend_values(attention: Callable[..., Array], score: Array, v: Array) -> Array:
     return attention(v, v, v)
 
 

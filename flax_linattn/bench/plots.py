@@ -18,7 +18,7 @@ def import_figure() -> Any:
     """Matplotlib's ``Figure``.
 
     Raises:
-        ValueError: matplotlib is not installed.
+        ValueError: Matplotlib is not installed.
     """
     message = "figures need matplotlib: pip install 'flax-linattn[plots]', or go without them."
     return import_extra("matplotlib.figure", message, "curves").Figure

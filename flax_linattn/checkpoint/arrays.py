@@ -116,7 +116,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
         for item, arrays in items.items()
     }
-    _check_room(path, sum(x.nbytes for arrays in items.values() for x in arrays.values()))
+    _check_disk_space(path, sum(x.nbytes for arrays in items.values() for x in arrays.values()))
     with _checkpointer() as checkpointer:
         checkpointer.save(path / FOLDER, ocp.args.Composite(**saved))
     return Manifest(
@@ -128,7 +128,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
     )
 
 
-def _check_room(path: Path, size: int) -> None:
+def _check_disk_space(path: Path, size: int) -> None:
     """Refuses to write so many bytes where there is no room: Orbax would leave a part of them."""
     usage = shutil.disk_usage(path)
     if usage.total and usage.free < size + MIN_FREE_BYTES:  # some file systems tell nothing

@@ -48,7 +48,7 @@ def save_animation(
         The episode that was drawn.
 
     Raises:
-        ValueError: imageio is missing, or this machine cannot draw; says what is missing.
+        ValueError: Imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
         >>> save_animation(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
@@ -79,7 +79,7 @@ def check_rendering(env_id: str, **options: Any) -> None:
         **options: Further arguments of ``make_environments``.
 
     Raises:
-        ValueError: imageio is missing, or this machine cannot draw; says what is missing.
+        ValueError: Imageio is missing, or this machine cannot draw; says what is missing.
 
     Example:
         >>> check_rendering("Pendulum-v1")  # doctest: +SKIP

@@ -118,7 +118,9 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
     name, kind = (_unquote(match[1]), match[2]) if match else ("", "")
     if name in header.names:
         raise reader.error(
-            "attributes of distinct names", f"{quote(name)} again", "remove or rename one of them"
+            "attributes of distinct names",
+            f"{quote(name)} again",
+            "remove or rename one of them",
         )
     header.names.add(name)
     nominal = kind.startswith("{") and kind.endswith("}")
@@ -131,7 +133,9 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         labels = [_unquote(label) for label in _cells(kind[1:-1])]
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(
-                "distinct class labels, none of them empty", quote(kind), "list each label once"
+                "distinct class labels, none of them empty",
+                quote(kind),
+                "list each label once",
             )
         header.classes = tuple(labels)
     else:

@@ -275,7 +275,11 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
     for pattern, what, advice in _NOT_NUMBERS:
         if pattern.fullmatch(cell):
             raise table.error(
-                row, f"a finite number in {place}", f"{quote(cell)}, {what}", advice, "channels"
+                row,
+                f"a finite number in {place}",
+                f"{quote(cell)}, {what}",
+                advice,
+                "channels",
             )
     raise _not_finite(table, row, index, quote(cell))
 

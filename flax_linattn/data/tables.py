@@ -272,7 +272,9 @@ class _Rows(Iterator[list[str]]):
                 return split_cells(text, self.separator)
             except ValueError:
                 raise self._reader.error(
-                    f"cells separated by {self.separator!r}, each quote closed", quote(text), MEND
+                    f"cells separated by {self.separator!r}, each quote closed",
+                    quote(text),
+                    MEND,
                 ) from None
         raise StopIteration
 

@@ -302,7 +302,8 @@ def _parse(text: str, option: str = "freq") -> _Offset:
     months, day = int(match[1] or 1), int(match[2])
     if not months or not 1 <= day <= 31:
         raise OptionError(
-            f"{option} must be a day of the month from M@1 to M@31, got {quote(text)}.", option
+            f"{option} must be a day of the month from M@1 to M@31, got {quote(text)}.",
+            option,
         )
     return MonthDay(months, day)
 

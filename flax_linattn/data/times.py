@@ -115,7 +115,10 @@ def join_dates_and_clocks(dates: pd.Series, clocks: pd.Series, dialect: Dialect)
 def _empty_cell(row: int, date: str, clock: str) -> BadTimeError:
     part, other = ("date", clock) if clock.strip() else ("time of day", date)
     return BadTimeError(
-        row, f"a {part} beside {quote(other)}", "an empty cell", "fill it in, or drop the row"
+        row,
+        f"a {part} beside {quote(other)}",
+        "an empty cell",
+        "fill it in, or drop the row",
     )
 
 

@@ -93,7 +93,9 @@ def _read_header(reader: LineReader) -> tuple[list[str], dict[str, str]]:
             attributes.append(words[1])
         elif tag in tags:
             raise reader.error(
-                f"{quote(name.lower())[1:-1]} once", "it again", "remove one of the two lines"
+                f"{quote(name.lower())[1:-1]} once",
+                "it again",
+                "remove one of the two lines",
             )
         elif tag == "frequency" and _step(" ".join(words)) is None:
             raise reader.error(

@@ -26,5 +26,6 @@ class UnknownChannelError(OptionError):
         near = difflib.get_close_matches(str(name), channels[:COMPARED], 1)
         hint = f"did you mean {near[0]!r}?" if near else "choose among these."
         return cls(
-            f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}", "channels"
+            f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}",
+            "channels",
         )

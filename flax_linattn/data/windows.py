@@ -111,8 +111,8 @@ class Windows(ExampleBatches):
             of range.
 
     Example:
-        >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), context_length=3, horizon=2,
-        ...                   batch_size=2, seed=None)
+        >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), context_length=3,
+        ...                   horizon=2, batch_size=2, seed=None)
         >>> windows.num_examples, windows.batch(1)["values"].tolist()
         (3, [[5.0, 6.0, 7.0, 8.0, 9.0], [5.0, 6.0, 7.0, 8.0, 9.0]])
         >>> two = Windows({"values": np.arange(10.0)}, [range(4), range(4, 10)], begins=(0, 4),

@@ -26,8 +26,8 @@ class Capacity:
     observation takes one slot of a cache, or what a model says in ``tokens_per_observation``.
 
     Args:
-        model: a model that streams.
-        state: of it.
+        model: A model that streams.
+        state: Of it.
 
     Attributes:
         taken: int64 [B], observations that each row has taken in.
@@ -56,8 +56,9 @@ class Capacity:
         """The counts after a call.
 
         Args:
-            mask: bool [B], or [B, T] of a call on sequences: which observations it takes in.
-            reset: bool [B], which rows it empties first.
+            mask: Boolean array of shape [B], or [B, T] of a call on sequences: which observations
+                it takes in.
+            reset: Bool [B], which rows it empties first.
             length: T of a call on sequences.
         """
         if self._most is None:

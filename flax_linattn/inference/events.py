@@ -37,9 +37,9 @@ class SampledEvents(NamedTuple):
         log_gaps: [B, N], logs of the times from one event to the next, in units of the model's
             scale; the first since the event that was taken in last.
         marks: int32 [B, N].
-        outputs: after the last event, [B, ...].
-        x: its observation, [B, W].
-        state: after it.
+        outputs: After the last event, [B, ...].
+        x: Its observation, [B, W].
+        state: After it.
     """
 
     log_gaps: Float[Array, "B N"]
@@ -62,13 +62,13 @@ def sample_events(
     """Draws what may follow, an event after the other, in one ``lax.scan`` of steps.
 
     Args:
-        model: a model of events.
+        model: A model of events.
         outputs: [B, ...], of its step on ``x``.
         x: [B, W], the observation of the last event.
-        state: after it; it stays usable. A row a future: ``inference.gather_rows`` makes many of
+        state: After it; it stays usable. A row a future: ``inference.gather_rows`` makes many of
             one.
         num_events: N.
-        key: of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
+        key: Of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
             row's own. To go on with what came out takes another one, since draws are numbered anew.
         waited: [B], log of the time that has passed since the last event, in units of the scale:
             the first event is drawn from what comes later. -inf = none, as None.
@@ -77,8 +77,8 @@ def sample_events(
         Gaps, marks, and what is needed to go on.
 
     Raises:
-        TypeError: no random key, or no model of events.
-        ValueError: neither one key nor one a row, ``num_events`` below 1, or ``waited`` of another
+        TypeError: No random key, or no model of events.
+        ValueError: Neither one key nor one a row, ``num_events`` below 1, or ``waited`` of another
             shape.
 
     Example:
@@ -107,14 +107,14 @@ def sample_events(
         raise ValueError(
             f"expected waited as one number a row, {x.shape[:1]}, got shape {jnp.shape(waited)}."
         )
-    drawn: SampledEvents = _draw_events(
+    drawn: SampledEvents = _sample_events(
         model, outputs, x, state, keys, waited, num_events=num_events
     )
     return drawn
 
 
 @compiled("num_events")
-def _draw_events(
+def _sample_events(
     model: EventModel,
     outputs: Array,
     x: Array,

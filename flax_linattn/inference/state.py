@@ -32,9 +32,9 @@ def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
     """Lets chosen rows begin anew; the others stay as they are, bit for bit.
 
     Args:
-        state: of any model or mechanism, batch axis B first.
-        rows: bool [B], True = forget what this row has taken in.
-        initial: what ``init_state`` gives, for B rows or for one, with the same ``max_length``.
+        state: Of any model or mechanism, batch axis B first.
+        rows: Bool [B], True = forget what this row has taken in.
+        initial: What ``init_state`` gives, for B rows or for one, with the same ``max_length``.
 
     Returns:
         The new state, of the same structure and shapes.
@@ -72,8 +72,8 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
     """Takes rows of a state: to fork a stream into several, reorder streams, or drop some.
 
     Args:
-        state: of any model or mechanism, batch axis B first.
-        indices: int [N]; row i of the result goes on from row ``indices[i]``.
+        state: Of any model or mechanism, batch axis B first.
+        indices: Int [N]; row i of the result goes on from row ``indices[i]``.
 
     Returns:
         The state of N rows.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax_linattn.inference.model import StreamingModel, expected_state, path_name
 from flax_linattn.typing import State
 
-MOST = 4
+MAX_LINES = 4
 """Leaves that a message names; the others are counted."""
 
 
@@ -25,11 +25,11 @@ def layout(state: State) -> dict[str, str]:
     return {path_name(path): _signature(leaf) for path, leaf in leaves}
 
 
-def differences(expected: State, got: State) -> str:
+def diff_states(expected: State, got: State) -> str:
     """One line for each leaf that differs in dtype or shape; empty if none does.
 
     Example:
-        >>> print(differences({"sum": jnp.ones(3)}, {"sum": jnp.ones(2), "n": jnp.ones(2)}))
+        >>> print(diff_states({"sum": jnp.ones(3)}, {"sum": jnp.ones(2), "n": jnp.ones(2)}))
         <BLANKLINE>
           n: expected nothing, got float32[2]
           sum: expected float32[3], got float32[2]
@@ -37,7 +37,7 @@ def differences(expected: State, got: State) -> str:
     return _lines(layout(expected), layout(got))
 
 
-def foreign(model: StreamingModel, state: State, batch_size: int) -> str | None:
+def explain_mismatch(model: StreamingModel, state: State, batch_size: int) -> str | None:
     """Says how a state is not one of this model with so many rows; None if it is.
 
     Called once something has failed, so that the reason is named instead of what it led to.
@@ -48,16 +48,16 @@ def foreign(model: StreamingModel, state: State, batch_size: int) -> str | None:
         return None
     leaves = jax.tree_util.tree_leaves_with_path(state)
     shapes = {path_name(path): jnp.shape(leaf) for path, leaf in leaves}
-    if not _wrong(expected, shapes):
+    if not _mismatches(expected, shapes):
         return None
     rows = {shape[:1] for shape in shapes.values()}
     size = rows.pop() if len(rows) == 1 else ()
-    if size and not _wrong(expected_state(model, *size), shapes):
+    if size and not _mismatches(expected_state(model, *size), shapes):
         return f"the state has {size[0]} rows, and {batch_size} observations came."
-    wrong = _wrong(expected, shapes)
+    wrong = _mismatches(expected, shapes)
     lines = _lines(
-        {path: _shown(expected[path]) for path in wrong if path in expected},
-        {path: _shown(shapes[path]) for path in wrong if path in shapes},
+        {path: _format_shape(expected[path]) for path in wrong if path in expected},
+        {path: _format_shape(shapes[path]) for path in wrong if path in shapes},
     )
     return (
         f"this is no state of this {type(model).__name__} with {batch_size} rows; give one of its "
@@ -65,7 +65,7 @@ def foreign(model: StreamingModel, state: State, batch_size: int) -> str | None:
     )
 
 
-def _wrong(
+def _mismatches(
     expected: dict[str, tuple[int | None, ...]], shapes: dict[str, tuple[int, ...]]
 ) -> list[str]:
     """The paths at which a state does not fit."""
@@ -82,7 +82,7 @@ def _fits(expected: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
     )
 
 
-def _shown(shape: tuple[int | None, ...]) -> str:
+def _format_shape(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('*' if size is None else str(size) for size in shape)}]"
 
 
@@ -100,6 +100,6 @@ def _lines(expected: dict[str, str], got: dict[str, str]) -> str:
         for path in sorted(expected.keys() | got.keys())
         if expected.get(path) != got.get(path)
     ]
-    if len(lines) > MOST:
-        lines[MOST:] = [f"\n  and {len(lines) - MOST} more"]
+    if len(lines) > MAX_LINES:
+        lines[MAX_LINES:] = [f"\n  and {len(lines) - MAX_LINES} more"]
     return "".join(lines)

@@ -65,17 +65,17 @@ class DecisionEmbedding(nnx.Module):
     Args:
         observation_dim: S.
         action_dim: A.
-        features: C.
-        position: of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
-        max_length: rows of the learned table.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernels.
-        bias_init: initialiser of the biases.
-        rngs: holds the stream "params".
+        features: Number of features C.
+        position: Of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
+        max_length: Rows of the learned table.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the kernels.
+        bias_init: Initializer of the biases.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
         TypeError: (from the call) steps of another dtype than float32 and float64.
 
     Example:
@@ -132,9 +132,9 @@ class DecisionEmbedding(nnx.Module):
             self.return_to_go(columns.return_to_go[..., None]),
             self.observation(columns.observation),
         ]
-        return self.norm(self._timed(jnp.stack(tokens, axis=-2), columns.time))
+        return self.norm(self._add_times(jnp.stack(tokens, axis=-2), columns.time))
 
-    def _timed(self, tokens: Array, time: Array) -> Array:
+    def _add_times(self, tokens: Array, time: Array) -> Array:
         """Tokens [..., 3, C] plus what stands for their times."""
         if self.times is None:
             return tokens

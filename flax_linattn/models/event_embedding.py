@@ -68,20 +68,20 @@ class EventEmbedding(ConvolvedEmbedding):
 
     Args:
         num_marks: M; marks are 0 ... M - 1, and M stands for the begin of an observation.
-        features: C.
-        kernel_size: events that the convolution sees, the last of them among them.
-        periods: lengths of the P periods, in units of the model's scale.
-        spread: the deviation of the logarithms of gaps, by which they are divided.
-        position: of the place in the sequence: "none", "sinusoidal" or "learned".
-        max_length: most tokens of a sequence; needed for learned positions.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        embedding_init: initialiser of the table.
-        kernel_init: of the convolution.
-        rngs: holds the stream "params".
+        features: Number of features C.
+        kernel_size: Events that the convolution sees, the last of them among them.
+        periods: Lengths of the P periods, in units of the model's scale.
+        spread: The deviation of the logarithms of gaps, by which they are divided.
+        position: Of the place in the sequence: "none", "sinusoidal" or "learned".
+        max_length: Maximum number of tokens of a sequence; needed for learned positions.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        embedding_init: Initializer of the table.
+        kernel_init: Of the convolution.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
         TypeError: (from the calls) observations of another dtype than float32 and float64.
 
     Example:

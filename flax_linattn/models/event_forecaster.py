@@ -34,7 +34,7 @@ class NextEvent(NamedTuple):
     """What is known of the next event: its time and its mark, independent of each other.
 
     Attributes:
-        gap: distribution of the time until then, in units of the model's scale.
+        gap: Distribution of the time until then, in units of the model's scale.
         mark_logits: float32 [..., M].
     """
 
@@ -62,20 +62,21 @@ class EventForecaster(Head):
     A call maps events [B, T, 3 + 2 P], see :class:`EventColumns`, to outputs [B, T, 3 K + M].
 
     Args:
-        backbone: a :class:`Backbone` on an :class:`EventEmbedding`; or M, a number of marks, for
+        backbone: A :class:`Backbone` on an :class:`EventEmbedding`; or M, a number of marks, for
             one of these.
-        kernel_size: of the embedding for so many marks, default 4.
-        periods: of the same, in units of the scale.
-        spread: the deviation of log gaps; that of the embedding, where one is given.
+        kernel_size: Of the embedding for so many marks, default 4.
+        periods: Of the same, in units of the scale.
+        spread: The deviation of log gaps; that of the embedding, where one is given.
         num_components: K, of the mixture.
-        position: of the embedding for so many marks.
-        layers: of the backbone for so many marks.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
+        position: Of the embedding for so many marks.
+        layers: Options of the layers of a backbone that is built for a number of marks.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
             form, max_length, ...).
 
     Raises:
-        ValueError: an option out of range, or a backbone that looks at the future or at something
+        ValueError: An option out of range, or a backbone that looks at the future or at something
             else than events.
 
     Example:
@@ -110,7 +111,7 @@ class EventForecaster(Head):
         if not isinstance(backbone, Backbone):
             layers, options = (layers or EVENT_LAYERS).take(options)
             check_causal(layers)
-        self.backbone, of_head = resolve_backbone(
+        self.backbone, head_parameters = resolve_backbone(
             backbone,
             layers,
             EVENT_LAYERS,
@@ -137,10 +138,10 @@ class EventForecaster(Head):
         self.periods = given.periods
         features = self.layers.features
         # In float32 whatever the layers compute in: times need it, and so the outputs have it.
-        of_head["dtype"] = jnp.float32
-        self.hidden = linear(features, features, rngs=rngs, **of_head)
-        self.times = linear(features, 3 * num_components, rngs=rngs, **of_head)
-        self.marks = linear(features, self.num_marks, rngs=rngs, **of_head)
+        head_parameters["dtype"] = jnp.float32
+        self.hidden = linear(features, features, rngs=rngs, **head_parameters)
+        self.times = linear(features, 3 * num_components, rngs=rngs, **head_parameters)
+        self.marks = linear(features, self.num_marks, rngs=rngs, **head_parameters)
 
     @property
     def param_dtype(self) -> Any:

@@ -38,27 +38,27 @@ class Layers:
 
     Attributes:
         features: C, width of the model.
-        num_layers: transformer blocks.
-        num_heads: attention heads of each block.
-        hidden_features: width of the feed-forward layers; default 4 C.
-        mechanism: the attention mechanism, by name; its hyperparameters may follow, as in
+        num_layers: Transformer blocks.
+        num_heads: Attention heads of each block.
+        hidden_features: Width of the feed-forward layers; default 4 C.
+        mechanism: The attention mechanism, by name; its hyperparameters may follow, as in
             elementwise_series:order=2. Several are one for each layer (a hybrid stack).
         norm: LayerNorm before ("pre") or after ("post") each sublayer's residual.
-        activation: of the feed-forward layers: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        rotary: rotate queries and keys by their positions, see ``nn.RotaryPosition``.
-        dtype: of the computation; parameters, sums and losses stay float32, and float64 inputs
-            stay float64 with "float32".
-        remat: what training keeps of a block for its gradient: all ("none"), the results of matrix
+        activation: Of the feed-forward layers: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        rotary: Rotate queries and keys by their positions, see ``nn.RotaryPosition``.
+        dtype: Of the computation; parameters, sums and losses stay float32, and float64 inputs stay
+            float64 with "float32".
+        remat: What training keeps of a block for its gradient: all ("none"), the results of matrix
             products ("dots") or its input ("blocks").
-        drop_path_rate: share of rows for which training leaves out a branch of the last block; it
+        drop_path_rate: Share of rows for which training leaves out a branch of the last block; it
             grows evenly from 0 in the first, so that a single block leaves out none.
-        layer_scale: what the learned factors of every branch start as, see ``nn.LayerScale``;
-            None = there are no factors.
+        layer_scale: What the learned factors of every branch start as, see ``nn.LayerScale``; None
+            = there are no factors.
 
     Raises:
-        ValueError: an option out of range, or a mechanism or hyperparameter that there is not.
-        TypeError: an option of another type than its annotation.
+        ValueError: An option out of range, or a mechanism or hyperparameter that there is not.
+        TypeError: An option of another type than its annotation.
 
     Example:
         >>> layers = Layers(features=16, num_layers=3, mechanism=("aaren", "aaren", "softmax"))
@@ -148,7 +148,7 @@ class Layers:
         """The layers with the mechanisms that a function makes of theirs.
 
         Args:
-            function: such as a method that splits a mechanism over devices.
+            function: Such as a method that splits a mechanism over devices.
 
         Example:
             >>> layers = Layers(num_layers=2, mechanism="elementwise_series")

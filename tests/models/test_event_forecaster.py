@@ -256,14 +256,14 @@ def small(num_marks=MARKS, **options):
     return models.EventForecaster(num_marks, layers=TINY, rngs=nnx.Rngs(0), **options)
 
 
-def of_backbone(**options):
+def backbone_call(**options):
     embedding = models.EventEmbedding(MARKS, 8, rngs=nnx.Rngs(0))
     return models.Backbone(embedding, TINY, rngs=nnx.Rngs(1), **options)
 
 
 def test_the_options_of_one_are_those_of_its_parts():
     """A backbone of one's own is used as it is."""
-    backbone = of_backbone()
+    backbone = backbone_call()
     model = models.EventForecaster(backbone, num_components=2, rngs=nnx.Rngs(2))
     assert model.backbone is backbone
     assert (model.num_marks, model.spread, model.periods, model.streams) == (MARKS, 1.0, (), True)
@@ -303,12 +303,12 @@ def test_backbones_of_something_else_are_refused():
     with pytest.raises(TypeError, match=r"num_marks must be a whole number, got 2\.5"):
         small(2.5)
     message = "with is_causal=True and an EventEmbedding"
-    for backbone in (of_backbone(is_causal=False), models.Backbone(3, TINY, rngs=nnx.Rngs(0))):
+    for backbone in (backbone_call(is_causal=False), models.Backbone(3, TINY, rngs=nnx.Rngs(0))):
         with pytest.raises(ValueError, match=message):
             models.EventForecaster(backbone, rngs=nnx.Rngs(0))
     for name, value in {"spread": 2.0, "kernel_size": 2, "periods": (), "layers": TINY}.items():
         with pytest.raises(ValueError, match=name):
-            models.EventForecaster(of_backbone(), rngs=nnx.Rngs(0), **{name: value})
+            models.EventForecaster(backbone_call(), rngs=nnx.Rngs(0), **{name: value})
     with pytest.raises(ValueError, match="4 features and the layers 8"):
         models.Backbone(models.EventEmbedding(2, 4, rngs=nnx.Rngs(0)), TINY, rngs=nnx.Rngs(0))
 

@@ -79,7 +79,8 @@ def _column(table: Table, what: str, name: str) -> list[str] | None:
         place = f"{place}:{table.header_line}"
     if names.count(name) > 1:
         raise EventFileError(
-            f"{place}: expected different names of columns, got {quote(name)} twice", "rename one"
+            f"{place}: expected different names of columns, got {quote(name)} twice",
+            "rename one",
         )
     if name in names:
         cells = table.frame.iloc[:, names.index(name)]

@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from flax_linattn.checks import MAX_SEED, OptionError, at_least, check_same_length, positive, quote
+from flax_linattn.checks import (
+    MAX_SEED,
+    OptionError,
+    at_least,
+    check_same_length,
+    positive,
+    quote,
+)
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import flatten, some_forecast
 from flax_linattn.data.sets.processes.marks import log, mark_frequencies, probabilities
