@@ -109,7 +109,7 @@ def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Re
         rows.append(
             {
                 "run": index,
-                "seed": config.of_run(index).seed,
+                "seed": config.run_config(index).seed,
                 **{name: tested.get(name) for name in differing},
                 **({} if config.fit.by_steps else {"best_epoch": result.best_epoch}),
                 "best_step": result.best_step,

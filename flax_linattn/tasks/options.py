@@ -198,7 +198,7 @@ class Config:
         """A name for the run folder."""
         return as_name(mechanism_name(self.layers), self.seeds)
 
-    def of_run(self, seed_index: int) -> Self:
+    def run_config(self, seed_index: int) -> Self:
         """That of one of its runs, counted from 0: as of a single run, with a seed of its own.
 
         Example:

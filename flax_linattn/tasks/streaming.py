@@ -136,7 +136,7 @@ class Streaming(abc.ABC):
         """Of the last observation, where observations have times."""
         return None
 
-    def has_seen(self, number: int, observation: Any) -> bool:
+    def is_processed(self, number: int, observation: Any) -> bool:
         """Whether a row of an input from the stream's beginning on was taken in.
 
         Args:

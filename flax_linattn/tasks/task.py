@@ -107,7 +107,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         Raises:
             ValueError: they do not.
         """
-        if placement.spans > 1 and not self.splits_time:
+        if placement.sequence_shards > 1 and not self.splits_time:
             raise OptionError(
                 f"a run of {self.name} is not split along time; leave seq out of the mesh.", "mesh"
             )
@@ -132,14 +132,14 @@ class Task(abc.ABC, Generic[C, D, P]):
         return DataSummary()
 
     @abc.abstractmethod
-    def batches(self, data: D, config: C, data_spec: P, spans: int) -> training.Splits:
+    def batches(self, data: D, config: C, data_spec: P, sequence_shards: int) -> training.Splits:
         """Batches to train, validate and test on: pure functions of the step.
 
         Args:
             data: of the run.
             config: its options.
             data_spec: what it learned of them.
-            spans: sequences are split over so many devices: their length has to be a multiple.
+            sequence_shards: sequences are split over so many devices: their length has to be a multiple.
         """
 
     @abc.abstractmethod

@@ -109,7 +109,7 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
         borders = np.quantile(data_[0], shares)
         return BinsSpec(tuple(borders.tolist()), checksum(data_))
 
-    def batches(self, data_, config, data_spec, spans):
+    def batches(self, data_, config, data_spec, sequence_shards):
         def of(values, seed):
             symbols = data_spec.symbols(values)
             rows = symbols[: len(symbols) // config.data.length * config.data.length]

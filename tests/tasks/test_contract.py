@@ -337,7 +337,7 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
     part, state = tmp_path / "part.csv", tmp_path / "state.npz"
     part.write_text("".join(lines.read_text().splitlines(keepends=True)[:5]))
-    again = ["stream", str(run_dir), "--state", str(state), "--skip-seen", "--input"]
+    again = ["stream", str(run_dir), "--state", str(state), "--skip-processed", "--input"]
     assert succeed(capsys, *again, str(part)).splitlines() == whole[:6]
     assert cli.main([*again, str(lines)]) == 0
     streams = capsys.readouterr()
@@ -347,9 +347,9 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "# no new observation came"
     assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
     told = capsys.readouterr().err.splitlines()[0]
-    assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-seen)")
+    assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-processed)")
     assert ("the last of 2016-07-01 11:00:00" in told) == (task == "forecast")
-    assert "(--skip-seen, --state)" in fail(capsys, "stream", str(run_dir), "--skip-seen")
+    assert "(--skip-processed, --state)" in fail(capsys, "stream", str(run_dir), "--skip-processed")
     assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
 
 

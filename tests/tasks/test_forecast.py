@@ -378,7 +378,7 @@ def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):
     source.write_text("".join(lines[:11]))
     succeed(capsys, *args)
     source.write_text("".join([lines[0], *lines[6:21]]))  # its first rows are gone since
-    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    found = succeed(capsys, *args, "--skip-processed").splitlines()[1:]
     source.write_text("".join(lines[:21]))
     whole = succeed(capsys, *args[:4]).splitlines()[1:]
     assert found == whole[10:]
@@ -397,9 +397,9 @@ def test_rows_of_one_time_are_taken_once_each(run_dir, csv, tmp_path, capsys, ta
     if taken < 3:
         message = fail(capsys, *args)
         assert f"lines.csv:1: expected a time after {time}" in message
-        assert "which may be that one again" in message and "(--skip-seen)" in message
+        assert "which may be that one again" in message and "(--skip-processed)" in message
     source.write_text("".join(lines))
-    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    found = succeed(capsys, *args, "--skip-processed").splitlines()[1:]
     whole = succeed(capsys, *args[:4]).splitlines()[1:]
     assert len(whole) == 17 and found == whole[9 + taken :]
 
@@ -686,7 +686,7 @@ def test_a_run_goes_on_with_the_scales_that_it_began_with(copied, monkeypatch, c
     stored["standardizer"]["std"] = [2.0, 3.0]
     (folder / "data_spec.json").write_text(json.dumps(stored))
 
-    def batches(self, data, config, data_spec, spans):
+    def batches(self, data, config, data_spec, sequence_shards):
         raise ValueError(f"scaled by {data_spec.standardizer.std.tolist()}")
 
     monkeypatch.setattr(type(FORECAST), "batches", batches)

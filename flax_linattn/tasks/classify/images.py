@@ -208,7 +208,7 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
         part: LabelledImages,
         config: ImageConfig,
         data_spec: ImageSpec,
-        spans: int,
+        sequence_shards: int,
         *,
         training: bool,
     ) -> ImageBatches:
@@ -262,7 +262,9 @@ class DrawnImages(Source[ImageConfig, ImageSpec]):
         what = f"images of {size} x {size} x 1, {about_classes(self.classes)}"
         return about_drawn(self.name, config.data, what)
 
-    def splits(self, config: ImageConfig, data_spec: ImageSpec, spans: int = 1) -> training.Splits:
+    def splits(
+        self, config: ImageConfig, data_spec: ImageSpec, sequence_shards: int = 1
+    ) -> training.Splits:
         task = _ScaledPathfinder(self._task, data_spec.mean[0], data_spec.deviation[0])
         return drawn_splits(task, config)
 

@@ -98,7 +98,11 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         return DataSummary(text, (note,))
 
     def batches(
-        self, data: EventSequences, config: EventsConfig, data_spec: EventsSpec, spans: int
+        self,
+        data: EventSequences,
+        config: EventsConfig,
+        data_spec: EventsSpec,
+        sequence_shards: int,
     ) -> training.Splits:
         """Pieces of sequences."""
         parts = split_data(data, config.data)

@@ -222,7 +222,7 @@ class _Refitted:
 
     def __init__(self, run: Run, folder: Path, epochs: int | None, how: Mapping[str, Any]) -> None:
         self._run, self._folder, self._how = run, folder, how
-        config = run.config.of_run(run.seed_index or 0)
+        config = run.config.run_config(run.seed_index or 0)
         self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
     def _of_fold(self, part: range) -> Any:

@@ -26,7 +26,7 @@ from flax_linattn.data.time_index import (
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.rows import TimeKind
-from flax_linattn.tasks.spec import DataSpec, left_out_if_empty
+from flax_linattn.tasks.spec import DataSpec, omit_if_empty
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.forecast.panel import SeriesPanel
@@ -84,20 +84,20 @@ class ForecastSpec(DataSpec):
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
-    members: tuple[SeriesInfo, ...] = left_out_if_empty()
+    members: tuple[SeriesInfo, ...] = omit_if_empty()
     time_zone: str | None = None
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
-    static: tuple[int, ...] = left_out_if_empty()
-    integer_step: int | None = left_out_if_empty(None)
-    calendar: tuple[str, ...] = left_out_if_empty()
+    static: tuple[int, ...] = omit_if_empty()
+    integer_step: int | None = omit_if_empty(None)
+    calendar: tuple[str, ...] = omit_if_empty()
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
         *("tells_missing", "static", "integer_step"),
     )
 
-    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+    def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """Series that the other run knew keep their scales; so do frequency and missing flags.
 
         A new series has its own scale, but that of known future covariates, which all share, is the
@@ -112,7 +112,7 @@ class ForecastSpec(DataSpec):
         same_zone = not (self.marks or self.calendar) or self.time_zone == previous.time_zone
         for name, fits in (("freq", same_freq), ("time_zone", same_zone)):
             if not fits:
-                raise self.not_continuing(previous, name)
+                raise self.mismatch_error(previous, name)
         known = {member.name: member for member in previous.members}
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:

@@ -99,7 +99,11 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return DataSummary(text, data.notes)
 
     def batches(
-        self, data: Episodes, config: OfflineRLConfig, data_spec: OfflineRLSpec, spans: int
+        self,
+        data: Episodes,
+        config: OfflineRLConfig,
+        data_spec: OfflineRLSpec,
+        sequence_shards: int,
     ) -> training.Splits:
         """Windows of steps."""
         parts = split_data(data, config.data)

@@ -70,7 +70,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         return DataSummary(f"{what}; {guesses}")
 
     def batches(
-        self, data: Drawn, config: SyntheticConfig, data_spec: SyntheticSpec, spans: int
+        self, data: Drawn, config: SyntheticConfig, data_spec: SyntheticSpec, sequence_shards: int
     ) -> training.Splits:
         """Drawn by the run's seed."""
         return make_batches(data, config)

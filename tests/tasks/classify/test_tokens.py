@@ -76,11 +76,11 @@ def test_drawn_expressions_have_their_values():
 
 def test_lengths_of_batches_are_few_and_go_over_devices():
     config = small(max_length=40)
-    train = TASK.load(config).splits(config, spans=8).train
+    train = TASK.load(config).splits(config, sequence_shards=8).train
     lengths = {train.batch(step)["tokens"].shape[1] for step in range(40)}
     assert len(lengths) <= 5 and all(length % 8 == 0 for length in lengths)
     many = config.replace(runs=2)
-    train = TASK.load(many).splits(many.of_run(1)).train
+    train = TASK.load(many).splits(many.run_config(1)).train
     assert {train.batch(step)["tokens"].shape[1] for step in range(20)} == {40}
 
 

@@ -47,7 +47,7 @@ class ClassifySpec(LabelSpec):
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "checksum")
 
-    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+    def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """With sequences as long as before, which the model takes."""
         spec = super().continuing(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
@@ -129,13 +129,13 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         part: data.TimeSeriesDataset,
         config: ClassifyConfig,
         data_spec: ClassifySpec,
-        spans: int,
+        sequence_shards: int,
         *,
         training: bool,
     ) -> data.BucketBatches:
         """Sequences of one length a batch."""
         seed = config.seed if training else None
-        return make_batches(part, config, data_spec, seed=seed, spans=spans)
+        return make_batches(part, config, data_spec, seed=seed, sequence_shards=sequence_shards)
 
 
 def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
@@ -260,9 +260,9 @@ def make_batches(
     data_spec: ClassifySpec,
     *,
     seed: int | None,
-    spans: int = 1,
+    sequence_shards: int = 1,
 ) -> data.BucketBatches:
-    """Batches whose length is a multiple of ``spans``, where the model allows it."""
+    """Batches whose length is a multiple of ``sequence_shards``, where the model allows it."""
     standardizer, scaling = data_spec.standardizer, config.data.scaling
     if scaling != "train":
         standardizer = data.Standardizer.fit(dataset.series)
@@ -274,7 +274,10 @@ def make_batches(
             f"weights for {data_spec.max_length}: give shorter ones, or train with pooling mean.",
             "pooling",
         )
-    lengths = [-(-length // spans) * spans for length in (*data_spec.lengths[:-1], longest)]
+    lengths = [
+        -(-length // sequence_shards) * sequence_shards
+        for length in (*data_spec.lengths[:-1], longest)
+    ]
     series = standardizer.apply(dataset.series, dataset.channels)
     if scaling == "each-across-channels":
         centered = [values - values.mean(axis=0) for values in series]

@@ -64,7 +64,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
 
     def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
         """Refuses models that see padding where sequences are padded to be split over devices."""
-        if placement.spans > 1 and config.model.sees_padding:
+        if placement.sequence_shards > 1 and config.model.sees_padding:
             raise OptionError(
                 "sequences are padded to be split over devices, which a circular embedding and an "
                 'attention that sees the padding would notice; use embedding="causal" and '

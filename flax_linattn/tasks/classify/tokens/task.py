@@ -103,14 +103,14 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
     def check(self, config: SequenceConfig, placement: training.Placement) -> None:
         """Refuses mechanisms without the direction, and what does not go over devices in time."""
-        if placement.spans > 1 and config.model.pooling == "class":
+        if placement.sequence_shards > 1 and config.model.pooling == "class":
             raise OptionError(
                 "a class token makes sequences longer by one, which does not go over devices; "
                 "choose pooling mean or last, or leave seq out of the mesh.",
                 "pooling",
                 "mesh",
             )
-        if placement.spans > 1 and config.model.embedding == "conv":
+        if placement.sequence_shards > 1 and config.model.embedding == "conv":
             raise OptionError(
                 "convolutions see tokens of other devices; choose another embedding, or leave seq "
                 "out of the mesh.",
