@@ -107,7 +107,7 @@ class ForecastSpec(DataSpec):
             OptionError: as of any data spec; or the rows have another frequency, or another zone
                 of a calendar that the model receives.
         """
-        spec = super().continuing(previous, refit_scales=refit_scales)
+        spec = super().continue_from(previous, refit_scales=refit_scales)
         same_freq = not (self.freq and previous.freq) or same_step(self.freq, previous.freq)
         same_zone = not (self.marks or self.calendar) or self.time_zone == previous.time_zone
         for name, fits in (("freq", same_freq), ("time_zone", same_zone)):

@@ -152,7 +152,7 @@ class SequenceSpec(LabelSpec):
 
     def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """With sequences as long as before, which the model takes."""
-        spec = super().continuing(previous, refit_scales=refit_scales)
+        spec = super().continue_from(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
         return dataclasses.replace(spec, max_length=longest)
 
