@@ -89,7 +89,7 @@ class DataSpec(abc.ABC):
             ...     mean: tuple[float, ...]
             ...     checksum: str
             ...     scale_fields: ClassVar[tuple[str, ...]] = ("mean",)
-            >>> Scaled(("a",), (2.0,), "new").continuing(Scaled(("a",), (1.0,), "old"))
+            >>> Scaled(("a",), (2.0,), "new").continue_from(Scaled(("a",), (1.0,), "old"))
             Scaled(names=('a',), mean=(1.0,), checksum='new')
         """
         scales: dict[str, Any] = {}

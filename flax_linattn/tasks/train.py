@@ -118,9 +118,9 @@ def _train(
     run_dir, placement = Path(session.run_dir), devices.run_placement
     init = None
     if session.resume:
-        config = config.with_choices(read_config(run_dir, task))
+        config = config.with_auto_options(read_config(run_dir, task))
     elif init_run is not None:
-        config = config.with_choices(init_run.read_config(task))
+        config = config.with_auto_options(init_run.read_config(task))
         init = Initializer(init_run, task, config)
     data = _load(task, config, None if session.resume else init_run)
     choices: Sequence[str] = ()
@@ -133,7 +133,7 @@ def _train(
         check_shared(run_dir)
         kept = read_data_spec(run_dir, task)
         if check_resumed(run_dir, init_run) and kept.checksum == data_spec.checksum:
-            data_spec = data_spec.continuing(kept)
+            data_spec = data_spec.continue_from(kept)
         check_same_data(run_dir, kept, data_spec)
         data_spec = kept  # to the bit: another machine may compute other last bits of its scales
         check_model(run_dir, task, config, data_spec)
@@ -288,7 +288,7 @@ def fit_data(
     task.check(config, training.ONE_DEVICE)
     given = InitRun.of(init_run)
     if given is not None:
-        config = config.with_choices(given.read_config(task))
+        config = config.with_auto_options(given.read_config(task))
     init = None if given is None else Initializer(given, task, config)
     if isinstance(task, Choosing):
         config, choices = task.choose(data, config)

@@ -25,7 +25,7 @@ from flax_linattn.tasks import (
     Streaming,
 )
 from flax_linattn.tasks import Task as AnyTask
-from flax_linattn.tasks.files import as_name, checksum
+from flax_linattn.tasks.files import checksum, make_file_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class BinsConfig(Config):
 
     @property
     def name(self):
-        return as_name("bins", self.seeds)
+        return make_file_name("bins", self.seeds)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -446,8 +446,8 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
     shape = {"context_length": INPUT, "horizon": HORIZON, "epochs": 2}
     kind = type(usual)
-    chosen = {name: usual.flat()[name] for name in kind.left_to_data}
-    assert not usual.open_choices and chosen["context_length"] == INPUT
+    chosen = {name: usual.flat()[name] for name in kind.auto_values}
+    assert not usual.auto_options and chosen["context_length"] == INPUT
     assert (chosen["season"], chosen["stride"], chosen["patch_length"]) == (24, 1, 16)
     assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar

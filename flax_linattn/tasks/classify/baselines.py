@@ -228,7 +228,7 @@ TokenSequences = Iterable[tuple[NDArray[np.int64], int]]
 """Tokens int64 [T] without padding, and the label, of each of some sequences."""
 
 
-def sequences_of(batches: training.BatchSource) -> Iterator[tuple[NDArray[np.int64], int]]:
+def iterate_sequences(batches: training.BatchSource) -> Iterator[tuple[NDArray[np.int64], int]]:
     """The real examples of one pass, without padding."""
     for index in range(len(batches)):
         batch: Mapping[str, NDArray] = batches.batch(index)
@@ -249,7 +249,7 @@ def take_tokens(sequences: TokenSequences) -> Iterator[tuple[NDArray[np.int64], 
             return
 
 
-def ngrams_of(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+def hash_ngrams(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """The n-grams of a sequence, of all orders, hashed to places in the table; each place once."""
     found, code = [], np.zeros(len(tokens), np.uint64)
     for order in range(1, min(MAX_ORDER, len(tokens)) + 1):
@@ -267,11 +267,11 @@ def naive_bayes(
     counts = np.ones((num_classes, TABLE_SIZE), np.float64)
     labels = np.zeros(num_classes)
     for tokens, label in train:
-        counts[label, ngrams_of(tokens)] += 1
+        counts[label, hash_ngrams(tokens)] += 1
         labels[label] += 1
     weights = np.log(counts / counts.sum(axis=1, keepdims=True)).T.copy()
     prior = np.log(np.maximum(labels, 0.5))
-    scores = [prior + weights[ngrams_of(tokens)].sum(axis=0) for tokens in new]
+    scores = [prior + weights[hash_ngrams(tokens)].sum(axis=0) for tokens in new]
     found = np.array([int(np.argmax(score)) for score in scores], np.int64)
     return Predicted(found, int(labels.sum()))
 

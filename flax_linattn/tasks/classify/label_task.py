@@ -21,7 +21,7 @@ from flax_linattn.tasks.classify.metrics import (
     class_table,
     classifier_values,
     make_label_loss,
-    probabilities_of,
+    predict_probabilities,
 )
 from flax_linattn.tasks.classify.sources import C, P, Source, TreeSource
 from flax_linattn.tasks.spec import Run
@@ -45,7 +45,7 @@ class LabelTask(Task[C, Source[C, P], P]):
 
     @staticmethod
     @abc.abstractmethod
-    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
         """Logits of a batch, float [B, classes]."""
 
     @abc.abstractmethod
@@ -78,7 +78,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         fit, monitor = config.fit, self.monitor(config)
         smoothing = fit.label_smoothing if isinstance(fit, RecipeFit) else 0.0
         return training.Objective(
-            make_label_loss(self.logits_of, smoothing),
+            make_label_loss(self.compute_logits, smoothing),
             fit.make_optimizer(steps_per_epoch),
             monitor=monitor,
             mode="min" if monitor == "loss" else "max",
@@ -91,7 +91,7 @@ class LabelTask(Task[C, Source[C, P], P]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Metrics, figures of each class, confusions."""
         classes = run.data_spec.classes
-        tested = classifier_values(run.model, batches, self.logits_of, classes)
+        tested = classifier_values(run.model, batches, self.compute_logits, classes)
         counts = np.array(tested["confusion"])
         values = {
             "dataset": run.data_spec.dataset,
@@ -119,7 +119,7 @@ class LabelTask(Task[C, Source[C, P], P]):
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The class of each example, and the probability of each class."""
         batches, names = self.predict_batches(run, file)
-        probabilities = probabilities_of(run.model, batches, self.logits_of)
+        probabilities = predict_probabilities(run.model, batches, self.compute_logits)
         return class_table(probabilities, run.data_spec.classes, names)
 
 
@@ -134,7 +134,7 @@ class SourceTask(LabelTask[C, P]):
         """Options by which baselines read the training data: without random changes."""
         return config
 
-    def source_of(self, run: Run, file: Path | None = None) -> Source[C, P]:
+    def load_source(self, run: Run, file: Path | None = None) -> Source[C, P]:
         """The examples of a run, checked to be unchanged, or those of another folder or archive."""
         if file is not None:
             source = self.load(self.config_of_file(run.config, file))
@@ -157,9 +157,9 @@ class SourceTask(LabelTask[C, P]):
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """The run's own test data, or those of another folder or archive."""
-        test = self.source_of(run, file).splits(run.config, run.data_spec).test
+        test = self.load_source(run, file).splits(run.config, run.data_spec).test
         assert test is not None
         return test
 
     def train_batches(self, run: Run) -> training.BatchSource:
-        return self.source_of(run).splits(self.baseline_config(run.config), run.data_spec).train
+        return self.load_source(run).splits(self.baseline_config(run.config), run.data_spec).train

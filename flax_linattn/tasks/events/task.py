@@ -30,7 +30,7 @@ from flax_linattn.tasks.events.data import (
     EVENT,
     EventBatches,
     EventsSpec,
-    checksum_of,
+    compute_checksum,
     describe,
     load_data,
     load_other,
@@ -140,7 +140,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
 
     @staticmethod
     def _own(run: Run, name: Literal["train", "test"]) -> EventSequences:
-        part: EventSequences = own_part(run, name, load_data, split_data, checksum_of)
+        part: EventSequences = own_part(run, name, load_data, split_data, compute_checksum)
         return part
 
     def test_batches(self, run: Run, file: Path | None) -> EventBatches:

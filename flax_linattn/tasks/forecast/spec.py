@@ -349,7 +349,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
             std=tuple(scale.std.tolist()),
             split=_as_pairs(split),
             seasonal=seasonal_scale(rows[:, targets], source.season or data_spec.season),
-            checksum=checksum_of(one, split.test.stop),
+            checksum=compute_checksum(one, split.test.stop),
         )
         for (one, split), rows, scale in zip(pairs, train, scales, strict=True)
     )
@@ -493,7 +493,7 @@ def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | No
     return tuple(scales)
 
 
-def checksum_of(series: data.TimeSeries, stop: int) -> str:
+def compute_checksum(series: data.TimeSeries, stop: int) -> str:
     """A checksum of the first rows, which later ones do not change."""
     return checksum(_rows(series, stop))
 

@@ -79,7 +79,7 @@ class ForecastStream(Streaming):
         ValueError: the run's model cannot stream, or the context is out of range.
     """
 
-    remembered = ("_last_values", "_time_utc", "_at_last")
+    record_attributes = ("_last_values", "_time_utc", "_at_last")
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
         run = _of_series(run, series)

@@ -18,7 +18,7 @@ from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.synthetic.data import (
     Drawn,
     SyntheticSpec,
-    checksum_of,
+    compute_checksum,
     drawn_of,
     make_batches,
 )
@@ -53,7 +53,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
 
     def describe(self, data: Drawn, config: SyntheticConfig) -> SyntheticSpec:
         """How many there are, and a checksum."""
-        checksum = checksum_of(make_batches(data, config))
+        checksum = compute_checksum(make_batches(data, config))
         return SyntheticSpec(data.num_tokens, data.chance, checksum)
 
     def about_data(self, data: Drawn, config: SyntheticConfig) -> DataSummary:
@@ -124,7 +124,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
                 "test_file",
             )
         splits = make_batches(drawn_of(run.config.data), run.config)
-        if checksum_of(splits) != run.data_spec.checksum:
+        if compute_checksum(splits) != run.data_spec.checksum:
             raise ValueError(
                 "the data of the run have changed since: this version of NumPy or of the library "
                 "draws others."

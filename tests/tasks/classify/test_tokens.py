@@ -110,7 +110,7 @@ def test_packed_texts_are_those_that_are_padded(texts):
     plain = splits_of(source, config.replace(padding="masked", crop="prefix")).train
     model = TASK.model(config, TASK.describe(source, config))
     loss, expected = (
-        training.evaluate(model, make_label_loss(TASK.logits_of), batches)["loss"]
+        training.evaluate(model, make_label_loss(TASK.compute_logits), batches)["loss"]
         for batches in (packed, plain)
     )
     assert loss == pytest.approx(expected, rel=1e-5)

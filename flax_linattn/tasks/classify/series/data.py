@@ -17,7 +17,7 @@ from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
 from flax_linattn.tasks.files import checksum
-from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run import explain_missing_data
 from flax_linattn.tasks.spec import Run
 
 MAX_SEQUENCE_LENGTH = 2**24
@@ -111,7 +111,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
             classes=train.classes,
             lengths=(*shorter, longest),
             standardizer=data.Standardizer.fit(self.fitted.series),
-            checksum={"train": checksum_of(train), "test": checksum_of(test)},
+            checksum={"train": compute_checksum(train), "test": compute_checksum(test)},
         )
 
     def about(self, config: ClassifyConfig) -> str:
@@ -162,7 +162,7 @@ def load_train(run: Run) -> data.TimeSeriesDataset:
     path = run.config.data.train_file
     train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
     train = train.with_classes(run.data_spec.classes)
-    if checksum_of(train) != run.data_spec.checksum.get("train"):
+    if compute_checksum(train) != run.data_spec.checksum.get("train"):
         raise ValueError(f"{train.name} ({path}) has changed since.")
     return train
 
@@ -173,10 +173,10 @@ def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset
     if path is None:
         test = data.japanese_vowels()[1]
     else:
-        with reading_data(test_file is None):
+        with explain_missing_data(test_file is None):
             test = data.load_dataset(path).with_classes(run.data_spec.classes)
     check_channels(run, test, "a file")
-    if test_file is None and checksum_of(test) != run.data_spec.checksum["test"]:
+    if test_file is None and compute_checksum(test) != run.data_spec.checksum["test"]:
         raise OptionError(
             f"the data of the run have changed since ({test.name}, {test.num_examples} "
             "sequences); give other data to test on.",
@@ -244,7 +244,7 @@ def _place(dataset: data.TimeSeriesDataset, row: int, channel: int) -> str:
     return f"{dataset.series[sequence][step, channel]:g}, sequence {sequence}, step {step}, from 0"
 
 
-def checksum_of(dataset: data.TimeSeriesDataset) -> str:
+def compute_checksum(dataset: data.TimeSeriesDataset) -> str:
     """A checksum of the sequences and their classes."""
     return checksum([*dataset.series, dataset.labels])
 

@@ -41,19 +41,19 @@ from flax_linattn.tasks.classify.sources import (
     Source,
     TreeSource,
     about_classes,
-    about_drawn,
     check_classes,
     data_path,
-    drawn_batches,
-    drawn_checksum,
-    drawn_splits,
+    describe_generated,
+    generated_batches,
+    generated_checksum,
+    generated_splits,
     images_checksum,
     read_images,
 )
 from flax_linattn.tasks.classify.tokens.options import (
     DRAWN,
     FETCHED,
-    OF_LENGTHS,
+    LENGTH_OPTIONS,
     SequenceConfig,
     SequenceData,
 )
@@ -206,7 +206,7 @@ class TokenSource(Source[SequenceConfig, SequenceSpec]):
 def open_source(options: SequenceData, num_runs: int) -> TokenSource:
     """The source that options name, for runs that are trained at once."""
     if options.data in DRAWN:
-        return DrawnTokens(options, num_runs)
+        return GeneratedTokens(options, num_runs)
     path = options.path
     if not path.exists():
         if path.name in FETCHED.values() and path.parent.name == "data":
@@ -233,7 +233,7 @@ def _holds_texts(path: Path) -> bool:
     return any(n.lower().endswith(".txt") for n in train) and not any(map(is_image, train))
 
 
-class DrawnTokens(TokenSource):
+class GeneratedTokens(TokenSource):
     """ListOps, whose classes are the values, or Pathfinder, whose classes are no and yes."""
 
     def __init__(self, options: SequenceData, num_runs: int = 1) -> None:
@@ -279,21 +279,21 @@ class DrawnTokens(TokenSource):
                 f"sequences of {self.max_length} tokens do not go over {sequence_shards} devices; choose a "
                 "length that is a multiple, or leave seq out of the mesh."
             )
-        return drawn_splits(task, config)
+        return generated_splits(task, config)
 
     def at_length(self, config: SequenceConfig, length: int) -> training.BatchSource:
         """ListOps of exactly this length, as many as there are to test on."""
         # A stream of its own for each length; the first three are those of ``splits``.
         task, size = GrownListOps(length, length), config.data.test_size
-        return drawn_batches(task, config, size, stream=3 + length)
+        return generated_batches(task, config, size, stream=3 + length)
 
     def checksum(self, config: SequenceConfig) -> str:
         """Checksum of the first batch of each part."""
-        return drawn_checksum(self.splits(config))
+        return generated_checksum(self.splits(config))
 
     def about(self, config: SequenceConfig) -> str:
         what = f"{self._lengths} tokens, {len(self.classes)} classes"
-        return about_drawn(self.name, config.data, what)
+        return describe_generated(self.name, config.data, what)
 
 
 class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], TokenSource):
@@ -303,7 +303,7 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
 
     def __init__(self, options: SequenceData) -> None:
         train, test = (part.grey() for part in read_images(options.path, options.image_size))
-        options.refuse(OF_LENGTHS, "images", "data")
+        options.refuse(LENGTH_OPTIONS, "images", "data")
         super().__init__(options.data_name, train, test, options, images_checksum(train, test))
         height, width, _ = train.image_shape
         self.max_length = height * width
