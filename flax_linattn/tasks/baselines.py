@@ -106,8 +106,8 @@ class Baselines:
         if not on_test or not on_validation:
             return on_test
         known = [n for n in self.selected if f"{n}_validation_{self.metric}" in values]
-        selected = ", ".join(["the model", *known])
-        optimistic = f"(optimistic, as it selected: {selected})"
+        selected = " and ".join(["the model", *(f"the {name}" for name in known)])
+        optimistic = f"(optimistic, because these rows selected {selected})"
         return f"on test {on_test}; on validation {optimistic} {on_validation}"
 
     def _clause(self, values: Mapping[str, Any], validation: bool) -> str:
