@@ -18,7 +18,11 @@ from flax_linattn.data.episodes import Episodes, write_episodes
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec, evaluate
 from flax_linattn.tasks.offline_rl.agent import RestartMemory, make_agent
-from flax_linattn.tasks.offline_rl.behavior_cloning import CloneAgent, imitate, train_clone
+from flax_linattn.tasks.offline_rl.behavior_cloning import (
+    CloneAgent,
+    predict_cloned_actions,
+    train_clone,
+)
 from flax_linattn.tasks.offline_rl.data import (
     PUBLISHED_TARGETS,
     WindowBatches,
@@ -679,7 +683,7 @@ def test_a_clone_learns_what_is_done():
     data_spec = describe(episodes, OfflineRLConfig.of())
     clone = train_clone(episodes, data_spec, 150, seed=0)
     scaled = data_spec.scaled_observations(episodes.observations)
-    told = np.asarray(imitate(clone, scaled))
+    told = np.asarray(predict_cloned_actions(clone, scaled))
     assert np.mean((told - actions) ** 2) < 0.02 * actions.var()
     agent = CloneAgent(clone, data_spec)
     done = agent.act(episodes.observations[:5], np.zeros(5), np.zeros(5, bool))
@@ -700,7 +704,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     monkeypatch.setattr(evaluate, "train_clone", train)
     parts = split_data(run.data, run.config.data)
     batches = WindowBatches(parts.test, run.data_spec, run.config, seed=None)
-    values = evaluate.yardstick_values(run, batches)
+    values = evaluate.baseline_values(run, batches)
     every, best = cloned
     assert every.checksum() == parts.train.checksum()
     assert best.num_episodes == 2
@@ -721,7 +725,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     )
     assert {"clone_mse", "best_clone_mse"} <= values.keys() and "clone_return" not in values
     none = make_run(some(*[10] * 20), clone_steps=0)
-    assert "clone_mse" not in evaluate.yardstick_values(none, batches)
+    assert "clone_mse" not in evaluate.baseline_values(none, batches)
     # Where the data are not at hand there are none.
     changed = run._replace(data=some(*[10] * 20, seed=1))
     with pytest.raises(ValueError, match="have changed"):

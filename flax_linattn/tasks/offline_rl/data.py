@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, quote
 from flax_linattn.data.batching import ALL_ROWS
-from flax_linattn.data.episodes import Episodes, family_of, load_episodes, split_episodes
-from flax_linattn.data.episodes.episodes import LARGEST
+from flax_linattn.data.episodes import Episodes, find_family, load_episodes, split_episodes
+from flax_linattn.data.episodes.episodes import MAX_FLOAT32
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, OfflineRLData
 from flax_linattn.tasks.spec import DataSpec
 
@@ -82,17 +82,17 @@ class OfflineRLSpec(DataSpec):
     def scaled_observations(self, observations: NDArray) -> NDArray[np.float32]:
         """[..., S] as the model sees them."""
         mean, scale = np.array(self.observation_mean), np.array(self.observation_scale)
-        return as_float32((observations - mean) / scale)
+        return to_float32((observations - mean) / scale)
 
     def scaled_actions(self, actions: NDArray) -> NDArray[np.float32]:
         """[..., A] in -1 ... 1."""
         middle, half = self._range()
-        return as_float32((actions - middle) / half)
+        return to_float32((actions - middle) / half)
 
     def actions(self, scaled: NDArray) -> NDArray[np.float32]:
         """Back from ``scaled_actions``."""
         middle, half = self._range()
-        return as_float32(scaled * half + middle)
+        return to_float32(scaled * half + middle)
 
     def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         low, high = np.array(self.action_low), np.array(self.action_high)
@@ -110,7 +110,7 @@ class OfflineRLSpec(DataSpec):
             ("action_high", self.action_high),
             ("returns", (self.target_return, self.mean_return, self.best_return)),
         ):
-            if not all(abs(value) <= LARGEST for value in values):
+            if not all(abs(value) <= MAX_FLOAT32 for value in values):
                 raise OptionError(
                     f"{name} must be finite, in float32 too, got {quote(values)}.", name
                 )
@@ -124,7 +124,7 @@ class OfflineRLSpec(DataSpec):
             raise OptionError("action_low must be below action_high.", "action_low")
 
 
-def as_float32(values: NDArray) -> NDArray[np.float32]:
+def to_float32(values: NDArray) -> NDArray[np.float32]:
     """Rounded to float32; what that cannot hold is infinite, and makes a model's actions NaN."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
@@ -235,7 +235,7 @@ def asked_return(config: OfflineRLConfig, env_id: str | None, best: float) -> fl
     """The target return of a run whose best known return is ``best``."""
     if config.play.target_return is not None:
         return config.play.target_return
-    return PUBLISHED_TARGETS.get(family_of(env_id or "") or "", best)
+    return PUBLISHED_TARGETS.get(find_family(env_id or "") or "", best)
 
 
 def most_steps(config: OfflineRLConfig) -> int | None:

@@ -17,10 +17,15 @@ from flax import nnx
 
 from flax_linattn import control, models
 from flax_linattn.checks import OptionError
-from flax_linattn.data.episodes import Episodes, family_of, scores_of
+from flax_linattn.data.episodes import Episodes, find_family, normalized_scores
 from flax_linattn.tasks.baselines import Baselines, read_or_note
 from flax_linattn.tasks.offline_rl.agent import actions_of, make_agent
-from flax_linattn.tasks.offline_rl.behavior_cloning import Clone, CloneAgent, imitate, train_clone
+from flax_linattn.tasks.offline_rl.behavior_cloning import (
+    CloneAgent,
+    ClonedPolicy,
+    predict_cloned_actions,
+    train_clone,
+)
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     WindowBatches,
@@ -43,11 +48,11 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 
-OF_RETURNS = Baselines(
+RETURN_BASELINES = Baselines(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
 # The model receives the return-to-go and the actions before, the baselines observations alone.
-OF_ACTIONS = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
+ACTION_BASELINES = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
 
 BEST_FRACTION = 0.1
 """Fraction of the steps that the clone of the best imitates, as 10 % behavior cloning."""
@@ -77,7 +82,7 @@ def environments_of(data_spec: OfflineRLSpec, config: OfflineRLConfig) -> Vector
 
 def check_environment(episodes: Episodes, env_id: str, config: OfflineRLConfig) -> None:
     """Refuses an environment that does not exist, does not fit, or is another robot's."""
-    families = [family_of(name) for name in (env_id, episodes.env_id or "")]
+    families = [find_family(name) for name in (env_id, episodes.env_id or "")]
     if None not in families and len(set(families)) == 2:
         raise OptionError(
             f"{episodes.name} are episodes of {episodes.env_id}, got env={env_id}; give that one.",
@@ -179,7 +184,7 @@ def returns_as(name: str, played: Episodes) -> dict[str, float]:
     if len(returns) > 1:
         values[f"{name}_return_sd_of_episodes"] = float(returns.std(ddof=1))
     values[f"{name}_length"] = float(played.lengths.mean())
-    scores = scores_of(returns, played.env_id)
+    scores = normalized_scores(returns, played.env_id)
     return values if scores is None else values | {f"{name}_score": float(np.mean(scores))}
 
 
@@ -216,7 +221,7 @@ def _error(model: Any, batch: Mapping[str, Any]) -> Any:
     return jnp.stack(decision_loss(model, dict(batch), None)[1]["loss"])
 
 
-def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
+def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     """Numbers of methods without a model of sequences, trained on the same episodes."""
     train = read_or_note(partial(own_episodes, run, "train"))
     if train is None:
@@ -243,7 +248,7 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
         if environments is not None:
             stack.enter_context(closing(environments))
         for name, clone in train_clones(train, data_spec, config).items():
-            actions = np.asarray(imitate(clone, test_inputs))
+            actions = np.asarray(predict_cloned_actions(clone, test_inputs))
             values[f"{name}_mse"] = float(np.mean((actions - test_targets) ** 2))
             if environments is not None:
                 played = control.play(CloneAgent(clone, data_spec), environments, seeds_of(config))
@@ -253,7 +258,7 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
 
 def train_clones(
     train: Episodes, data_spec: OfflineRLSpec, config: OfflineRLConfig
-) -> dict[str, Clone]:
+) -> dict[str, ClonedPolicy]:
     """Clones of all episodes, and of the best of them, by their names among the baselines."""
     kinds = {"clone": train, "best_clone": train.top(BEST_FRACTION)}
     steps, seed = config.play.clone_steps, config.seed

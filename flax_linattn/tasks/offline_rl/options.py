@@ -144,7 +144,7 @@ class OfflineRLPlay(Options):
         play_seed: of the first one; each next one has a seed more. Far from those that data are
             collected with, so that no test begins as what was learned from.
         clone_steps: training steps of the clones that the model is compared with: perceptrons that
-            imitate actions, of all episodes and of the best tenth; 0 = no clones.
+            predict_cloned_actions actions, of all episodes and of the best tenth; 0 = no clones.
     """
 
     act: Literal["restart", "stream", "window"] = "restart"

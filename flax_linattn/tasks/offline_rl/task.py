@@ -171,19 +171,19 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         assert isinstance(batches, WindowBatches)
         values, played = evaluate.test_values(run, batches)
         if played is None:
-            return Report(values, baselines=evaluate.OF_ACTIONS)
+            return Report(values, baselines=evaluate.ACTION_BASELINES)
         values["episodes"] = evaluate.rows_of(run, played)
         return Report(
             values,
             tables=("episodes",),
             figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
-            baselines=evaluate.OF_RETURNS,
+            baselines=evaluate.RETURN_BASELINES,
         )
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the data's returns, of clones, and of simple guesses of actions."""
         assert isinstance(batches, WindowBatches)
-        return evaluate.yardstick_values(run, batches)
+        return evaluate.baseline_values(run, batches)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of actions, over the longest episode."""
