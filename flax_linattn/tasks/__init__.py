@@ -18,6 +18,7 @@ from flax_linattn.tasks.task import Report, Task
 from flax_linattn.tasks.train import train
 
 __all__ = [
+    "Baselines",
     "Config",
     "DataSpec",
     "FitOptions",
@@ -28,7 +29,6 @@ __all__ = [
     "Run",
     "Streaming",
     "Task",
-    "Baselines",
     "evaluate_run",
     "get_task",
     "list_tasks",

@@ -72,7 +72,9 @@ def stream_run(
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
     at_least(1, save_every=save_every)
     if skip_processed and state is None:
-        raise OptionError("what a stream has seen is in its state; give one.", "skip_processed", "state")
+        raise OptionError(
+            "what a stream has seen is in its state; give one.", "skip_processed", "state"
+        )
     if save_every != SAVE_EVERY and state is None:
         raise OptionError("there is no state to save; give one.", "save_every", "state")
     if figure is not None:
@@ -125,7 +127,10 @@ def _tell(stream: Streaming, skip_processed: bool, say: Say) -> None:
     if skip_processed:
         say(where)
     else:
-        say(f"{where}; skip what it has seen if the input begins at the start again", "skip_processed")
+        say(
+            f"{where}; skip what it has seen if the input begins at the start again",
+            "skip_processed",
+        )
 
 
 def _unseen(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterator[Any]:

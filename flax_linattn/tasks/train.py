@@ -139,7 +139,9 @@ def _train(
         check_model(run_dir, task, config, data_spec)
     of_runs = [config.run_config(index) for index in range(config.fit.runs)]
     models = [task.model(of_run, data_spec, placement) for of_run in of_runs]
-    splits = [task.batches(data, of_run, data_spec, placement.sequence_shards) for of_run in of_runs]
+    splits = [
+        task.batches(data, of_run, data_spec, placement.sequence_shards) for of_run in of_runs
+    ]
     test_batches = splits[0].test
     if test_batches is None:
         raise ValueError("the data have no test part; give test data, or another split.")

@@ -15,6 +15,7 @@ from flax import nnx
 from flax_linattn import data, inference, models, training
 from flax_linattn.models import Layers
 from flax_linattn.tasks import (
+    Baselines,
     Config,
     DataSpec,
     FitOptions,
@@ -22,10 +23,9 @@ from flax_linattn.tasks import (
     Options,
     Report,
     Streaming,
-    Baselines,
 )
 from flax_linattn.tasks import Task as AnyTask
-from flax_linattn.tasks.files import make_file_name, checksum
+from flax_linattn.tasks.files import checksum, make_file_name
 
 
 @dataclasses.dataclass(frozen=True)

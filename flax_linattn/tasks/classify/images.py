@@ -25,8 +25,8 @@ from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.baselines import Vectors, read_vectors
 from flax_linattn.tasks.classify.label_options import (
-    GENERATED_DATA_OPTIONS,
     FILE_OPTIONS,
+    GENERATED_DATA_OPTIONS,
     RECIPE,
     SMALL_LAYERS,
     LabelData,
@@ -262,7 +262,9 @@ class GeneratedImages(Source[ImageConfig, ImageSpec]):
         what = f"images of {size} x {size} x 1, {about_classes(self.classes)}"
         return describe_generated(self.name, config.data, what)
 
-    def splits(self, config: ImageConfig, data_spec: ImageSpec, sequence_shards: int = 1) -> training.Splits:
+    def splits(
+        self, config: ImageConfig, data_spec: ImageSpec, sequence_shards: int = 1
+    ) -> training.Splits:
         task = _ScaledPathfinder(self._task, data_spec.mean[0], data_spec.deviation[0])
         return generated_splits(task, config)
 
@@ -349,7 +351,9 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         """Files, or generated images."""
         options = config.data
         return (
-            GeneratedImages(options) if options.folder is None else FileImages(options, options.folder)
+            GeneratedImages(options)
+            if options.folder is None
+            else FileImages(options, options.folder)
         )
 
     def config_of_file(self, config: ImageConfig, file: Path) -> ImageConfig:

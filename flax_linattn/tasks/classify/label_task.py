@@ -68,7 +68,9 @@ class LabelTask(Task[C, Source[C, P], P]):
     def about_data(self, data: Source[C, P], config: C) -> DataSummary:
         return DataSummary(data.about(config), data.notes)
 
-    def batches(self, data: Source[C, P], config: C, data_spec: P, sequence_shards: int) -> training.Splits:
+    def batches(
+        self, data: Source[C, P], config: C, data_spec: P, sequence_shards: int
+    ) -> training.Splits:
         return data.splits(config, data_spec, sequence_shards)
 
     def objective(self, config: C, data_spec: P, steps_per_epoch: int) -> training.Objective:

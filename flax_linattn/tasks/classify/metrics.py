@@ -52,7 +52,9 @@ def _outputs(
     graphdef, variables = nnx.split(model)
     for index in range(len(batches)):
         batch = dict(batches.batch(index))
-        found = tuple(map(np.asarray, _compute(graphdef, variables, compute_logits, with_labels, batch)))
+        found = tuple(
+            map(np.asarray, _compute(graphdef, variables, compute_logits, with_labels, batch))
+        )
         real = np.asarray(batch.get("weight", np.ones(len(found[0])))) > 0
         found = (batch["labels"], *found) if with_labels else found
         yield tuple(output[real] for output in found)

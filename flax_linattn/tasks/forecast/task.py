@@ -98,7 +98,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return DataSummary(panel.about, panel.notes)
 
     def batches(
-        self, panel: SeriesPanel, config: ForecastConfig, data_spec: ForecastSpec, sequence_shards: int
+        self,
+        panel: SeriesPanel,
+        config: ForecastConfig,
+        data_spec: ForecastSpec,
+        sequence_shards: int,
     ) -> training.Splits:
         parts = PARTS if panel.split.test else PARTS[:2]
         return training.Splits(*part_windows(panel, config, data_spec, parts))

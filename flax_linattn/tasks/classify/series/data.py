@@ -274,7 +274,10 @@ def make_batches(
             f"weights for {data_spec.max_length}: give shorter ones, or train with pooling mean.",
             "pooling",
         )
-    lengths = [-(-length // sequence_shards) * sequence_shards for length in (*data_spec.lengths[:-1], longest)]
+    lengths = [
+        -(-length // sequence_shards) * sequence_shards
+        for length in (*data_spec.lengths[:-1], longest)
+    ]
     series = standardizer.apply(dataset.series, dataset.channels)
     if scaling == "each-across-channels":
         centered = [values - values.mean(axis=0) for values in series]

@@ -41,9 +41,9 @@ from flax_linattn.tasks.classify.sources import (
     Source,
     TreeSource,
     about_classes,
-    describe_generated,
     check_classes,
     data_path,
+    describe_generated,
     generated_batches,
     generated_checksum,
     generated_splits,
@@ -262,12 +262,17 @@ class GeneratedTokens(TokenSource):
         return GrownListOps(*lengths, multiple_of=multiple_of)
 
     def splits(
-        self, config: SequenceConfig, data_spec: SequenceSpec | None = None, sequence_shards: int = 1
+        self,
+        config: SequenceConfig,
+        data_spec: SequenceSpec | None = None,
+        sequence_shards: int = 1,
     ) -> training.Splits:
         """Training never sees an example twice; validation and test are always the same."""
         least, most = self._options.min_length, self._options.max_length
         step = -(-most // self._num_lengths)
-        multiple = -(-step // sequence_shards) * sequence_shards if most > least else sequence_shards
+        multiple = (
+            -(-step // sequence_shards) * sequence_shards if most > least else sequence_shards
+        )
         task = self._task(multiple)
         if not isinstance(task, GrownListOps) and self.max_length % sequence_shards:
             raise ValueError(
@@ -379,7 +384,11 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
             return None
         lengths = np.minimum(texts.lengths, most)
         shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
-        return tuple(sorted({-(-int(np.ceil(share)) // sequence_shards) * sequence_shards for share in shares}))
+        return tuple(
+            sorted(
+                {-(-int(np.ceil(share)) // sequence_shards) * sequence_shards for share in shares}
+            )
+        )
 
     def about(self, config: SequenceConfig) -> str:
         longest = max(part.lengths.max() for part in (self.fitted, self.validation, self.test))

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.label_options import (
-    GENERATED_DATA_OPTIONS,
     FILE_OPTIONS,
+    GENERATED_DATA_OPTIONS,
     SMALL_LAYERS,
     LabelData,
     RecipeFit,

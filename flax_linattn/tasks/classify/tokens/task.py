@@ -24,9 +24,9 @@ from flax_linattn.tasks.classify.baselines import (
     Vectors,
     baseline_values,
     first_token,
+    iterate_sequences,
     naive_bayes,
     read_vectors,
-    iterate_sequences,
     take_tokens,
 )
 from flax_linattn.tasks.classify.class_stream import ClassStream
@@ -211,8 +211,12 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
         def predict(train: training.BatchSource) -> dict[str, Predicted]:
             return {
-                "naive_bayes": naive_bayes(take_tokens(iterate_sequences(train)), sequences, sizes[1]),
-                "first_token": first_token(take_tokens(iterate_sequences(train)), sequences, *sizes),
+                "naive_bayes": naive_bayes(
+                    take_tokens(iterate_sequences(train)), sequences, sizes[1]
+                ),
+                "first_token": first_token(
+                    take_tokens(iterate_sequences(train)), sequences, *sizes
+                ),
             }
 
         return baseline_values(
