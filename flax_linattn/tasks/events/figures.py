@@ -18,7 +18,7 @@ from flax_linattn.tasks.spec import Run
 
 POINTS = 40
 """Of the intensity in each gap."""
-MAX_NAMED = 10
+MOST_NAMED = 10
 """Marks that the legend names."""
 
 
@@ -49,7 +49,7 @@ def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
     marks = np.array([event.observation[2] for event in seen]).astype(int)
     for mark in np.unique(marks[marks < data_spec.num_marks]):
         own = (times[marks == mark] - times[-1]) / unit
-        few = 1 < data_spec.num_marks <= MAX_NAMED
+        few = 1 < data_spec.num_marks <= MOST_NAMED
         axes.plot(
             own,
             np.zeros(len(own)),

@@ -21,7 +21,7 @@ from flax_linattn.tasks.events.data import (
     groups,
     pad_group,
     padded_length,
-    tokenize_sequences,
+    tokens_of,
 )
 from flax_linattn.tasks.events.evaluate import ROWS, SHORTEST, SPAN
 from flax_linattn.tasks.prediction_table import make_table
@@ -41,7 +41,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, EventBatches)
     events, data_spec = batches.events, run.data_spec
-    tokens = tokenize_sequences(events, data_spec)
+    tokens = tokens_of(events, data_spec)
     outputs = _outputs(run.model, tokens)
     told = _tell(run.model.num_components, run.model.spread, SHARES, outputs)
     found = {name: np.asarray(value, np.float64) for name, value in told.items()}
