@@ -37,9 +37,9 @@ def run_without_model(task: str, config: Any) -> tuple[Run, Any]:
     """A run of a configuration before any training, and its batches of test data."""
     of_task, config = get_task(task), config.resolve()
     data = of_task.load(config)
-    problem = of_task.describe(data, config)
-    run = Run(of_task, config, problem, None, data)
-    return run, of_task.batches(data, config, problem, 1).test
+    data_spec = of_task.describe(data, config)
+    run = Run(of_task, config, data_spec, None, data)
+    return run, of_task.batches(data, config, data_spec, 1).test
 
 
 def options_of(config: Any) -> Options:

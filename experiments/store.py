@@ -22,7 +22,7 @@ from experiments.options import Options, defaults, options_of
 from flax_linattn import training
 from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.storage import HeldError, held
+from flax_linattn.storage import LockedError, file_lock
 from flax_linattn.tasks import train
 from flax_linattn.tasks.files import as_name
 
@@ -189,8 +189,8 @@ def _claim(run_dir: Path) -> Iterator[bool]:
     """Whether this process alone has the run's folder, for as long as the context lasts."""
     with ExitStack() as ends:
         try:
-            ends.enter_context(held(run_dir / "lock", f"the run in {run_dir}"))
-        except HeldError:
+            ends.enter_context(file_lock(run_dir / "lock", f"the run in {run_dir}"))
+        except LockedError:
             yield False
         else:
             yield True

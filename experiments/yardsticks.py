@@ -87,7 +87,7 @@ def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
                         PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
     made.fit(train["values"].transpose(0, 2, 1), train["labels"])
     found = np.asarray(made.predict(test["values"].transpose(0, 2, 1)))
-    figures = averages(count(test["labels"], found, len(run.problem.classes)))
+    figures = averages(count(test["labels"], found, len(run.data_spec.classes)))
     return {column: {f"test_{name}": value for name, value in figures.items()}}
 
 

@@ -10,16 +10,16 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from flax_linattn.checks import choice, shown
+from flax_linattn.checks import choice, quote
 
 
-def hints_of(kind: type) -> Mapping[str, Any]:
+def type_hints(kind: type) -> Mapping[str, Any]:
     """The annotations of a class and its bases.
 
     Example:
         >>> class Size:
         ...     features: "int"
-        >>> dict(hints_of(Size))
+        >>> dict(type_hints(Size))
         {'features': <class 'int'>}
     """
     known: Any = kind
@@ -31,36 +31,36 @@ def _hints_of(kind: Any) -> Mapping[str, Any]:
     return types.MappingProxyType(typing.get_type_hints(kind))
 
 
-def of_type(hint: Any, **values: Any) -> None:
+def check_type(hint: Any, **values: Any) -> None:
     """Raises TypeError for values of another type than an annotation.
 
     Example:
-        >>> of_type(int, features="8")
+        >>> check_type(int, features="8")
         Traceback (most recent call last):
         ...
         TypeError: features must be a whole number, got '8'.
     """
     for name, value in values.items():
         if not fits(value, hint):
-            raise TypeError(f"{name} must be {_kind(hint)}, got {shown(value, 200)}.")
+            raise TypeError(f"{name} must be {_kind(hint)}, got {quote(value, 200)}.")
 
 
-def of_types(part: Any) -> None:
+def check_types(part: Any) -> None:
     """Raises TypeError for a dataclass with a field of another type than its annotation."""
-    for name, hint in hints_of(type(part)).items():
+    for name, hint in type_hints(type(part)).items():
         if hasattr(part, name) and get_origin(hint) is not typing.ClassVar:
-            of_type(hint, **{name: getattr(part, name)})
+            check_type(hint, **{name: getattr(part, name)})
 
 
 def check_fields(part: Any) -> None:
     """Raises ValueError for options outside their choices, TypeError for those of another type."""
-    for name, hint in hints_of(type(part)).items():
-        if origin_of(hint) is Literal:
+    for name, hint in type_hints(type(part)).items():
+        if annotation_origin(hint) is Literal:
             choice(get_args(hint), **{name: getattr(part, name)})
-        of_type(hint, **{name: getattr(part, name)})
+        check_type(hint, **{name: getattr(part, name)})
 
 
-def origin_of(hint: Any) -> Any:
+def annotation_origin(hint: Any) -> Any:
     """The class behind an annotation; None of a plain one.
 
     NumPy's ``NDArray`` is an alias of its own from Python 3.12 on, whose ``get_origin`` is itself.
@@ -68,8 +68,8 @@ def origin_of(hint: Any) -> Any:
     Example:
         >>> import numpy as np
         >>> from numpy.typing import NDArray
-        >>> origin_of(NDArray[np.float64]) is origin_of(NDArray) is np.ndarray, origin_of(int)
-        (True, None)
+        >>> annotation_origin(NDArray[np.float64]), annotation_origin(int)
+        (<class 'numpy.ndarray'>, None)
     """
     origin = get_origin(hint)
     alias = getattr(hint if origin is None else origin, "__value__", None)
@@ -85,7 +85,7 @@ def fits(value: Any, hint: Any) -> bool:
         >>> fits([1, 2], tuple[int, ...]), fits([1, 2.5], tuple[int, ...]), fits(True, int)
         (True, False, False)
     """
-    origin, of = origin_of(hint), get_args(hint)
+    origin, of = annotation_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     if hint is None:
@@ -111,7 +111,7 @@ def fits(value: Any, hint: Any) -> bool:
             fits(key, of[0]) and fits(item, of[1]) for key, item in value.items()
         )
     if typing.is_typeddict(hint):
-        hints = hints_of(hint)
+        hints = type_hints(hint)
         return isinstance(value, Mapping) and all(
             name in value and fits(value[name], part) for name, part in hints.items()
         )
@@ -139,7 +139,7 @@ _KINDS = {
 
 def _kind(hint: Any) -> str:
     """An annotation in words."""
-    origin, of = origin_of(hint), get_args(hint)
+    origin, of = annotation_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(_kind, of)))
     if origin is Literal:

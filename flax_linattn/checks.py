@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 2**32 - 1
+MAX_INTEGER = 2**32 - 1
 """Maximum of integers that have no smaller maximum."""
-LARGEST_SEED = 2**128 - 1
+MAX_SEED = 2**128 - 1
 """Maximum seed of NumPy's generators, which keep 128 bits."""
 
 
@@ -39,7 +39,7 @@ class OptionError(ValueError):
         self.values = values
 
 
-def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> None:
+def at_least(minimum: int, most: int = MAX_INTEGER, /, **numbers: int | None) -> None:
     """Refuses numbers that are no integers in a range, and accepts None for "not given".
 
     The default maximum is there because a slip of the keyboard must not cost memory or hours.
@@ -54,11 +54,11 @@ def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> Non
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{name} must be a whole number, got {shown(value)}.")
+            raise TypeError(f"{name} must be a whole number, got {quote(value)}.")
         if value < minimum:
-            raise OptionError(f"{name} must be at least {minimum}, got {shown(value)}.", name)
+            raise OptionError(f"{name} must be at least {minimum}, got {quote(value)}.", name)
         if value > most:
-            raise OptionError(f"{name} must be at most {most}, got {shown(value)}.", name)
+            raise OptionError(f"{name} must be at most {most}, got {quote(value)}.", name)
 
 
 def positive(**numbers: float) -> None:
@@ -125,7 +125,7 @@ def array(layout: str, **arrays: Any) -> None:
             )
 
 
-def same_number(**sequences: Sized) -> None:
+def check_same_length(**sequences: Sized) -> None:
     """Refuses sequences of different lengths."""
     lengths = {name: len(sequence) for name, sequence in sequences.items()}
     if len(set(lengths.values())) > 1:
@@ -133,11 +133,11 @@ def same_number(**sequences: Sized) -> None:
         raise ValueError(f"there must be as many of each, got {numbers}.")
 
 
-def shown(value: Any, most: int = 40) -> str:
+def quote(value: Any, most: int = 40) -> str:
     """A value for a message, cut off: strings in quotes, the text of errors, else its ``repr``.
 
     Example:
-        >>> shown("0.25,0.5,0.75", 8), shown([1, 2], 4), shown(ValueError("too few."))
+        >>> quote("0.25,0.5,0.75", 8), quote([1, 2], 4), quote(ValueError("too few."))
         ("'0.25,0.5...'", '[1, ...', 'too few.')
     """
     if isinstance(value, str):
@@ -150,11 +150,11 @@ def shown(value: Any, most: int = 40) -> str:
     return _cut(text, most)
 
 
-def listed(names: Sequence[str], most: int = 20) -> str:
+def itemize(names: Sequence[str], most: int = 20) -> str:
     """The first ``most`` names for a message, long ones cut off, and how many more there are.
 
     Example:
-        >>> listed(["a", "b", "c", "d"], most=2)
+        >>> itemize(["a", "b", "c", "d"], most=2)
         'a, b and 2 more'
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

@@ -30,10 +30,6 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.classify.series.task:ClassifyTask",
         "train a time-series classifier (JapaneseVowels, or your own files)",
     ),
-    "decide": Entry(
-        "flax_linattn.tasks.decide.task:DecideTask",
-        "train an agent by offline reinforcement learning (episodes of a pendulum, or your own)",
-    ),
     "events": Entry(
         "flax_linattn.tasks.events.task:EventsTask",
         "train a model of events at irregular times (synthetic events, or your own file)",
@@ -46,12 +42,16 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.classify.images:ImageTask",
         "train an image classifier (synthetic images, or your own folder)",
     ),
+    "offline-rl": Entry(
+        "flax_linattn.tasks.offline_rl.task:OfflineRLTask",
+        "train an agent by offline reinforcement learning (episodes of a pendulum, or your own)",
+    ),
     "sequence": Entry(
         "flax_linattn.tasks.classify.tokens.task:SequenceTask",
         "train a classifier of long sequences (ListOps, bytes of text, pixels of images)",
     ),
-    "symbols": Entry(
-        "flax_linattn.tasks.symbols.task:SymbolsTask",
+    "synthetic": Entry(
+        "flax_linattn.tasks.synthetic.task:SyntheticTask",
         "train on synthetic sequence tasks: next symbol, recall, copying",
     ),
 }

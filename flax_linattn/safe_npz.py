@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 
 MAX_MEMBERS = 10_000
 MAX_HEADER_BYTES = (1 << 16) + 10
@@ -140,8 +140,8 @@ def _guard(member: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = shown(str(error), 100)[1:-1] if type(error) is ValueError else type(error).__name__
-        raise NpzError(f"{shown(member, 80)[1:-1]}: {reason}" if member else reason) from error
+        reason = quote(str(error), 100)[1:-1] if type(error) is ValueError else type(error).__name__
+        raise NpzError(f"{quote(member, 80)[1:-1]}: {reason}" if member else reason) from error
 
 
 def _check_end(file: BinaryIO) -> int:

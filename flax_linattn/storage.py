@@ -22,14 +22,14 @@ except ImportError:  # on Windows, where nothing is held
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
-    "HeldError",
+    "LockedError",
     "append_text",
-    "clear_unfinished",
-    "held",
+    "atomic_write",
+    "file_lock",
+    "remove_unfinished",
     "sync_file",
     "sync_folder",
     "write_text",
-    "write_whole",
 ]
 
 _UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
@@ -42,12 +42,12 @@ _HOLDER = b'{"host": '
 """First bytes of a lock file that names its holder."""
 
 
-class HeldError(ValueError):
+class LockedError(ValueError):
     """Another process or context holds the lock."""
 
 
 @contextmanager
-def write_whole(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a file that replaces the previous one when the context ends.
 
     A kill or a power loss leaves the previous file or the new one; an error leaves the previous
@@ -62,7 +62,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "sums.npz")
-        >>> with write_whole(path) as file:
+        >>> with atomic_write(path) as file:
         ...     _ = file.write(b"3")
         >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
         (b'3', ['sums.npz'])
@@ -87,7 +87,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes text as UTF-8; see ``write_whole``.
+    """Writes text as UTF-8; see ``atomic_write``.
 
     Example:
         >>> import tempfile
@@ -96,7 +96,7 @@ def write_text(path: str | Path, text: str) -> None:
         >>> path.read_text()
         'hello'
     """
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 
@@ -123,8 +123,8 @@ def append_text(path: str | Path, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def clear_unfinished(path: str | Path) -> None:
-    """Removes files that ``write_whole`` left unfinished when its process was killed.
+def remove_unfinished(path: str | Path) -> None:
+    """Removes files that ``atomic_write`` left unfinished when its process was killed.
 
     Args:
         path: Their folder, or the file that was to be written; no other process may write it.
@@ -133,7 +133,7 @@ def clear_unfinished(path: str | Path) -> None:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> (folder / "sums.npz.0a1b2c3d.tmp").touch()
-        >>> clear_unfinished(folder)
+        >>> remove_unfinished(folder)
         >>> list(folder.iterdir())
         []
     """
@@ -146,7 +146,7 @@ def clear_unfinished(path: str | Path) -> None:
 
 
 @contextmanager
-def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[None]:
+def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[None]:
     """Holds a lock, in this process and between processes, until the context ends.
 
     The lock is released when a process ends in any way. Between hosts it works on file systems that
@@ -160,14 +160,14 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
         wait: Wait for the lock instead of raising.
 
     Raises:
-        HeldError: The lock is held; names the holder.
+        LockedError: The lock is held; names the holder.
         ValueError: The file is no lock file; it is not changed.
         OSError: The file cannot be created.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "lock")
-        >>> with held(path):
+        >>> with file_lock(path):
         ...     sorted(json.loads(path.read_text()))
         ['host', 'process', 'since']
     """
@@ -201,7 +201,7 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise HeldError(
+        raise LockedError(
             f"another process works with {what or path}{_signed(path)}; wait for its end, or give "
             "another one."
         ) from None

@@ -52,10 +52,10 @@ class SequenceOptions(TypedDict, total=False):
     """Options that every layer and model takes when it is called on sequences.
 
     Attributes:
-        mask: bool [B, T], True = a real token.
-        segment_ids: int [B, T], packed sequences.
-        state: what an earlier call returned; its tokens come first.
-        form: see ``ops.Mechanism.attend``.
+        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        segment_ids: Integer array of shape [B, T]; ids of packed sequences.
+        state: State returned by an earlier call, whose tokens precede these.
+        form: Form of the computation; see ``ops.Mechanism.attend``.
     """
 
     mask: Mask | None

@@ -53,8 +53,8 @@ def test_a_seed_has_its_own_bound():
     ids=["short", "text", "list", "error", "number"],
 )  # fmt: skip
 def test_a_value_of_a_message_is_cut_where_it_is_long(value, text):
-    assert checks.shown(value, 3) == text
+    assert checks.quote(value, 3) == text
 
 
 def test_names_of_a_message_are_cut_and_counted():
-    assert checks.listed(["a" * 81, "b", "c"], 2) == f"{'a' * 80}..., b and 1 more"
+    assert checks.itemize(["a" * 81, "b", "c"], 2) == f"{'a' * 80}..., b and 1 more"

@@ -15,7 +15,7 @@ from tests.tasks.commands import fail, one_line, succeed
 def test_unknown_commands(capsys):
     assert "unknown command 'fly'; choose one of: train classify" in fail(capsys, "fly")
     message = fail(capsys, "train", "--csv", "sales.csv")
-    assert "unknown command 'train'; choose one of: train classify, train decide, " in message
+    assert "unknown command 'train'; choose one of: train classify, train events, " in message
     assert "train classify" in succeed(capsys, "--help")
     assert succeed(capsys, "--version").strip()
     assert cli.main([]) == 2

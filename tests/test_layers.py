@@ -66,12 +66,13 @@ FACES = {"estimators/forecaster.py": "forecast", "estimators/classifier.py": "cl
 @pytest.mark.parametrize("task", registry.TASKS)
 def test_no_task_outside_its_folder(task):
     """By its name as a value; the registry names every task."""
-    use = re.compile(rf"(get_task\(|name == )['\"]{task}['\"]|tasks\.{task}")
+    folder = task.replace("-", "_")
+    use = re.compile(rf"(get_task\(|name == )['\"]{task}['\"]|tasks\.{folder}")
     others = [
         name
         for name in BELOW
         if name != "registry.py"
-        and not name.startswith(f"tasks/{task}/")
+        and not name.startswith(f"tasks/{folder}/")
         and FACES.get(name) != task
     ]
     assert [name for name in others if use.search((PACKAGE / name).read_text())] == []
@@ -112,12 +113,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 62_910,
-    "files of the package": 346,
-    "files of fewer than 60 lines in the package": 47,
-    "lines of tasks": 15_200,
-    "lines of data": 13_200,
-    "lines of tests": 48_850,
+    "lines of the package": 63_600,
+    "files of the package": 352,
+    "files of fewer than 60 lines in the package": 49,
+    "lines of tasks": 15_400,
+    "lines of data": 13_400,
+    "lines of tests": 49_300,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

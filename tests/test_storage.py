@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 def test_an_error_leaves_the_file_before_and_nothing_else(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(b"before")
-    with pytest.raises(KeyError), storage.write_whole(path) as file:
+    with pytest.raises(KeyError), storage.atomic_write(path) as file:
         file.write(b"half")
         raise KeyError
     assert path.read_bytes() == b"before"
@@ -41,9 +41,9 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 def test_two_writers_do_not_share_an_unfinished_file(tmp_path):
     """With one name for both, the second would end with the first's bytes, or with none."""
     path = tmp_path / "a.txt"
-    with storage.write_whole(path) as first:
+    with storage.atomic_write(path) as first:
         first.write(b"first")
-        with storage.write_whole(path) as second:
+        with storage.atomic_write(path) as second:
             second.write(b"second")
         assert path.read_bytes() == b"second"
     assert path.read_bytes() == b"first"
@@ -64,22 +64,22 @@ def test_the_file_and_its_folder_are_synced_around_the_replacement(tmp_path, mon
 
 def test_a_lock_says_who_holds_it(tmp_path):
     path = tmp_path / "new" / "lock"
-    with storage.held(path, "the run"):
+    with storage.file_lock(path, "the run"):
         me = f"process {os.getpid()} on {socket.gethostname()}, since 2"
         message = rf"works with the run \({me}[^)]*\); wait for"
-        with pytest.raises(storage.HeldError, match=message), storage.held(path, "the run"):
+        with pytest.raises(storage.LockedError, match=message), storage.file_lock(path, "the run"):
             pass
     assert path.read_text() == ""
-    with storage.held(path):
+    with storage.file_lock(path):
         pass
 
 
 @pytest.mark.parametrize("content", ["", "[" * 9, "5", "\xff", '{"host": 1}'])
 def test_a_lock_file_that_says_nothing_is_a_lock_as_well(tmp_path, content):
     path = tmp_path / "lock"
-    with storage.held(path):
+    with storage.file_lock(path):
         path.write_text(content, encoding="latin-1")
-        with pytest.raises(ValueError, match="works with it; wait"), storage.held(path, "it"):
+        with pytest.raises(ValueError, match="works with it; wait"), storage.file_lock(path, "it"):
             pass
 
 
@@ -88,27 +88,27 @@ def test_a_process_that_is_killed_lets_go(tmp_path):
     code = (
         "import sys, time\n"
         "from flax_linattn import storage\n"
-        "with storage.held(sys.argv[1]):\n"
+        "with storage.file_lock(sys.argv[1]):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(300)"
     )
     command = [sys.executable, "-c", code, str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match="another process"), storage.held(path):
+        with pytest.raises(ValueError, match="another process"), storage.file_lock(path):
             pass
         process.send_signal(signal.SIGKILL)
         process.wait()
-    with storage.held(path):
+    with storage.file_lock(path):
         pass
-    with storage.held(path, wait=True):
+    with storage.file_lock(path, wait=True):
         pass
 
 
 def test_a_lock_of_nothing_named_says_its_file(tmp_path):
     path = tmp_path / "lock"
     message = re.escape(f"another process works with {path} (process ")
-    with storage.held(path), pytest.raises(ValueError, match=message), storage.held(path):
+    with storage.file_lock(path), pytest.raises(ValueError, match=message), storage.file_lock(path):
         pass
 
 
@@ -118,7 +118,7 @@ def test_a_file_of_something_else_is_no_lock(tmp_path, content):
     path = tmp_path / "state.npz"
     path.write_bytes(content)
     message = re.escape(f"{path} is no lock file, and would be emptied; give a file")
-    with pytest.raises(ValueError, match=message), storage.held(path):
+    with pytest.raises(ValueError, match=message), storage.file_lock(path):
         pass
     assert path.read_bytes() == content
 
@@ -127,7 +127,7 @@ def test_a_file_of_something_else_is_no_lock(tmp_path, content):
 def test_what_a_kill_has_left_in_a_lock_file_is_replaced(tmp_path, left):
     path = tmp_path / "lock"
     path.write_text(left)
-    with storage.held(path):
+    with storage.file_lock(path):
         assert json.loads(path.read_text())["process"] == os.getpid()
 
 
@@ -136,7 +136,7 @@ def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(storage.fcntl, "flock", none)
-    with storage.held(tmp_path / "lock", "the run"):
+    with storage.file_lock(tmp_path / "lock", "the run"):
         assert json.loads((tmp_path / "lock").read_text())["process"] == os.getpid()
     assert "locks nothing (No locks available); nothing keeps" in capsys.readouterr().err
 
@@ -151,5 +151,5 @@ def test_what_a_kill_has_left_of_one_file_is_cleared(tmp_path):
     ]
     for name in [*others, "state.npz.0a1b2c3d.tmp"]:
         (tmp_path / name).touch()
-    storage.clear_unfinished(tmp_path / "state.npz")
+    storage.remove_unfinished(tmp_path / "state.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

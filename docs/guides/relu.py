@@ -32,6 +32,6 @@ class ReluAttention(ops.KernelMechanism):
 ops.register_mechanism("relu", ReluAttention)
 
 if __name__ == "__main__":
-    SymbolsConfig = tasks.get_task("symbols").Config
-    config = SymbolsConfig.of(mechanism="relu", context=32, epochs=2500, runs=16)
-    print(tasks.train("symbols", config, "runs/relu"))
+    SyntheticConfig = tasks.get_task("synthetic").Config
+    config = SyntheticConfig.of(mechanism="relu", context=32, epochs=2500, runs=16)
+    print(tasks.train("synthetic", config, "runs/relu"))

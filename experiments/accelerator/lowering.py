@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from experiments.accelerator.pieces import PIECES, SMALL, piece
 from experiments.measured import Measured, Rows
-from flax_linattn.bench import Journal, baselines, observing
+from flax_linattn.bench import Journal, baselines, observe_compilations
 from flax_linattn.bench.report import markdown
 
 PLATFORMS = ("cuda", "tpu")
@@ -65,7 +65,7 @@ def lower_piece(name: str) -> dict[str, Any]:
         programs.append({"program": traced.fun_name, **lower(traced)})
 
     experiment = piece(name).experiment(SMALL)
-    with tempfile.TemporaryDirectory() as folder, observing(observe):
+    with tempfile.TemporaryDirectory() as folder, observe_compilations(observe):
         try:
             experiment.fill(SMALL, Journal(Path(folder, "rows.json"), {}, progress=False))
         except SystemExit as missing:

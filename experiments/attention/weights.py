@@ -27,7 +27,7 @@ from experiments import command
 from experiments.attention.sequence import HEADS, LEARNED, first_gates, observations, project
 from experiments.measured import FIGURES
 from flax_linattn import ops
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
 
 KEY_DIM = 16
 HYPERPARAMETERS = {
@@ -54,7 +54,7 @@ def measure(name: str, is_causal: bool) -> NDArray[np.float32]:
     x = observations()
     q, k, _ = (jnp.asarray(each, jnp.float32) for each in project(x, KEY_DIM))
     if mechanism.capabilities.unit_vectors:
-        q, k = unit_length(q), unit_length(k)
+        q, k = l2_normalize(q), l2_normalize(k)
     parameters = first_gates(x, mechanism.token_arguments, KEY_DIM)
     learned = mechanism.learned_parameters(len(HEADS), KEY_DIM)
     for own in (own for own in FIRST_VALUES if own in learned):

@@ -32,7 +32,7 @@ from experiments.statements import Statement
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Verdict, all_of
 from flax_linattn import models
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.nn import TransformerBlock
 
@@ -204,7 +204,7 @@ def draw(rows: Rows) -> Any:
     }
     for axes, (label, value) in zip(figure.subplots(1, 3), panels.items(), strict=True):
         lines = {n: [(m["tokens"], value(m)) for m in marks] for n, marks in by_name.items()}
-        draw_lines(axes, lines, xlabel="tokens", ylabel=label)
+        plot_lines(axes, lines, xlabel="tokens", ylabel=label)
     axes.legend()
     return figure
 

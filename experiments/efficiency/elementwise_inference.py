@@ -34,7 +34,7 @@ from experiments.rules import (
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict, all_of
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 MODELS = ("EA-2", "EA-6", "SA")
@@ -208,7 +208,7 @@ def draw(rows: Rows) -> Any:
                 name: [(mark["tokens"], value(mark)) for mark in marks]
                 for name, marks in row["streams"].items()
             }
-            draw_lines(axes, lines, xlabel="L", ylabel=label if axes is axes_row[0] else "")
+            plot_lines(axes, lines, xlabel="L", ylabel=label if axes is axes_row[0] else "")
             axes.set_title(f"batch {row['batch']}", fontsize=10)
     grid[0][0].legend()
     return figure

@@ -40,7 +40,7 @@ from experiments.rules import (
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict, all_of, beside
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 
@@ -375,8 +375,8 @@ def draw(rows: Rows) -> Any:
             for name in KINDS
         }
 
-    draw_lines(left, lines("total_bytes", 1e-9), xlabel="L", ylabel="training memory, GB, batch 1")
-    draw_lines(middle, lines("batch", 1), xlabel="L", ylabel="greatest batch in the budget")
+    plot_lines(left, lines("total_bytes", 1e-9), xlabel="L", ylabel="training memory, GB, batch 1")
+    plot_lines(middle, lines("batch", 1), xlabel="L", ylabel="greatest batch in the budget")
     speeds = {
         name: [
             (r["length"], r["models"][name]["tokens_per_second"])
@@ -385,7 +385,7 @@ def draw(rows: Rows) -> Any:
         ]
         for name in KINDS
     }
-    draw_lines(right, speeds, xlabel="L", ylabel="tokens/s")
+    plot_lines(right, speeds, xlabel="L", ylabel="tokens/s")
     left.legend(fontsize=8)
     return figure
 

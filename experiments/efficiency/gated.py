@@ -76,7 +76,7 @@ def sequences(
     """Costs of a mechanism and its peers over whole sequences."""
     ours = ops.get_mechanism(name)
     others = {LINEAR: mechanism("linear", is_causal=True), SOFTMAX: baselines.softmax_xla}
-    programs = {OURS: mechanism(name, is_causal=True), **baselines.of_inputs(name, others)}
+    programs = {OURS: mechanism(name, is_causal=True), **baselines.adapt_peers(name, others)}
     if ours.capabilities.constant_memory:
         programs[LOOP] = baselines.loop(name)
     arrays = inputs(ours, length, batch_size=batch_size, num_heads=size.num_heads, dim=size.dim)

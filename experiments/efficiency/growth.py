@@ -37,7 +37,7 @@ from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compile_program, inputs, spread
 from flax_linattn.bench.comparisons import FORWARD, PASSES, TRAINING
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
 
@@ -372,7 +372,7 @@ def draw(rows: Rows) -> Any:
                 for name in dict.fromkeys([peer, *chosen])
             }
             axes.set_prop_cycle(linestyle=STYLES, color=COLORS)
-            draw_lines(
+            plot_lines(
                 axes,
                 curves,
                 xlabel="T" if which == TRAINING else "",

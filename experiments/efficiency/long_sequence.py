@@ -25,7 +25,7 @@ from flax import nnx
 from experiments.efficiency.programs import forward, observations
 from experiments.measured import Measured, Rows
 from flax_linattn import models, ops, training
-from flax_linattn.bench import Journal, communicated, compile_program
+from flax_linattn.bench import Journal, communication_bytes, compile_program
 from flax_linattn.bench.report import markdown, number
 
 MECHANISMS = ("aaren", "elementwise_series:order=6")
@@ -107,7 +107,7 @@ def execute(size: Size, mechanism: str, tokens: int, which: str, devices: int) -
     batch = placement.batch({"values": np.asarray(observations(1, tokens, 4))}, 1)
     arguments = (placement.state(params), batch["values"])
     compiled, facts = compile_program(program, arguments)
-    facts["communicated"] = communicated(compiled)
+    facts["communication_bytes"] = communication_bytes(compiled)
     needed = facts["total_bytes"] * devices
     if needed > size.memory_limit:
         return facts | {"not_run": f"needs {needed / 1e9:.0f} GB"}, None
@@ -131,7 +131,7 @@ def table(rows: Rows, size: Size) -> str:
                 row["pass"],
                 str(row["devices"]),
                 number(row["temporary_bytes"] / 1e6),
-                number(sum(row["communicated"].values()) / 1e6),
+                number(sum(row["communication_bytes"].values()) / 1e6),
                 f"{row['error']:.1e}" if compared else "-",
                 number(row["seconds"]) if ran else row["not_run"],
             ]

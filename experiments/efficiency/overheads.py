@@ -105,10 +105,10 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     config = configured("classify", features=features, hidden_features=2 * features)
-    problem = ClassifySpec(
+    data_spec = ClassifySpec(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
-    model = ClassifyTask().model(config, problem)
+    model = ClassifyTask().model(config, data_spec)
     source = data.Batches(arrays, BATCH_SIZE, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(

@@ -25,7 +25,7 @@ from experiments.efficiency.overheads import OPTIMIZER
 from experiments.measured import Measured, Rows
 from experiments.options import configured
 from flax_linattn import data, training
-from flax_linattn.bench import Journal, communicated
+from flax_linattn.bench import Journal, communication_bytes
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks.classify import ClassifySpec, ClassifyTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
@@ -60,9 +60,9 @@ def strategies(devices: int) -> dict[str, training.Parallel]:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    problem, batches = read(size)
+    data_spec, batches = read(size)
     for mechanism in size.mechanisms:
-        one = partial(train, size, problem, batches, mechanism)
+        one = partial(train, size, data_spec, batches, mechanism)
         reference = functools.cache(partial(one, training.Parallel("none")))
         for devices in (1, *size.devices):
             ways = strategies(devices) if devices > 1 else {"none": training.Parallel("none")}
@@ -97,19 +97,19 @@ def read(size: Size) -> tuple[ClassifySpec, tuple[data.Batches, data.Batches]]:
     """Japanese Vowels: what the model has to know, and batches whose time eight devices share."""
     train, test = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = ClassifySpec(train.name, train.channels, train.classes, (32,), standardizer)
+    data_spec = ClassifySpec(train.name, train.channels, train.classes, (32,), standardizer)
 
     def batches(dataset: data.TimeSeriesDataset, seed: int | None) -> data.Batches:
-        values, mask = data.pad(standardizer.apply(dataset.series), problem.max_length)
+        values, mask = data.pad(standardizer.apply(dataset.series), data_spec.max_length)
         arrays = {"values": values, "mask": mask, "labels": dataset.labels}
         return data.Batches(arrays, size.batch_size, seed=seed)
 
-    return problem, (batches(train, 0), batches(test, None))
+    return data_spec, (batches(train, 0), batches(test, None))
 
 
 def train(
     size: Size,
-    problem: ClassifySpec,
+    data_spec: ClassifySpec,
     batches: tuple[data.Batches, data.Batches],
     mechanism: str,
     parallel: training.Parallel,
@@ -117,7 +117,7 @@ def train(
     """Trains anew."""
     config = configured("classify", mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
-    model = ClassifyTask().model(config, problem, placement)
+    model = ClassifyTask().model(config, data_spec, placement)
     facts = step_facts(model, batches[0].batch(0), placement)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
@@ -146,7 +146,9 @@ def step_facts(
     memory = compiled.memory_analysis()
     parts = placement.accumulate  # a loop, whose communication counts once
     return {
-        "communicated": {kind: parts * size for kind, size in communicated(compiled).items()},
+        "communication_bytes": {
+            kind: parts * size for kind, size in communication_bytes(compiled).items()
+        },
         "temporary_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
     }
@@ -163,7 +165,7 @@ def table(rows: Rows, size: Size) -> str:
             str(row["devices"]),
             f"{row['curve_error']:.1e}" if row["devices"] > 1 else "-",
             f"{row['parameter_error']:.1e}" if row["devices"] > 1 else "-",
-            number(sum(row["communicated"].values()) / 1e3),
+            number(sum(row["communication_bytes"].values()) / 1e3),
             number(row["argument_bytes"] / 1e3),
             number(row["temporary_bytes"] / 1e3),
         ]

@@ -20,7 +20,7 @@ from flax_linattn.bench.report import markdown
 
 FOLDER = Path(__file__).parent
 PAPERS = ("Aaren", "Element-wise attention", "TaylorShift")
-LEARNING = ("symbols", "events", "decide", "sequences")
+LEARNING = ("synthetic", "events", "offline_rl", "sequences")
 """The folders of what a paper claims of learning, whose verdicts stand on pages of their own."""
 SILENT = "The paper on expressive attention claims nothing of speed or memory."
 

@@ -23,7 +23,7 @@ from experiments.rules import Range, more, more_bytes
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 FORMS = ("direct", "efficient")
@@ -93,7 +93,7 @@ def draw(rows: Rows) -> Any:
             paper = [(row["heads"], PAPER[row["heads"]][form][which]) for row in rows]
             lines[f"{form}, paper (A100)"] = paper
             lines[form] = [(row["heads"], ours(row["results"][form])) for row in rows]
-        draw_lines(axes, lines, xlabel="heads", ylabel=label)
+        plot_lines(axes, lines, xlabel="heads", ylabel=label)
     axes.legend(fontsize=8)
     return figure
 

@@ -35,7 +35,7 @@ from experiments.verdicts import Rule, Verdict, all_of, beside
 from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compare, normal
 from flax_linattn.bench.comparisons import mechanism
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown
 
 PROGRAMS = {
@@ -270,7 +270,7 @@ def draw(rows: Rows) -> Any:
                 scale = 1e-6 if quantity == "memory" else 1
                 lines[name] = [(x, scale * y) for x, y in points if y is not None]
             label = f"{quantity}, {unit}" if dim == dims[0] else ""
-            draw_lines(axes, lines, xlabel="N", ylabel=label)
+            plot_lines(axes, lines, xlabel="N", ylabel=label)
             name = "N0" if quantity == "time" else "N1"
             axes.axvline(formula(dim), color="0.4", linestyle=":", label=name)
             axes.set_title(f"d = {dim}", fontsize=10)

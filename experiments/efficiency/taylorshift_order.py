@@ -20,7 +20,7 @@ from experiments.measured import Measured, Rows
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossing
+from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossover
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def table(rows: Rows, size: Size) -> str:
                     str(order),
                     f"{state.normalizer.size:,}",
                     f"{4 * (state.value.size + state.normalizer.size) / 1e3:,.1f}",
-                    f"{taylorshift_crossing(dim, order):,}",
+                    f"{taylorshift_crossover(dim, order):,}",
                     where(curve(chosen, "time")),
                     f"{numbers_cross(dim, order):,}",
                     where(curve(chosen, "memory")),

@@ -32,7 +32,7 @@ from experiments.verdicts import (
     all_of,
 )
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 FORMULAS = {
@@ -244,7 +244,7 @@ def draw(rows: Rows) -> Any:
             f"d = {dim}": [(r["length"], r["sizes"][name]) for r in rows if r["dim"] == dim]
             for dim in dims
         }
-        draw_lines(axes, lines, xlabel="N")
+        plot_lines(axes, lines, xlabel="N")
         for i, (dim, points) in enumerate(zip(dims, lines.values(), strict=True)):
             claimed = [(n, formula(n, dim)) for n, _ in points]
             axes.plot(*zip(*claimed, strict=True), color=f"C{i}", linestyle=":")

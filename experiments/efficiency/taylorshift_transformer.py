@@ -36,7 +36,7 @@ from experiments.rules import (
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict, all_of, beside
 from flax_linattn.bench import Journal
-from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
 
 IN_FEATURES = 17
@@ -295,7 +295,7 @@ def draw(rows: Rows) -> Any:
                 points = [(row["length"], value(row, name, quantity)) for row in rows]
                 lines[name] = [(x, scale * y) for x, y in points if y is not None]
             label = f"{quantity}, {unit}" if axes is axes_row[0] else ""
-            draw_lines(axes, lines, xlabel="N", ylabel=label)
+            plot_lines(axes, lines, xlabel="N", ylabel=label)
             axes.set_title(title, fontsize=10)
     grid[0][0].legend(fontsize=7)
     grid[0][1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -78,7 +78,7 @@ class Learned(NamedTuple):
     Attributes:
         task: the name of ours, whose options, loss and optimizer are those of all.
         options: of its runs on T observations, but for the sizes of layers.
-        problem: what such a run knows of its data.
+        data_spec: what such a run knows of its data.
         batch: of T and B the arrays of a batch by name.
         head: of ``nnx_models`` and ``torch_models``, the class that stands on an encoder.
         outputs: classes, or the horizon.
@@ -90,7 +90,7 @@ class Learned(NamedTuple):
 
     task: str
     options: Callable[[int], dict[str, Any]]
-    problem: Callable[[int], Any]
+    data_spec: Callable[[int], Any]
     batch: Callable[[int, int], dict[str, np.ndarray]]
     head: str
     outputs: int
@@ -134,8 +134,8 @@ class Trial:
             num_layers=size.num_layers,
             num_heads=size.num_heads,
         )
-        self.problem = learned.problem(length)
-        self.objective: training.Objective = self.task.objective(self.config, self.problem, 1)
+        self.data_spec = learned.data_spec(length)
+        self.objective: training.Objective = self.task.objective(self.config, self.data_spec, 1)
 
     def results(self) -> dict[str, dict[str, Any]]:
         """Every model's facts and milliseconds of a step."""
@@ -176,7 +176,7 @@ class Trial:
     def ours(self, mechanism: str) -> Trained:
         """The step that a run of ``flax-linattn train`` compiles."""
         loss, optimizer = self.objective.loss, self.objective.optimizer
-        model = self.task.model(self.config.replace(mechanism=mechanism), self.problem)
+        model = self.task.model(self.config.replace(mechanism=mechanism), self.data_spec)
         names = metric_names(model, loss, self.batch)
         graphdef, params, rest = split_model(model)
         update = update_of(graphdef, loss, optimizer, training.ONE_DEVICE, 0)

@@ -46,14 +46,14 @@ def problem_of(length: int) -> ForecastSpec:
 
 def options_of(length: int) -> dict[str, Any]:
     """Those of the published script, and what makes ours the plain encoder."""
-    published = {"input_length": length, "horizon": HORIZON, "learning_rate": 1e-4}
+    published = {"context_length": length, "horizon": HORIZON, "learning_rate": 1e-4}
     return published | {"schedule": "constant", "normalize": False, "positions": 1}
 
 
 FORECASTER = Learned(
     task="forecast",
     options=options_of,
-    problem=problem_of,
+    data_spec=problem_of,
     batch=batch_of,
     head="Forecaster",
     outputs=HORIZON,

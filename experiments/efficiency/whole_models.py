@@ -42,7 +42,7 @@ def problem_of(length: int) -> ClassifySpec:
 CLASSIFIER = Learned(
     task="classify",
     options=lambda length: {"preset": "tslib", "schedule": "constant"},
-    problem=problem_of,
+    data_spec=problem_of,
     batch=batch_of,
     head="Classifier",
     outputs=CLASSES,

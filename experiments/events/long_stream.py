@@ -70,7 +70,7 @@ def one(size: Size, mechanism: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         tasks.train("events", config, training.Session(folder, progress=False))
         run = tasks.load_run(folder)
-    scores = score(run.model, whole, run.problem)
+    scores = score(run.model, whole, run.data_spec)
     stream = EventsStream(run, EventsStreamOptions(begin="0"))
     state_bytes, begun, first = [], time.perf_counter(), 200
     found = []

@@ -32,7 +32,7 @@ def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:
 
 def _tested(run: tasks.Run) -> dict[str, Any]:
     batches = run.task.test_batches(run, None)
-    found = score(run.model, batches.events, run.problem)
+    found = score(run.model, batches.events, run.data_spec)
     values = test_values(run, found)
     return {
         "seed": run.config.seed + (run.seed_index or 0),

@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 FORMER = {
-    "input_length": 96,
+    "context_length": 96,
     "patch_length": 16,
     "stride": 1,
     "ridge_maps": "shared",
@@ -129,7 +129,7 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
         "validation_mse": values["validation_mse"],
         "share": values["attention_share"],
         "ridge_maps": values["ridge_maps"],
-        "context": kept.data.input_length,
+        "context": kept.data.context_length,
         "stride": kept.data.stride,
         "train_seconds": values["train_seconds"],
         "seconds": round(time.perf_counter() - begin, 1),

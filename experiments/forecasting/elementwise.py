@@ -49,7 +49,7 @@ def cells(folder: Path | None) -> Sequence[Cell]:
                         "forecast",
                         mechanism=mechanism,
                         model="encoder-decoder",
-                        input_length=6,
+                        context_length=6,
                         label_length=3,
                         horizon=horizon,
                         **options,

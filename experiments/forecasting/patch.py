@@ -112,7 +112,12 @@ def config_of(size: Size, series: str, horizon: int, **options: Any) -> Any:
     if found is None:
         return None
     # As the preset was when the table was measured: nothing is left to the data, nor to the clock.
-    fixed = {"input_length": LENGTH, "patch_length": 16, "ridge_maps": "shared", "time_limit": 0.0}
+    fixed = {
+        "context_length": LENGTH,
+        "patch_length": 16,
+        "ridge_maps": "shared",
+        "time_limit": 0.0,
+    }
     found = {**found, "stride": 1, **fixed, **OPTIONS.get(series, {})}
     return configured(
         "forecast",
@@ -168,7 +173,7 @@ def journaled(
     """
     context = key.get("context", LENGTH)
     seed = key.get("seed", 0)
-    config = config_of(size, key["series"], key["horizon"], seed=seed, input_length=context)
+    config = config_of(size, key["series"], key["horizon"], seed=seed, context_length=context)
     if config is None:
         return
     try:
@@ -244,7 +249,7 @@ def trained(
                 splits.train,
                 splits.validation,
                 None if is_trial else splits.test,
-                lengths=(config.data.input_length, key["horizon"]),
+                lengths=(config.data.context_length, key["horizon"]),
                 seed=key.get("seed", 0),
                 steps=size.steps,
                 validate_every=size.steps // size.validations,

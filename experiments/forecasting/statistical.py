@@ -100,7 +100,7 @@ def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> d
     windows = data.Windows(
         test.arrays,
         test.rows,
-        input_length=options.input_length,
+        context_length=options.context_length,
         horizon=options.horizon,
         stride=stride,
         batch_size=test.batch_size,
@@ -115,7 +115,7 @@ def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> d
         "mae": sums["mae"],
         "season": season_of(config),
         "windows": windows.num_examples,
-        "milliseconds": 1e3 * seconds / windows.num_examples / len(run.problem.targets),
+        "milliseconds": 1e3 * seconds / windows.num_examples / len(run.data_spec.targets),
     }
 
 
@@ -161,7 +161,7 @@ def fitted_anew(model: Any, options: ForecastData) -> Forecast:
 
     def forecast(batch: WindowBatch) -> NDArray:
         real = batch.arrays["weight"] > 0
-        seen = batch.arrays["values"][real][:, : options.input_length]
+        seen = batch.arrays["values"][real][:, : options.context_length]
         return np.stack([np.stack([*map(one, window.T)], axis=-1) for window in seen])
 
     return forecast

@@ -25,13 +25,13 @@ RESULTS = "streaming.json"
 
 def streamed(run: tasks.Run, context: int | None) -> dict[str, float]:
     """Errors of a stream that begins a window before the test rows, on standardised values."""
-    options, problem = run.config.to_json(), run.problem
-    (series,), targets = series_of(run), list(problem.targets)
-    mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
-    first, stop = problem.split[-1]
+    options, data_spec = run.config.to_json(), run.data_spec
+    (series,), targets = series_of(run), list(data_spec.targets)
+    mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]
+    first, stop = data_spec.split[-1]
     stream = ForecastStream(run, context=context)
     errors = Errors(len(targets))
-    for row in range(first - options["input_length"], stop - options["horizon"]):
+    for row in range(first - options["context_length"], stop - options["horizon"]):
         time = None if series.times is None else series.times[row].item()
         forecast = stream.step(Row(time, series.values[row]))
         if row >= first - 1:
@@ -48,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     run = tasks.load_run(options.run)
     report = tasks.evaluate_run(options.run)
-    length = run.config.to_json()["input_length"]
+    length = run.config.to_json()["context_length"]
     rows: dict[str, dict[str, Any]] = {
         f"windows of {length} rows": {k: report[f"test_{k}"] for k in ("mse", "mae")},
         f"a stream, --context {length} (default)": streamed(run, None),

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from flax_linattn import ops
 from flax_linattn.checks import choice
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.engine.stateless import Sequences
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Queries, Values, Visible
 
@@ -177,10 +177,10 @@ class AsCoded(ops.StatelessMechanism):
     def __post_init__(self) -> None:
         choice(STAGES, stage=self.stage)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.stage == "plain":
             return {}
-        return {"temperature": Learned((num_heads,), jax.nn.initializers.ones)}
+        return {"temperature": LearnedParameter((num_heads,), jax.nn.initializers.ones)}
 
     def attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
         noted = _sizes.get()

@@ -74,7 +74,7 @@ class Size:
     seeds: int = 3
     steps: int = 1_000_000
     epochs: int = 6
-    input_length: int = 256
+    context_length: int = 256
 
 
 def measure(size: Size, journal: Journal) -> None:
@@ -144,7 +144,7 @@ def of_regimes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
             header="yes",
             mechanism=mechanism,
             seed=seed,
-            input_length=size.input_length,
+            context_length=size.context_length,
             horizon=1,
             stride=16,
             normalize=False,
@@ -154,7 +154,7 @@ def of_regimes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
             hidden_features=64,
         )
         values, level = regimes(size.steps + 1, 1000 + seed)
-        mean, std = run.problem.standardizer.mean[0], run.problem.standardizer.std[0]
+        mean, std = run.data_spec.standardizer.mean[0], run.data_spec.standardizer.std[0]
         forecast = np.concatenate(
             [np.asarray(part, np.float64) for part in _stream(run.model, (values - mean) / std)]
         )
@@ -204,10 +204,10 @@ def of_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
 
 def _over_rows(run: tasks.Run, context: int) -> NDArray[np.float64]:
     """Of each row after training, the mean squared error of its forecast, standardised."""
-    problem, (series,) = run.problem, series_of(run)
-    targets, horizon = list(problem.targets), run.config.data.horizon
-    mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
-    first, stop = problem.split[1][0], series.values.shape[0] - horizon
+    data_spec, (series,) = run.data_spec, series_of(run)
+    targets, horizon = list(data_spec.targets), run.config.data.horizon
+    mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]
+    first, stop = data_spec.split[1][0], series.values.shape[0] - horizon
     stream, errors = ForecastStream(run, context=context), []
     for row in range(first, stop):
         time = None if series.times is None else series.times[row].item()

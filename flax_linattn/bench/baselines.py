@@ -16,7 +16,7 @@ import numpy as np
 from flax_linattn import ops
 from flax_linattn.bench.timing import normal
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array, State
 
 NOISE = 0.5
@@ -84,7 +84,7 @@ def inputs(
         *((batch_size, length, *shape) for shape in shapes),
     )
     if mechanism.capabilities.unit_vectors:
-        q, k = unit_length(q), unit_length(k)
+        q, k = l2_normalize(q), l2_normalize(k)
     gates = []
     for argument, shape, x in zip(declared, shapes, noise, strict=True):
         bias = argument.bias_init(jax.random.key(0), shape, np.float32)
@@ -101,7 +101,7 @@ def by_name(
     return q, k, v, dict(zip(names, gates, strict=True))
 
 
-def of_inputs(
+def adapt_peers(
     spec: str, peers: Mapping[str, Callable[..., Array]]
 ) -> dict[str, Callable[..., Array]]:
     """Peers of q, k and v as functions of the ``inputs`` of a mechanism.
@@ -110,13 +110,13 @@ def of_inputs(
     """
     learned = ops.get_mechanism(spec).capabilities.learned_query
 
-    def of_tokens(peer: Callable[..., Array]) -> Callable[..., Array]:
+    def adapt(peer: Callable[..., Array]) -> Callable[..., Array]:
         def attend(q: Array, k: Array, v: Array, *gates: Array) -> Array:
             return peer(k if learned else q, k, v)
 
         return attend
 
-    return {name: of_tokens(peer) for name, peer in peers.items()}
+    return {name: adapt(peer) for name, peer in peers.items()}
 
 
 def loop(spec: str) -> Callable[..., Array]:
@@ -145,7 +145,7 @@ def loop(spec: str) -> Callable[..., Array]:
 def has_engine(spec: str) -> bool:
     """Whether ``engine`` computes what the mechanism does: its outputs are those of its state."""
     mechanism = ops.get_mechanism(spec)
-    return isinstance(mechanism, ops.StreamingMechanism) and mechanism.reads_state_alone
+    return isinstance(mechanism, ops.StreamingMechanism) and mechanism.reads_only_state
 
 
 def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
@@ -177,7 +177,7 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         y, _ = prefix.attend(
             monoid,
             None if learned else q,
-            {"k": k, "v": v, **gates, **mechanism.implied(k, {})},
+            {"k": k, "v": v, **gates, **mechanism.fixed_token_arguments(k, {})},
             is_causal=True,
             mask=None,
             starts=None,

@@ -99,7 +99,7 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             {
                 "our engine": partial(_aaren, attend=baselines.engine("aaren:scale=1.0")),
                 **{
-                    f"{name} of v": partial(_of_values, attention)
+                    f"{name} of v": partial(_attend_values, attention)
                     for name, attention in baselines.softmax(platform=platform).items()
                 },
             },
@@ -141,7 +141,7 @@ def gated_comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
     made = []
     for name in GATED:
         others = baselines.softmax(platform=platform) | baselines.linear()
-        peers = baselines.of_inputs(name, others)
+        peers = baselines.adapt_peers(name, others)
         if ops.get_mechanism(name).capabilities.constant_memory:
             peers = {"a loop over tokens": baselines.loop(name), **peers}
         ours = mechanism(name, is_causal=True)
@@ -173,7 +173,7 @@ def against_baselines(
     if is_causal is None:
         is_causal = ops.get_mechanism(spec).capabilities.causal
     softmax = baselines.softmax(is_causal=is_causal, platform=platform)
-    peers = baselines.of_inputs(spec, softmax)
+    peers = baselines.adapt_peers(spec, softmax)
     if is_causal and baselines.has_engine(spec):
         peers = {"our engine": baselines.engine(spec), **peers}
     return Comparison(
@@ -197,7 +197,7 @@ def _attend(mechanism: ops.Mechanism, *arrays: Array, **options: Any) -> Array:
     return y
 
 
-def _of_values(attention: Callable[..., Array], score: Array, v: Array) -> Array:
+def _attend_values(attention: Callable[..., Array], score: Array, v: Array) -> Array:
     return attention(v, v, v)
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.storage import held, write_text
+from flax_linattn.storage import file_lock, write_text
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def _rows_as_lines(value: Any) -> str:
 
 def locked(path: Path) -> AbstractContextManager[None]:
     """Locks the file for writing; the hidden lock file next to it is not removed."""
-    return held(path.with_name(f".{path.name}.lock"), wait=True)
+    return file_lock(path.with_name(f".{path.name}.lock"), wait=True)
 
 
 class Journal:

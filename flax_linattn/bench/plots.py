@@ -18,13 +18,13 @@ def import_figure() -> Any:
     """Matplotlib's ``Figure``.
 
     Raises:
-        ValueError: matplotlib is not installed.
+        ValueError: Matplotlib is not installed.
     """
     message = "figures need matplotlib: pip install 'flax-linattn[plots]', or go without them."
     return import_extra("matplotlib.figure", message, "curves").Figure
 
 
-def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -> None:
+def plot_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -> None:
     """Draws lines of points by name, ours thick, on logarithmic axes with each length a tick."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
@@ -49,7 +49,7 @@ def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -
     axes.set_ylabel(ylabel)
 
 
-def draw_curves(rows: Rows, quantity: str) -> Any:
+def plot_curves(rows: Rows, quantity: str) -> Any:
     """A figure of "milliseconds" or "temporary_bytes" against the length of rows of curves.
 
     Each comparison is a column, each pass a row. Raises ValueError without matplotlib.
@@ -64,7 +64,7 @@ def draw_curves(rows: Rows, quantity: str) -> Any:
         for axes, name in zip(axes_row, names, strict=True):
             chosen = [r for r in rows if (r["comparison"], r["pass"]) == (name, which)]
             first = axes is axes_row[0]
-            draw_lines(
+            plot_lines(
                 axes,
                 {program: _points(chosen, program, quantity) for program in chosen[0]["results"]},
                 xlabel="T" if which == passes[-1] else "",

@@ -69,7 +69,7 @@ def ratios(rows: Rows) -> list[Ratio]:
     return result
 
 
-class Fall(NamedTuple):
+class Regression(NamedTuple):
     """A ratio that fell by more than the allowed factor: its key, quantity, old and new value."""
 
     key: tuple[str, int, str, str]
@@ -78,7 +78,9 @@ class Fall(NamedTuple):
     now: float
 
 
-def falls(now: Iterable[Ratio], before: Iterable[Ratio], factor: float) -> list[Fall]:
+def find_regressions(
+    now: Iterable[Ratio], before: Iterable[Ratio], factor: float
+) -> list[Regression]:
     """The ratios that fell by more than a factor; raises OptionError where none is in common."""
     stored = {ratio.key: ratio for ratio in before}
     shared = [(ratio, stored[ratio.key]) for ratio in now if ratio.key in stored]
@@ -89,14 +91,14 @@ def falls(now: Iterable[Ratio], before: Iterable[Ratio], factor: float) -> list[
             "only",
             "against",
         )
-    fallen = []
+    regressions = []
     for new, old in shared:
         pairs = {"memory": (old.floored, new.floored)}
         if new.time and old.time:
             pairs["time"] = statistics.median(old.time), statistics.median(new.time)
-        fallen += [
-            Fall(new.key, quantity, was, is_)
+        regressions += [
+            Regression(new.key, quantity, was, is_)
             for quantity, (was, is_) in pairs.items()
             if is_ * factor < was
         ]
-    return fallen
+    return regressions

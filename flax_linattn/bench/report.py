@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flax_linattn.bench.ratios import Fall, Ratio, Rows, ratios
+from flax_linattn.bench.ratios import Ratio, Regression, Rows, ratios
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -90,11 +90,11 @@ def times_table(rows: Rows) -> str:
     return markdown(heads, lines)
 
 
-def falls_table(falls: Iterable[Fall]) -> str:
+def regressions_table(regressions: Iterable[Regression]) -> str:
     """A line for each ratio that fell."""
     heads = ["ours", "T", "pass", "peer", "ratio of", "stored", "now"]
     lines = []
-    for (name, length, which, peer), quantity, before, now in falls:
+    for (name, length, which, peer), quantity, before, now in regressions:
         line = [name, f"{length:,}", which, peer, quantity, number(before), number(now)]
         lines.append(line)
     return markdown(heads, lines)

@@ -16,7 +16,7 @@ from flax_linattn.bench import plots, report
 from flax_linattn.bench.comparisons import Comparison, comparisons, gated_comparisons
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.bench.ratios import Rows, falls, ratios
+from flax_linattn.bench.ratios import Rows, find_regressions, ratios
 from flax_linattn.checks import OptionError, at_least
 
 MEMORY_LIMIT = {"cpu": 4e9}
@@ -112,7 +112,7 @@ def run_bench(
         raise OptionError(message, "only")
     stored = None if how.against is None else read_results(how.against)
     if stored is not None:
-        stored_names = {row["comparison"] for row in _kept(stored)}
+        stored_names = {row["comparison"] for row in _ratio_rows(stored)}
         if stored_names.isdisjoint(c.name for c in chosen):
             names = ", ".join(repr(c.name) for c in chosen)
             raise OptionError(f"{how.against} holds none of {names}.", "against", "only")
@@ -126,7 +126,7 @@ def run_bench(
         print(f"measuring {', '.join(c.name for c in chosen)}", file=sys.stderr, flush=True)
     results = _measure(chosen, how, curves, journal)
     write_page(how.output, summary)
-    rows = _kept(results)
+    rows = _ratio_rows(results)
     tables = (summary(rows), report.ratios_table(ratios(rows)))
     print("\n\n".join(filter(None, tables)))
     print(f"\nall tables and figures: {how.output}")
@@ -178,11 +178,11 @@ def _measure(
 def write_page(folder: Path, summary: Callable[[Rows], str] = lambda rows: "") -> str:
     """Writes the page and the figures of a folder's ratios.json; returns the page."""
     results = json.loads((folder / "ratios.json").read_text())
-    page = report.page(results, summary(_kept(results))) + "\n"
+    page = report.page(results, summary(_ratio_rows(results))) + "\n"
     (folder / "ratios.md").write_text(page)
     if curves := [row for row in results["rows"] if row.get("curve")]:
-        plots.save(plots.draw_curves(curves, "milliseconds"), folder / "time.png")
-        plots.save(plots.draw_curves(curves, "temporary_bytes"), folder / "memory.png")
+        plots.save(plots.plot_curves(curves, "milliseconds"), folder / "time.png")
+        plots.save(plots.plot_curves(curves, "temporary_bytes"), folder / "memory.png")
     return page
 
 
@@ -196,7 +196,7 @@ def read_results(path: Path) -> dict[str, Any]:
     try:
         results = json.loads(path.read_text())
         platform, finished = results["platform"], results["finished"]
-        ratios(_kept(results))
+        ratios(_ratio_rows(results))
     except (ValueError, KeyError, TypeError):
         raise OptionError(f"{path} is not a ratios.json of a bench.", "against") from None
     if not finished:
@@ -211,7 +211,7 @@ def read_results(path: Path) -> dict[str, Any]:
     return results
 
 
-def _kept(results: dict[str, Any]) -> Rows:
+def _ratio_rows(results: dict[str, Any]) -> Rows:
     """The rows of ratios, without those of curves."""
     return [row for row in results["rows"] if not row.get("curve")]
 
@@ -224,12 +224,12 @@ def memory_limit() -> float:
 
 
 def _gate(results: dict[str, Any], stored: dict[str, Any], factor: float) -> int:
-    now, before = ratios(_kept(results)), ratios(_kept(stored))
-    fallen = falls(now, before, factor)
-    if not fallen:
+    now, before = ratios(_ratio_rows(results)), ratios(_ratio_rows(stored))
+    regressions = find_regressions(now, before, factor)
+    if not regressions:
         shared = {ratio.key for ratio in now} & {ratio.key for ratio in before}
         print(f"of {len(shared)} ratios none fell by more than {factor:g} times.")
         return 0
-    print(f"{len(fallen)} ratios fell by more than {factor:g} times:", file=sys.stderr)
-    print(report.falls_table(fallen), file=sys.stderr)
+    print(f"{len(regressions)} ratios fell by more than {factor:g} times:", file=sys.stderr)
+    print(report.regressions_table(regressions), file=sys.stderr)
     return 1

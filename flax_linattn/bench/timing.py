@@ -49,12 +49,12 @@ _OBSERVERS: list[Callable[[Any], None]] = []
 
 
 @contextlib.contextmanager
-def observing(observer: Callable[[Any], None]) -> Iterator[None]:
+def observe_compilations(observer: Callable[[Any], None]) -> Iterator[None]:
     """Calls ``observer`` with the ``jax.stages.Traced`` of each program compiled in this context.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> with observing(lambda traced: print(traced.fun_name)):
+        >>> with observe_compilations(lambda traced: print(traced.fun_name)):
         ...     _ = compile_program(jnp.sin, [jnp.ones(8)])
         sin
     """
@@ -247,14 +247,14 @@ def normal(*shapes: tuple[int, ...]) -> list[Array]:
     return [jnp.asarray(rng.normal(size=shape), np.float32) for shape in shapes]
 
 
-def communicated(compiled: Any) -> dict[str, int]:
+def communication_bytes(compiled: Any) -> dict[str, int]:
     """Bytes that the collective operations of a compiled program leave on each device, by kind.
 
     Operations in a loop count once.
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> communicated(jax.jit(jnp.sum).lower(jnp.ones(8)).compile())
+        >>> communication_bytes(jax.jit(jnp.sum).lower(jnp.ones(8)).compile())
         {}
     """
     received: dict[str, int] = {}

@@ -25,14 +25,14 @@ from jax.experimental import multihost_utils
 
 from flax_linattn.annotations import fits
 from flax_linattn.checkpoint.quiet import quiet_threads
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.storage import write_text
 
 FOLDER = "arrays"
 """The folder of the arrays, in the folder that the functions here are given."""
 
 
-LEAST_ROOM = 1 << 16
+MIN_FREE_BYTES = 1 << 16
 """Bytes that Orbax needs beside the arrays."""
 JSON_FORMAT = 2
 """Of what ``write_json`` writes."""
@@ -116,22 +116,22 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
         for item, arrays in items.items()
     }
-    _check_room(path, sum(x.nbytes for arrays in items.values() for x in arrays.values()))
+    _check_disk_space(path, sum(x.nbytes for arrays in items.values() for x in arrays.values()))
     with _checkpointer() as checkpointer:
         checkpointer.save(path / FOLDER, ocp.args.Composite(**saved))
     return Manifest(
         arrays={
-            item: {name: signature_of(x) for name, x in arrays.items()}
+            item: {name: array_signature(x) for name, x in arrays.items()}
             for item, arrays in items.items()
         },
         files=_checksums(path / FOLDER),
     )
 
 
-def _check_room(path: Path, size: int) -> None:
+def _check_disk_space(path: Path, size: int) -> None:
     """Refuses to write so many bytes where there is no room: Orbax would leave a part of them."""
     usage = shutil.disk_usage(path)
-    if usage.total and usage.free < size + LEAST_ROOM:  # some file systems tell nothing
+    if usage.total and usage.free < size + MIN_FREE_BYTES:  # some file systems tell nothing
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
@@ -178,7 +178,7 @@ def read_arrays(
     """
     leaves = named_leaves(*trees)
     saved = _signatures(path, item, manifest)
-    asked = {name: signature_of(leaf) for name, leaf in leaves.items()}
+    asked = {name: array_signature(leaf) for name, leaf in leaves.items()}
     _check_same_arrays(path, saved, asked, other)
     converted = [name for name in leaves if saved[name] != asked[name]]
     if converted:
@@ -230,7 +230,7 @@ def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None
     """
     _check_manifest(path, manifest)
     signatures = _signatures(path, item, manifest)
-    asked = {name: signature_of(leaf) for name, leaf in named_leaves(*trees).items()}
+    asked = {name: array_signature(leaf) for name, leaf in named_leaves(*trees).items()}
     saved = {name: signatures[name] for name in asked if name in signatures}
     _check_same_arrays(path, saved, asked, "model is not the one")
 
@@ -283,11 +283,11 @@ def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
     return jax.device_put(leaf, like.sharding) if getattr(like, "committed", False) else leaf
 
 
-def signature_of(leaf: Any) -> str:
+def array_signature(leaf: Any) -> str:
     """The dtype and shape of an array, as manifests have them.
 
     Example:
-        >>> signature_of(jnp.zeros((3, 4)))
+        >>> array_signature(jnp.zeros((3, 4)))
         'float32[3, 4]'
     """
     array = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
@@ -387,7 +387,7 @@ def read_json(file: Path) -> dict[str, Any]:
         ) from error
     if version != JSON_FORMAT:
         raise CorruptCheckpointError(
-            f"The checkpoint {file.parent} has format {shown(version)}, this version reads "
+            f"The checkpoint {file.parent} has format {quote(version)}, this version reads "
             f"{JSON_FORMAT}. It is damaged, or needs the version of flax_linattn that wrote it."
         )
     if not whole:

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PATIENCE = 10.0
+JOIN_SECONDS = 10.0
 """Seconds to wait for a thread that still writes when the save has failed."""
 _THREAD = "_SignalingThread"
 """Name of Orbax's class of threads."""
 
 _lock = threading.Lock()
-_inside = 0
+_num_open = 0
 """Number of open contexts; several threads may save at once."""
-_before: Any = None
+_previous_hook: Any = None
 """The hook before the first of them."""
 _failed = False
 
@@ -32,36 +32,36 @@ def quiet_threads() -> Iterator[None]:
     context restores logger and hook, unless another hook was set meanwhile. After a failure the
     hook stays, because native writes may end at any time.
     """
-    global _inside, _before, _failed
+    global _num_open, _previous_hook, _failed
     with _lock:
-        _inside += 1
-        if _inside == 1:
-            logging.getLogger("absl").addFilter(_is_not_of_a_thread)
-            if sys.unraisablehook is not _but_closed_loops:
-                _before, sys.unraisablehook = sys.unraisablehook, _but_closed_loops
+        _num_open += 1
+        if _num_open == 1:
+            logging.getLogger("absl").addFilter(_is_not_from_orbax_thread)
+            if sys.unraisablehook is not _ignore_closed_loops:
+                _previous_hook, sys.unraisablehook = sys.unraisablehook, _ignore_closed_loops
     try:
         yield
     except BaseException:
         _failed = True
         for thread in threading.enumerate():
             if type(thread).__name__ == _THREAD:
-                thread.join(PATIENCE)
+                thread.join(JOIN_SECONDS)
         gc.collect()  # what the threads have left is found now, not after the hook is gone
         raise
     finally:
         with _lock:
-            _inside -= 1
-            if _inside == 0:
-                logging.getLogger("absl").removeFilter(_is_not_of_a_thread)
-                if sys.unraisablehook is _but_closed_loops and not _failed:
-                    sys.unraisablehook = _before
+            _num_open -= 1
+            if _num_open == 0:
+                logging.getLogger("absl").removeFilter(_is_not_from_orbax_thread)
+                if sys.unraisablehook is _ignore_closed_loops and not _failed:
+                    sys.unraisablehook = _previous_hook
 
 
-def _is_not_of_a_thread(record: logging.LogRecord) -> bool:
+def _is_not_from_orbax_thread(record: logging.LogRecord) -> bool:
     return _THREAD not in str(record.msg)
 
 
-def _but_closed_loops(unraisable: Any) -> None:
+def _ignore_closed_loops(unraisable: Any) -> None:
     """Passes on what could not be raised, but for closed event loops."""
     if str(unraisable.exc_value) != "Event loop is closed":
-        _before(unraisable)
+        _previous_hook(unraisable)

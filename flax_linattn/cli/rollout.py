@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.control import Agent, check_drawing, draw, make_environments, play
+from flax_linattn.control import Agent, check_rendering, make_environments, play, save_animation
 from flax_linattn.data.episodes import Episodes, check_episode_file, scores_of, write_episodes
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def rollout(
     task = loaded.task
     if not isinstance(task, Acting):
         raise OptionError(f"a run of {task.name} takes no actions; give another run.", "run")
-    env_id = getattr(loaded.problem, "env_id", None) if env is None else env
+    env_id = getattr(loaded.data_spec, "env_id", None) if env is None else env
     if env_id is None:
         raise OptionError("the run names no environment; give one, such as Pendulum-v1.", "env")
     options = {"act": act, "target_return": target_return}
@@ -72,7 +72,7 @@ def rollout(
     first = first if seed is None else seed
     # Named by the user, who may have a package imported; a file may not.
     where: dict[str, Any] = {
-        "observation_dim": getattr(loaded.problem, "observation_dim", None),
+        "observation_dim": getattr(loaded.data_spec, "observation_dim", None),
         "allow_import": env is not None,
     }
 
@@ -82,7 +82,7 @@ def rollout(
     with closing(make_environments(env_id, num_envs, **where)) as environments:
         agent = make_agent(environments)
         if gif is not None:  # before hours of play
-            check_drawing(env_id, **where)
+            check_rendering(env_id, **where)
         played = play(agent, environments, range(first, first + episodes))
     if out is None:
         _print_table(played, first)
@@ -91,7 +91,7 @@ def rollout(
             "policy": f"run {run.name}",
             "policy_sha256": _parameters_sha256(loaded.model),
             "act": getattr(trained, "act", None),
-            "target_return": getattr(loaded.problem, "target_return", None),
+            "target_return": getattr(loaded.data_spec, "target_return", None),
             "seed": first,
             **how,
         }
@@ -99,7 +99,7 @@ def rollout(
         print(f"{out}: {played.num_steps:,} steps of {played.num_episodes:,} episodes")
     _print_summary(played)
     if gif is not None:
-        draw(make_agent, env_id, gif, seed=first, **where)
+        save_animation(make_agent, env_id, gif, seed=first, **where)
         print(f"the first episode is drawn: {gif}")
 
 

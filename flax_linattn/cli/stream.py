@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import tyro
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.cli import flags, name_flags
 from flax_linattn.inference.saved import FORMAT, describe_state
 from flax_linattn.registry import get_task, list_tasks
@@ -127,4 +127,4 @@ def _plain(value: Any) -> str:
     """A fact as a person reads it; what would act on a terminal is escaped, or cut."""
     if isinstance(value, str) and value.isprintable() and len(value) < MOST:
         return value
-    return shown(value, MOST)
+    return quote(value, MOST)

@@ -1,6 +1,6 @@
 """Agents in environments of Gymnasium, the episodes that they play, and animations of these."""
 
-from flax_linattn.control.draw import check_drawing, draw
+from flax_linattn.control.animation import check_rendering, save_animation
 from flax_linattn.control.environments import (
     action_bounds,
     make_environments,
@@ -12,9 +12,9 @@ __all__ = [
     "Agent",
     "SamplingAgent",
     "action_bounds",
-    "check_drawing",
-    "draw",
+    "check_rendering",
     "make_environments",
     "max_episode_steps",
     "play",
+    "save_animation",
 ]

@@ -57,15 +57,15 @@ class _Environment:
 
     def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, dict]:
         self._rests = seed is None
-        return self._padded([] if seed is None else self._env.reset(seed=seed)[0]), {}
+        return self._pad([] if seed is None else self._env.reset(seed=seed)[0]), {}
 
     def step(self, action: NDArray) -> tuple[Any, Any, bool, bool, dict]:
         if self._rests:
-            return self._padded([]), 0.0, False, False, {}
+            return self._pad([]), 0.0, False, False, {}
         observation, reward, terminated, truncated, _ = self._env.step(action)
-        return self._padded(observation), reward, terminated, truncated, {}
+        return self._pad(observation), reward, terminated, truncated, {}
 
-    def _padded(self, observation: Any) -> NDArray[np.float32]:
+    def _pad(self, observation: Any) -> NDArray[np.float32]:
         padded = np.zeros(self.observation_space.shape, np.float32)
         padded[: len(observation)] = observation
         return padded
@@ -124,7 +124,7 @@ def make_environments(
         options["include_cfrc_ext_in_observation"] = False
     if render:
         options["render_mode"] = "rgb_array"
-        if _is_of_mujoco(spec) and spec.name in _RUNNERS:
+        if _is_mujoco(spec) and spec.name in _RUNNERS:
             options["camera_name"] = "track"
     with ExitStack() as made:  # closes those that are there where anything fails
         envs: list[Any] = []
@@ -207,7 +207,7 @@ def _find(env_id: str, registry: Mapping[str, Any]) -> Any:
     return registry[env_id]
 
 
-def _is_of_mujoco(spec: Any) -> bool:
+def _is_mujoco(spec: Any) -> bool:
     return str(spec.entry_point).startswith("gymnasium.envs.mujoco.")
 
 
@@ -217,7 +217,7 @@ def _quiet_models(spec: Any) -> Iterator[None]:
 
     Its other lines become Python's warnings.
     """
-    if not _is_of_mujoco(spec):
+    if not _is_mujoco(spec):
         yield
         return
     mujoco = import_extra("mujoco", MISSING_MUJOCO.format(env_id=spec.id))

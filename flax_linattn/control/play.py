@@ -34,7 +34,7 @@ class Agent(Protocol):
         Args:
             observations: float32 [B, S], the current observations.
             rewards: float32 [B], of the previous actions; 0 where an episode begins.
-            begins: bool [B], whether an episode begins with this observation, so that the agent has
+            begins: Bool [B], whether an episode begins with this observation, so that the agent has
                 to forget the previous episode of the row.
 
         Returns:
@@ -120,7 +120,7 @@ def play(
             shown, _ = reset(
                 seed=[by_row.get(row) for row in range(rows)], options={"reset_mask": ended}
             )
-            observations = _observed(shown, env_id)
+            observations = _check_observations(shown, env_id)
             rewards[ended] = 0
             begins[starting] = playing[starting] = True
             episode[starting] = np.arange(begun, begun + len(starting))
@@ -128,14 +128,14 @@ def play(
             if isinstance(agent, SamplingAgent):
                 agent.begin(starting.tolist(), chosen)
         answers = agent.act(observations.copy(), rewards.copy(), begins)
-        actions = _clipped(answers, environments, playing)
+        actions = _clip_actions(answers, environments, playing)
         shown, gained, terminations, truncations, _ = environments.step(actions)
         rewards = gained.astype(np.float32)
         if (wrong := np.flatnonzero(~np.isfinite(rewards))).size:
             raise ValueError(f"{env_id} gave the reward {gained[wrong[0]]} in row {wrong[0]}.")
         rows_of_steps = (episode, observations, actions, rewards)
         steps.append(tuple(array[playing] for array in rows_of_steps))  # type: ignore[arg-type]
-        observations = _observed(shown, env_id)
+        observations = _check_observations(shown, env_id)
         count += int(playing.sum())
         ended = terminations | truncations
         terminated[episode[playing & terminations]] = True
@@ -156,7 +156,7 @@ def play(
     )
 
 
-def _observed(observations: NDArray, env_id: str | None) -> NDArray[np.float32]:
+def _check_observations(observations: NDArray, env_id: str | None) -> NDArray[np.float32]:
     """Observations as float32 `[B, S]`, all finite."""
     found = np.asarray(observations, np.float32)
     wrong = ~np.isfinite(found).all(axis=1)
@@ -167,7 +167,7 @@ def _observed(observations: NDArray, env_id: str | None) -> NDArray[np.float32]:
     return found
 
 
-def _clipped(
+def _clip_actions(
     answers: NDArray, environments: VectorEnv, playing: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
     """Actions, float32 `[B, A]`, between the bounds; only those of rows that play are checked."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import MEND, DataFormatError, LineReader
@@ -107,7 +107,7 @@ def _misplaced(reader: LineReader, text: str) -> DataFormatError:
     return reader.error(
         "@relation, the numeric attributes (inside one relational attribute and its @end, where "
         "multivariate), a nominal class attribute, then @data, in this order and each once",
-        shown(text),
+        quote(text),
         "check that this is a .arff file of the UEA or UCR archive",
     )
 
@@ -118,7 +118,9 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
     name, kind = (_unquote(match[1]), match[2]) if match else ("", "")
     if name in header.names:
         raise reader.error(
-            "attributes of distinct names", f"{shown(name)} again", "remove or rename one of them"
+            "attributes of distinct names",
+            f"{quote(name)} again",
+            "remove or rename one of them",
         )
     header.names.add(name)
     nominal = kind.startswith("{") and kind.endswith("}")
@@ -131,14 +133,16 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         labels = [_unquote(label) for label in _cells(kind[1:-1])]
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(
-                "distinct class labels, none of them empty", shown(kind), "list each label once"
+                "distinct class labels, none of them empty",
+                quote(kind),
+                "list each label once",
             )
         header.classes = tuple(labels)
     else:
         raise reader.error(
             "an attribute 'NAME numeric', 'NAME relational' (first) or 'NAME {label,label,...}' "
             "(last, after the numeric ones)",
-            shown(text),
+            quote(text),
             "correct the header, or fetch the file again",
         )
     return inside
@@ -156,7 +160,7 @@ def _cells(text: str) -> Iterator[str]:
 
 def _split_univariate(text: str) -> tuple[str, str]:
     """Splits ``value,...,value,label`` into its values and its label, whose quotes stay."""
-    begin = min((text.find(quote) for quote in "'\"" if quote in text), default=0)
+    begin = min((text.find(quotes) for quotes in "'\"" if quotes in text), default=0)
     values = text[:begin].rstrip()
     if values.endswith(",") and _QUOTED_LABEL.fullmatch(text, begin):
         return values[:-1], text[begin:]
@@ -166,12 +170,12 @@ def _split_univariate(text: str) -> tuple[str, str]:
 
 def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | None]:
     r"""Splits ``'row\nrow',label`` into its dimensions and its label."""
-    quote = text[0]
-    body, closing, rest = text[1:].partition(quote)
-    if quote not in "'\"" or not closing:
+    quotes = text[0]
+    body, closing, rest = text[1:].partition(quotes)
+    if quotes not in "'\"" or not closing:
         raise reader.error(
             "a quoted text of dimensions, a comma and a class label",
-            f"{shown(text)}" + (" without the closing quote" if quote in "'\"" else ""),
+            f"{quote(text)}" + (" without the closing quotes" if quotes in "'\"" else ""),
             MEND,
         )
     rest = rest.strip()

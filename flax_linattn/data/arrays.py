@@ -7,7 +7,7 @@ from pathlib import Path
 
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed
+from flax_linattn.checks import itemize
 from flax_linattn.data.files import DataFormatError, check_is_file, printed, report_damage
 from flax_linattn.safe_npz import NpzFile
 
@@ -28,14 +28,14 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
         chosen = [name for name in names if name in npz.sizes]
         if not chosen:
             raise DataFormatError(
-                f"{path}: expected arrays {listed([*names])}, got {printed([*npz.sizes])}; save "
+                f"{path}: expected arrays {itemize([*names])}, got {printed([*npz.sizes])}; save "
                 "them under these names"
             )
         total = sum(npz.sizes[name] for name in chosen)
         if total > MAX_BYTES:
             raise DataFormatError(
                 f"{path}: expected arrays of at most {MAX_BYTES:,} bytes, got {total:,} of "
-                f"{listed(chosen)}; split the file"
+                f"{itemize(chosen)}; split the file"
             )
         for name in chosen:
             if npz.header(name).dtype.hasobject:

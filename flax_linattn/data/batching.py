@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, same_number
+from flax_linattn.checks import MAX_SEED, OptionError, at_least, check_same_length
 
 ALL_ROWS = slice(None)
 
@@ -33,7 +33,7 @@ class ExampleBatches(abc.ABC):
 
     def __init__(self, num_examples: int, batch_size: int, *, seed: int | None = None) -> None:
         at_least(1, batch_size=batch_size)
-        at_least(0, LARGEST_SEED, seed=seed)
+        at_least(0, MAX_SEED, seed=seed)
         if num_examples < 1:
             raise ValueError("expected at least one example, got none; check the data set")
         self.num_examples = num_examples
@@ -288,7 +288,7 @@ class RaggedBatches(LengthBatches):
                 'expected arrays, and none named "mask", as batches carry their own, got '
                 f"{list(arrays)}"
             )
-        same_number(**arrays)
+        check_same_length(**arrays)
         self.arrays = {name: list(parts) for name, parts in arrays.items()}
         first = next(iter(self.arrays.values()))
         sizes = np.array([len(x) for x in first], np.int64)

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 
 MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "<na>", "nan", "null", "none"})
 """How tables write a missing value, in lower case."""
@@ -174,7 +174,7 @@ def split_cells(text: str, separator: str = ",") -> list[str]:
         cells = next(reader)
     except csv.Error:
         raise ValueError(
-            f"expected cells separated by {separator!r}, each quote closed, got {shown(text)}"
+            f"expected cells separated by {separator!r}, each quote closed, got {quote(text)}"
         ) from None
     return [cell.strip() for cell in cells]
 

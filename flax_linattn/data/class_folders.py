@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.file_tree import ARCHIVES, FileTree
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.labels import in_order
@@ -83,7 +83,7 @@ def find_class_folders(
         notes.append(f"tested on the {kind} of {chosen}")
     notes += [f"the {kind} of {part} are left out" for part in others]
     if missing := [name for name in classes if name not in test]:
-        notes.append(f"no {kind} of {listed(missing, 10)} to test on")
+        notes.append(f"no {kind} of {itemize(missing, 10)} to test on")
     if len(files) > in_classes:
         notes.append(
             f"{kind} outside of the folders of classes, left out: {len(files) - in_classes:,}"
@@ -114,9 +114,9 @@ def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:
     if len(same_depth) == 1:
         return same_depth[0]
     found = sorted({"/".join(name.split("/")[:2]) for name in files})
-    got = f"several: {listed(same_depth, 10)}" if tops else f"{listed(found, 10) or 'none'}"
+    got = f"several: {itemize(same_depth, 10)}" if tops else f"{itemize(found, 10) or 'none'}"
     archives = [name for name in tree.sizes if name.endswith(ARCHIVES)]
-    hint = f", or of an archive, such as {shown(archives[0], 80)[1:-1]}" if archives else ""
+    hint = f", or of an archive, such as {quote(archives[0], 80)[1:-1]}" if archives else ""
     raise DataFormatError(
         f"{tree.path}: expected {kind} in folders train/CLASS and test/CLASS (or val/CLASS), got "
         f"{got}; name the folders so, or give the path of one data set{hint}"
@@ -155,8 +155,8 @@ def _differ(
         if unknown := sorted(set(found) - set(classes)):
             return (
                 f"{tree.place(top + part)}: expected the classes of {TRAIN}, got "
-                f"{listed([shown(name)[1:-1] for name in unknown], 10)} besides; sort the {kind} "
-                f"into the folders of {listed(classes, 10)}"
+                f"{itemize([quote(name)[1:-1] for name in unknown], 10)} besides; sort the {kind} "
+                f"into the folders of {itemize(classes, 10)}"
             )
     return (
         f"{tree.place(top + TRAIN)}: expected {kind} to test on beside it, in folders test/CLASS "

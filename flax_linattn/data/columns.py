@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.cells import TIME, YEAR, BadCellError
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, printed
@@ -58,14 +58,14 @@ def find_named(table: Table, name: str, option: str) -> int:
     names = table.names
     if not table.has_header:
         raise OptionError(
-            f"{table.source}: expected a header that names the column {shown(name)}, got none; add "
+            f"{table.source}: expected a header that names the column {quote(name)}, got none; add "
             "one.",
             option,
             "header",
         )
     if name not in names:
         raise OptionError(
-            f"unknown column {shown(name)}; {table.source} has {printed(names)}", option
+            f"unknown column {quote(name)}; {table.source} has {printed(names)}", option
         )
     _check_once(table, name, names.count(name))
     return names.index(name)
@@ -73,7 +73,7 @@ def find_named(table: Table, name: str, option: str) -> int:
 
 def _check_once(table: Table, name: str, count: int) -> None:
     if count > 1:
-        raise table.error(None, "different names of columns", f"{shown(name)} twice", "rename one")
+        raise table.error(None, "different names of columns", f"{quote(name)} twice", "rename one")
 
 
 def choose_channels(
@@ -256,7 +256,7 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
         raise table.error(
             row,
             f"times in one column, and numbers in {place}",
-            shown(cell),
+            quote(cell),
             "put the column of times first, without another index, or name it, with "
             "time_column=..., or read other columns only, with channels=...",
             "time_column",
@@ -267,7 +267,7 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
         raise table.error(
             row,
             f"a number with decimals after {dialect.decimal!r} in {place}",
-            shown(cell),
+            quote(cell),
             "say how numbers are written, with decimal=..., or remove the character if it sets "
             "thousands apart, such as by pandas.read_csv(..., thousands=',')",
             "decimal",
@@ -275,9 +275,13 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
     for pattern, what, advice in _NOT_NUMBERS:
         if pattern.fullmatch(cell):
             raise table.error(
-                row, f"a finite number in {place}", f"{shown(cell)}, {what}", advice, "channels"
+                row,
+                f"a finite number in {place}",
+                f"{quote(cell)}, {what}",
+                advice,
+                "channels",
             )
-    raise _not_finite(table, row, index, shown(cell))
+    raise _not_finite(table, row, index, quote(cell))
 
 
 def _not_finite(table: Table, row: int, column: int, got: str) -> DataFormatError:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
 
 
@@ -89,4 +89,4 @@ class TimeSeriesDataset(LabelledExamples):
 
 
 def _shown(classes: Sequence[str]) -> str:
-    return f"({listed([shown(label) for label in classes])})"
+    return f"({itemize([quote(label) for label in classes])})"

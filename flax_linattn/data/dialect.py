@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.annotations import check_fields
-from flax_linattn.checks import OptionError, choice, listed, shown
+from flax_linattn.checks import OptionError, choice, itemize, quote
 from flax_linattn.data.cells import (
     MISSING,
     BadCellError,
@@ -105,7 +105,7 @@ class Dialect:
         if len(columns) > 2:
             raise OptionError(
                 f"time_column must be a column, or two of dates and clock times, got "
-                f"{listed(columns)}.",
+                f"{itemize(columns)}.",
                 "time_column",
             )
         if self.timezone:
@@ -116,7 +116,7 @@ class Dialect:
         except (LookupError, ValueError):
             raise OptionError(
                 f"encoding must be one of Python's, such as utf-8 or latin-1, got "
-                f"{shown(self.encoding)}.",
+                f"{quote(self.encoding)}.",
                 "encoding",
             ) from None
 

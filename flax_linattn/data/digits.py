@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.files import MEND, LineReader
@@ -71,7 +71,7 @@ def _frame(reader: LineReader, text: str) -> NDArray[np.float64]:
     if values.shape != (NUM_COEFFICIENTS,) or np.isnan(values).any():
         raise reader.error(
             f"{NUM_COEFFICIENTS} finite numbers, separated by blanks",
-            shown(text),
+            quote(text),
             MEND,
         )
     return values

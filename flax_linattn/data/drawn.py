@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import LARGEST_SEED, at_least
+from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.data.batching import ALL_ROWS
 
 
@@ -60,7 +60,7 @@ class DrawnBatches:
         num_examples: int | None = None,
     ) -> None:
         at_least(1, batch_size=batch_size, num_batches=num_batches)
-        at_least(0, LARGEST_SEED, seed=seed)
+        at_least(0, MAX_SEED, seed=seed)
         at_least(0, stream=stream)
         self.task = task
         self.batch_size = batch_size

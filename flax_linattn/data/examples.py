@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.files import MEND, LineReader
@@ -87,10 +87,10 @@ class ExampleBuilder:
 
     def _parse_label(self, label: str) -> int:
         if label not in self._index:
-            classes = listed([shown(label) for label in self._declared])
+            classes = itemize([quote(label) for label in self._declared])
             raise self._reader.error(
                 f"a class label among {classes} at the end of the line",
-                shown(label),
+                quote(label),
                 f"declare the label in the header, or {MEND}",
             )
         if self._reader.terminated:
@@ -98,8 +98,8 @@ class ExampleBuilder:
         longer = [other for other in self._classes if other.startswith(label) and other != label]
         if longer:
             raise self._reader.error(
-                f"a newline after the last label, as it may be a cut {shown(longer[0])}",
-                f"{shown(label)} and the end of the file",
+                f"a newline after the last label, as it may be a cut {quote(longer[0])}",
+                f"{quote(label)} and the end of the file",
                 "end the last line with a newline if the file is whole, or fetch it again",
             )
         return self._index[label]
@@ -108,7 +108,7 @@ class ExampleBuilder:
         if len(set(lengths)) > 1:
             raise self._reader.error(
                 "all dimensions of an example of one length",
-                f"lengths [{listed([str(length) for length in lengths])}]",
+                f"lengths [{itemize([str(length) for length in lengths])}]",
                 MEND,
             )
         length = lengths[0]
@@ -133,7 +133,7 @@ class ExampleBuilder:
             dimension, step = divmod(bad.index, len(tokens) // len(dimensions))
             raise self._reader.error(
                 "a finite number, or ? for a missing one",
-                f"{shown(tokens[bad.index])} in dimension {dimension} at time step {step}",
+                f"{quote(tokens[bad.index])} in dimension {dimension} at time step {step}",
                 "correct the value, or fetch the file again",
             ) from None
         if self._missing is False and np.isnan(values).any():

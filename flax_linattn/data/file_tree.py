@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.files import DataFormatError, open_uncompressed, report_damage
 
 LARGEST_FILE = 2**30
@@ -82,7 +82,7 @@ class FileTree:
 
     def place(self, name: str) -> str:
         """Where a file is, for a message: its path, or the archive, "!" and its name in there."""
-        return f"{self.path / name}" if self._is_folder else f"{self.path}!{shown(name, 200)[1:-1]}"
+        return f"{self.path / name}" if self._is_folder else f"{self.path}!{quote(name, 200)[1:-1]}"
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Reads files whole, those of an archive in the order in which they stand there.
@@ -114,7 +114,7 @@ class FileTree:
         except OSError as error:
             raise DataFormatError(
                 f"{self.place(name)}: expected a file that can be read, got an error "
-                f"({shown(error, 100)}); check its permissions and the disk"
+                f"({quote(error, 100)}); check its permissions and the disk"
             ) from error
 
     def _listed_zip(self) -> Iterator[tuple[str, _Member | None]]:
@@ -154,7 +154,7 @@ class FileTree:
                 content.seek(place)
                 found = content.read(size)
                 if len(found) != size:
-                    raise EOFError(f"{len(found):,} of {size:,} bytes of {shown(name)}")
+                    raise EOFError(f"{len(found):,} of {size:,} bytes of {quote(name)}")
                 yield name, found
 
     def _start(self) -> bytes:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import OptionError, itemize, quote
 
 _COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
     ".gz": (b"\x1f\x8b", gzip.open),
@@ -54,7 +54,7 @@ def printed(names: Sequence[str]) -> str:
         >>> printed(["a", "\x1b[1m"]), printed([])
         ('a, \\x1b[1m', 'none')
     """
-    return listed([shown(name, 80)[1:-1] for name in names]) or "none"
+    return itemize([quote(name, 80)[1:-1] for name in names]) or "none"
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def report_damage(
     except Exception as error:
         raise DataFormatError(
             f"{path}: expected {expected}, got a damaged one, or another kind of file "
-            f"({shown(error, 100)}); {advice}"
+            f"({quote(error, 100)}); {advice}"
         ) from error
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import is_number
 
 
@@ -84,7 +84,7 @@ def check_labels(labels: NDArray[np.int32], num_examples: int, classes: Sequence
 def check_classes(classes: Sequence[str]) -> None:
     """Refuses classes that are not distinct and sorted, as numbers or as text."""
     if tuple(classes) not in (in_order(set(classes)), tuple(sorted(set(classes)))):
-        names = listed([shown(name) for name in classes])
+        names = itemize([quote(name) for name in classes])
         raise ValueError(
             f"expected distinct classes in sorted order, got ({names}); sort them and index the "
             "labels again"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import same_number
+from flax_linattn.checks import check_same_length
 from flax_linattn.data.batching import check_alike
 
 
@@ -78,7 +78,7 @@ def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
 def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
     if taken := {"mask", "segment_ids"} & set(arrays):
         raise ValueError(f"packing makes {sorted(taken)[0]!r} itself; rename that array")
-    same_number(**arrays)
+    check_same_length(**arrays)
     lengths = [len(part) for part in next(iter(arrays.values()), [])]
     if not lengths:
         raise ValueError("expected arrays of at least one sequence, got none")

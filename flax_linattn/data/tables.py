@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute, csv, feather, parquet
 
-from flax_linattn.checks import import_extra, shown
+from flax_linattn.checks import import_extra, quote
 from flax_linattn.data.cells import TIME, is_comment, split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
 from flax_linattn.data.files import (
@@ -76,7 +76,7 @@ class Table:
 
     def column(self, index: int) -> str:
         """Which column it is, for a message."""
-        named = f" ({shown(self.names[index])[1:-1]})" if self.has_header else ""
+        named = f" ({quote(self.names[index])[1:-1]})" if self.has_header else ""
         return f"column {index + 1}{named}"
 
     def error(
@@ -272,7 +272,9 @@ class _Rows(Iterator[list[str]]):
                 return split_cells(text, self.separator)
             except ValueError:
                 raise self._reader.error(
-                    f"cells separated by {self.separator!r}, each quote closed", shown(text), MEND
+                    f"cells separated by {self.separator!r}, each quote closed",
+                    quote(text),
+                    MEND,
                 ) from None
         raise StopIteration
 
@@ -391,10 +393,10 @@ def _is_header(reader: LineReader, cells: list[str], dialect: Dialect) -> bool:
     if not words:
         got = "numbers alone"
     elif others:
-        got = f"{shown(words[0])} beside {shown(others[0])}"
+        got = f"{quote(words[0])} beside {quote(others[0])}"
         advice = f"correct the cell if it is damaged, or {advice}"
     elif all(word[0] in "+-.0123456789" for word in words):
-        got = f"{shown(words[0])}, a name or a damaged number"
+        got = f"{quote(words[0])}, a name or a damaged number"
         advice = f"correct it if it is damaged, or {advice}"
     else:
         return True

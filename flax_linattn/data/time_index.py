@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, quote
 
 _DAY = pd.Timedelta(days=1)
 _MONTH = 28 * _DAY
@@ -73,7 +73,7 @@ def as_offset(text: str, option: str = "freq") -> pd.offsets.BaseOffset:
         reason = reason or "it is no step forward"
     raise OptionError(
         f"{option} must be a frequency as pandas writes it, such as 15min, h, D, B, W-SUN, MS or "
-        f"QE, got {shown(text)}.",
+        f"QE, got {quote(text)}.",
         option,
     )
 
@@ -267,7 +267,7 @@ def as_zone(name: str) -> datetime.tzinfo:
     except (KeyError, ValueError, OSError, TypeError):
         raise OptionError(
             f"timezone must be a name of the IANA database, such as UTC or America/New_York, got "
-            f"{shown(name)}; correct it, or install tzdata if the system has no time zones.",
+            f"{quote(name)}; correct it, or install tzdata if the system has no time zones.",
             "timezone",
         ) from None
 
@@ -302,7 +302,8 @@ def _parse(text: str, option: str = "freq") -> _Offset:
     months, day = int(match[1] or 1), int(match[2])
     if not months or not 1 <= day <= 31:
         raise OptionError(
-            f"{option} must be a day of the month from M@1 to M@31, got {shown(text)}.", option
+            f"{option} must be a day of the month from M@1 to M@31, got {quote(text)}.",
+            option,
         )
     return MonthDay(months, day)
 

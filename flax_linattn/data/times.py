@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.cells import parse_time
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.time_index import as_zone
@@ -115,7 +115,10 @@ def join_dates_and_clocks(dates: pd.Series, clocks: pd.Series, dialect: Dialect)
 def _empty_cell(row: int, date: str, clock: str) -> BadTimeError:
     part, other = ("date", clock) if clock.strip() else ("time of day", date)
     return BadTimeError(
-        row, f"a {part} beside {shown(other)}", "an empty cell", "fill it in, or drop the row"
+        row,
+        f"a {part} beside {quote(other)}",
+        "an empty cell",
+        "fill it in, or drop the row",
     )
 
 
@@ -156,7 +159,7 @@ def localize(times: pd.DatetimeIndex, zone: str, *, first: bool = False) -> pd.D
     raise BadTimeError(
         row,
         "a time that there is once",
-        f"{shown(str(times[row]))}, but clocks of {zone} {why}",
+        f"{quote(str(times[row]))}, but clocks of {zone} {why}",
         "correct it, write times with their offset from UTC, or give the time zone that they are "
         "in, with timezone=...",
         "timezone",
@@ -217,7 +220,7 @@ def _from_texts(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex:
         raise BadTimeError(
             odd,
             f"a time with {expected}",
-            f"{shown(texts[codes[odd]])} with {got}, unlike the first row",
+            f"{quote(texts[codes[odd]])} with {got}, unlike the first row",
             "write all times with their offset, such as +02:00 or Z, or none, or say in which zone "
             "the others are, with timezone=...",
             "timezone",
@@ -262,7 +265,7 @@ def _bad_text(row: int, text: str, dialect: Dialect) -> BadTimeError:
     expected = _EXPECTED[dialect.time_unit]
     if dialect.date_format:
         expected = f"a time of the format {dialect.date_format!r}"
-    return BadTimeError(row, expected, shown(text.strip()), advice, *options)
+    return BadTimeError(row, expected, quote(text.strip()), advice, *options)
 
 
 def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:

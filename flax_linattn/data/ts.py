@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import LineReader
@@ -62,7 +62,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
             if text.startswith("@"):
                 raise reader.error(
                     "an example, as @data ends the header",
-                    f"the tag {shown(text)}",
+                    f"the tag {quote(text)}",
                     "move it above @data, or split files that were joined",
                 )
             builder.add(*_split(reader, text, classes, colons))
@@ -97,8 +97,8 @@ def _label(reader: LineReader, text: str) -> str:
     if len(text.split()) > 1:
         raise reader.error(
             "a class label without blanks, which separate those of the header",
-            shown(text),
-            f"write {shown('_'.join(text.split()))} in both places",
+            quote(text),
+            f"write {quote('_'.join(text.split()))} in both places",
         )
     return text
 
@@ -111,7 +111,7 @@ def _read_header(reader: LineReader) -> dict[str, Any]:
         if key not in _TAGS or not tag.startswith("@"):
             raise reader.error(
                 "a header tag (" + ", ".join(f"@{name}" for name in _TAGS) + ") or @data",
-                shown(f"{tag} {value}".strip()),
+                quote(f"{tag} {value}".strip()),
                 "correct the tag, or check that this is a .ts file",
             )
         if key in header:
@@ -145,7 +145,7 @@ def _text(reader: LineReader, tag: str, value: str) -> str:
 
 def _boolean(reader: LineReader, tag: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise reader.error(f"true or false after {tag}", shown(value), "correct the header")
+        raise reader.error(f"true or false after {tag}", quote(value), "correct the header")
     return value.lower() == "true"
 
 
@@ -154,7 +154,7 @@ def _positive(reader: LineReader, tag: str, value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value)):
         raise reader.error(
             f"a positive integer after {tag}, below 1,000,000,000",
-            shown(value),
+            quote(value),
             "correct the header",
         )
     return int(value)
@@ -175,12 +175,12 @@ def _class_labels(reader: LineReader, tag: str, value: str) -> tuple[str, ...]:
     if flag.lower() != "true" or not labels:
         raise reader.error(
             f"{tag} true and the class labels",
-            shown(f"{tag} {value}"),
+            quote(f"{tag} {value}"),
             "this loader reads classification problems: list the labels (a file without labels, "
             "or with real numbers as targets, is not supported)",
         )
     if len(set(labels)) != len(labels):
-        raise reader.error(f"distinct labels after {tag}", shown(value), "list each label once")
+        raise reader.error(f"distinct labels after {tag}", quote(value), "list each label once")
     return tuple(labels)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.cells import MISSING, BadCellError, parse_numbers
 from flax_linattn.data.files import MEND, LineReader
 from flax_linattn.data.series import TimeSeries
@@ -93,12 +93,14 @@ def _read_header(reader: LineReader) -> tuple[list[str], dict[str, str]]:
             attributes.append(words[1])
         elif tag in tags:
             raise reader.error(
-                f"{shown(name.lower())[1:-1]} once", "it again", "remove one of the two lines"
+                f"{quote(name.lower())[1:-1]} once",
+                "it again",
+                "remove one of the two lines",
             )
         elif tag == "frequency" and _step(" ".join(words)) is None:
             raise reader.error(
                 f"a frequency such as 10_minutes or {', '.join([*_SECONDS, *_MONTHS])}",
-                shown(value),
+                quote(value),
                 "correct the header",
             )
         elif name.startswith("@") and tag != "attribute" and words:
@@ -106,7 +108,7 @@ def _read_header(reader: LineReader) -> tuple[list[str], dict[str, str]]:
         else:
             raise reader.error(
                 "a tag of the header, such as @attribute series_name string, or @data",
-                shown(f"{name} {value}".strip()),
+                quote(f"{name} {value}".strip()),
                 "fetch the file again",
             )
     return attributes, tags
@@ -143,7 +145,7 @@ def _read_series(
         if name in lines:
             raise reader.error(
                 "series of different names",
-                f"{shown(name)} again (first on line {lines[name]})",
+                f"{quote(name)} again (first on line {lines[name]})",
                 "rename one of the two, or remove it",
             )
         lines[name] = reader.line
@@ -158,7 +160,7 @@ def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
     except BadCellError as bad:
         raise reader.error(
             "finite numbers separated by ',', or ? for a missing one",
-            shown(cells[bad.index].strip()),
+            quote(cells[bad.index].strip()),
             "correct the value",
         ) from None
 
@@ -178,7 +180,7 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
         first = np.datetime64(datetime.strptime(start.strip(), "%Y-%m-%d %H-%M-%S"), "s")
     except ValueError:
         raise reader.error(
-            "a date such as 2012-01-01 00-00-00", shown(start), "correct it"
+            "a date such as 2012-01-01 00-00-00", quote(start), "correct it"
         ) from None
     step = _step(frequency)
     assert step is not None  # the header was checked
@@ -187,7 +189,7 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
     if (length - 1) * count > left.astype(int).item():
         raise reader.error(
             "times up to the year 9999",
-            f"{length:,} {frequency} values from {shown(start.strip())} on",
+            f"{length:,} {frequency} values from {quote(start.strip())} on",
             "correct the date, or @frequency in the header",
         )
     if unit == "s":

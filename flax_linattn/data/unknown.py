@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Self
 
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import OptionError, itemize, quote
 
 COMPARED = 1000
 """Channels among which one of a like name is looked for."""
@@ -26,5 +26,6 @@ class UnknownChannelError(OptionError):
         near = difflib.get_close_matches(str(name), channels[:COMPARED], 1)
         hint = f"did you mean {near[0]!r}?" if near else "choose among these."
         return cls(
-            f"unknown channel {shown(name)}; {source} has {listed(channels)}; {hint}", "channels"
+            f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}",
+            "channels",
         )

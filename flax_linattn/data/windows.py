@@ -89,7 +89,7 @@ class Windows(ExampleBatches):
         rows: The rows that the last ``horizon`` of a window lie in: the part of a split. What a
             window sees before them may lie in the part before. Of several series, one after the
             other in the arrays, such rows of each; one that has no window is passed over.
-        input_length: Rows of a window before its horizon.
+        context_length: Rows of a window before its horizon.
         horizon: Rows to forecast.
         stride: Rows from the beginning of one window to the next one's; 1 = all windows.
         batch_size: B.
@@ -98,7 +98,7 @@ class Windows(ExampleBatches):
 
     Attributes:
         arrays: As given.
-        input_length: As given.
+        context_length: As given.
         horizon: As given.
         starts: int64 ``[N]``, the first row of each window.
         owners: int64 ``[N]``, the series that each is of, from 0.
@@ -111,12 +111,12 @@ class Windows(ExampleBatches):
             of range.
 
     Example:
-        >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), input_length=3, horizon=2,
-        ...                   batch_size=2, seed=None)
+        >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), context_length=3,
+        ...                   horizon=2, batch_size=2, seed=None)
         >>> windows.num_examples, windows.batch(1)["values"].tolist()
         (3, [[5.0, 6.0, 7.0, 8.0, 9.0], [5.0, 6.0, 7.0, 8.0, 9.0]])
         >>> two = Windows({"values": np.arange(10.0)}, [range(4), range(4, 10)], begins=(0, 4),
-        ...               input_length=3, horizon=2, batch_size=2, seed=None)
+        ...               context_length=3, horizon=2, batch_size=2, seed=None)
         >>> two.starts.tolist(), two.owners.tolist()  # the first series is too short
         ([4, 5], [1, 1])
     """
@@ -126,14 +126,14 @@ class Windows(ExampleBatches):
         arrays: Mapping[str, NDArray],
         rows: range | Sequence[range],
         *,
-        input_length: int,
+        context_length: int,
         horizon: int,
         stride: int = 1,
         batch_size: int,
         seed: int | None,
         begins: Sequence[int] = (0,),
     ) -> None:
-        at_least(1, input_length=input_length, horizon=horizon, stride=stride)
+        at_least(1, context_length=context_length, horizon=horizon, stride=stride)
         of_each = [rows] if isinstance(rows, range) else list(rows)
         if len(of_each) != len(begins):
             raise ValueError(
@@ -146,8 +146,8 @@ class Windows(ExampleBatches):
             raise ValueError(f"expected arrays of one length of at least {stop}, got {lengths}")
         starts, owners = [], []
         for owner, (begin, part) in enumerate(zip(begins, of_each, strict=True)):
-            first = max(part.start - input_length, begin)
-            count = part.stop - first - input_length - horizon + 1
+            first = max(part.start - context_length, begin)
+            count = part.stop - first - context_length - horizon + 1
             starts.append(np.arange(first, first + count, stride, dtype=np.int64))
             owners.append(np.full(len(starts[-1]), owner, np.int64))
         self.begins = tuple(begins)
@@ -156,8 +156,8 @@ class Windows(ExampleBatches):
         self.owners = np.concatenate(owners)
         if not self.starts.size:
             raise ValueError(
-                f"a window of {input_length} rows and {horizon} to forecast needs "
-                f"{input_length + horizon}, and "
+                f"a window of {context_length} rows and {horizon} to forecast needs "
+                f"{context_length + horizon}, and "
                 + (
                     f"rows {first} to {part.stop - 1} are {part.stop - first}"
                     if len(of_each) == 1
@@ -165,11 +165,11 @@ class Windows(ExampleBatches):
                 )
                 + "; shorten it, or give more data"
             )
-        self.input_length, self.horizon = input_length, horizon
+        self.context_length, self.horizon = context_length, horizon
         check_names(arrays)
         super().__init__(len(self.starts), batch_size, seed=seed)
         self.arrays = dict(arrays)
-        self._offsets = np.arange(input_length + horizon)
+        self._offsets = np.arange(context_length + horizon)
 
     def take(self, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         """Returns these windows, counted in the order of time: arrays ``[N, L + H, ...]``."""

@@ -153,8 +153,8 @@ class Classifier(Estimator):
             "X",
             given.series,
             np.zeros(len(given.series), np.int32),
-            run.problem.classes,
-            run.problem.channels,
+            run.data_spec.classes,
+            run.data_spec.channels,
         )
         probabilities = predict_proba(run, dataset).astype(np.float64)[:, self._order]
         return probabilities / probabilities.sum(axis=1, keepdims=True)

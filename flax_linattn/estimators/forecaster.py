@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, listed
+from flax_linattn.checks import OptionError, at_least, itemize
 from flax_linattn.data.cells import join_cells, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.frames import NIXTLA_ID
@@ -20,7 +20,7 @@ from flax_linattn.estimators.base import Estimator, config_of, seed_of
 from flax_linattn.estimators.history import FrameOptions, History
 from flax_linattn.estimators.reading import TARGET, as_future, as_history, as_time
 from flax_linattn.registry import get_task
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
     name_notes,
@@ -65,7 +65,7 @@ class Forecaster(Estimator):
 
     Args:
         horizon: Number of rows to forecast.
-        input_length: Context length: number of past rows of a forecast. 0 chooses it on the rows
+        context_length: Context length: number of past rows of a forecast. 0 chooses it on the rows
             that select the epoch.
         mechanism: Attention mechanism with a causal form, a name of ``ops.list_mechanisms``.
         epochs: Maximum number of passes over the data; default that of the preset.
@@ -85,8 +85,8 @@ class Forecaster(Estimator):
 
     Example:
         >>> hours = np.arange(120)
-        >>> forecaster = Forecaster(horizon=4, input_length=24, epochs=1, random_state=0, options={
-        ...     "features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8})
+        >>> forecaster = Forecaster(horizon=4, context_length=24, epochs=1, random_state=0,
+        ...     options={"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8})
         >>> forecaster.fit(np.sin(2 * np.pi * hours / 24)).predict().shape
         (4,)
     """
@@ -95,7 +95,7 @@ class Forecaster(Estimator):
         self,
         horizon: int = 24,
         *,
-        input_length: int = 0,
+        context_length: int = 0,
         mechanism: str = "aaren",
         epochs: int | None = None,
         batch_size: int = 32,
@@ -105,7 +105,7 @@ class Forecaster(Estimator):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.horizon = horizon
-        self.input_length = input_length
+        self.context_length = context_length
         self.mechanism = mechanism
         self.epochs = epochs
         self.batch_size = batch_size
@@ -133,7 +133,7 @@ class Forecaster(Estimator):
             TypeError: A parameter has another type, or X holds objects that are no numbers.
         """
         at_least(1, horizon=self.horizon)
-        at_least(0, input_length=self.input_length)
+        at_least(0, context_length=self.context_length)
         given = dict(self.options or {})
         written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()
         options = FrameOptions(
@@ -164,13 +164,13 @@ class Forecaster(Estimator):
         """All rows but the last tenth to train, and these to select the epoch."""
         held = max(self.horizon, series.num_steps // 10)
         trained = series.num_steps - held
-        if trained < (1 if is_panel else self.input_length + self.horizon):
+        if trained < (1 if is_panel else self.context_length + self.horizon):
             raise OptionError(
-                f"expected at least {self.input_length + self.horizon + held} rows for "
-                f"input_length={self.input_length} and horizon={self.horizon}, the last {held} of "
-                f"which select the epoch, got n_samples={series.num_steps}; give more, or lower "
+                f"expected at least {self.context_length + self.horizon + held} rows for "
+                f"context_length={self.context_length} and horizon={self.horizon}, the last {held} "
+                f"of which select the epoch, got n_samples={series.num_steps}; give more, or lower "
                 "both.",
-                "input_length",
+                "context_length",
                 "horizon",
             )
         return data.chronological_split(series.num_steps, f"{trained}/{held}/0")
@@ -182,7 +182,7 @@ class Forecaster(Estimator):
             split = f"{len(parts.train)}/{len(parts.validation)}/0"
         options = self._options(
             horizon=self.horizon,
-            input_length=self.input_length,
+            context_length=self.context_length,
             mechanism=self.mechanism,
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -209,8 +209,8 @@ class Forecaster(Estimator):
         Warns about gaps, repeated times and missing values of X.
 
         Args:
-            X: At least ``input_length`` past rows of the channels of ``fit``; default the series of
-                ``fit``. A panel may have other series.
+            X: At least ``context_length`` past rows of the channels of ``fit``; default the series
+                of ``fit``. A panel may have other series.
             X_future: Known future covariates of the horizon: a frame of the form of X with these
                 columns and times, or an array [H, F]. Static covariates may be missing. A missing
                 value repeats the last known one, with a warning. Default: the last H rows of X
@@ -260,8 +260,8 @@ class Forecaster(Estimator):
         chosen = learned if levels is None else tuple(np.atleast_1d(levels).tolist())
         if not chosen or set(chosen) - set(learned):
             raise OptionError(
-                f"expected levels among the fitted ones ({listed([*map(str, learned)])}), got "
-                f"{listed([*map(str, chosen)]) or 'none'}; fit with other levels, such as "
+                f"expected levels among the fitted ones ({itemize([*map(str, learned)])}), got "
+                f"{itemize([*map(str, chosen)]) or 'none'}; fit with other levels, such as "
                 "options={'quantiles': '0.1,0.5,0.9'}.",
                 "quantiles",
             )
@@ -277,40 +277,40 @@ class Forecaster(Estimator):
         levels: Sequence[float] = (),
     ) -> Any:
         """Forecasts of every series that is long enough, in the form of the history."""
-        history, problem = self._history, run.problem
+        history, data_spec = self._history, run.data_spec
         if X is not None:
-            history = as_history(X, problem.channels, history.options)
+            history = as_history(X, data_spec.channels, history.options)
         freq = run.config.data.freq
-        series = tuple(problem.in_zone(with_frequency(one, freq)) for one in history.series)
+        series = tuple(data_spec.in_zone(with_frequency(one, freq)) for one in history.series)
         history = dataclasses.replace(history, series=series)
         for one in series:
-            problem.check_fits(one)
-        if X_future is not None and not problem.known_future:
+            data_spec.check_fits(one)
+        if X_future is not None and not data_spec.known_future:
             raise ValueError(
                 "this Forecaster was fitted without known future covariates; remove X_future, "
                 "or fit with options={'known_future': ...}."
             )
-        future = self._future(run, history, X_future) if problem.known_future else None
+        future = self._future(run, history, X_future) if data_spec.known_future else None
         ahead, note = forecast_each(run, series, future)
         notes = [note] if note else []
         if X is not None:
-            has_horizon = problem.known_future and future is None
+            has_horizon = data_spec.known_future and future is None
             notes += _row_notes(
-                [series[place] for place in ahead], problem.targets if has_horizon else None
+                [series[place] for place in ahead], data_spec.targets if has_horizon else None
             )
         if X_future is not None and future is not None:
             notes += _missing_ahead(history, future)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
-        return history.like(ahead, problem.target_names, outputs, levels)
+        return history.like(ahead, data_spec.target_names, outputs, levels)
 
     def _future(
         self, run: Run, history: History, X_future: Any
     ) -> list[dict[str, NDArray[np.float64]]] | None:
         """Known future covariates of each series; None where the series end with the horizon."""
-        problem = run.problem
-        known = [problem.channels[which] for which in problem.known_future]
-        static = {problem.channels[which] for which in problem.static}
+        data_spec = run.data_spec
+        known = [data_spec.channels[which] for which in data_spec.known_future]
+        static = {data_spec.channels[which] for which in data_spec.static}
         needed = [name for name in known if name not in static]
         horizon, series = run.config.data.horizon, history.series
         indices = [rows_after(run, one) for one in series]
@@ -318,11 +318,11 @@ class Forecaster(Estimator):
             return as_future(X_future, history, known, needed, indices)
         if not needed:
             return [{} for _ in series]
-        if all(np.isnan(one.values[-1, list(problem.targets)]).all() for one in series):
+        if all(np.isnan(one.values[-1, list(data_spec.targets)]).all() for one in series):
             return None
         after = series[0].index[-1]
         raise ValueError(
-            f"expected X_future with {listed(needed)} for the {horizon} rows after {after}, got "
+            f"expected X_future with {itemize(needed)} for the {horizon} rows after {after}, got "
             "none; pass it, or fit with the known columns in options={'known_future': ...}, '' for "
             "none."
         )
@@ -379,7 +379,7 @@ def _keep(path: Path, history: History, source: ForecastData) -> None:
             time_column=time,
             id_column=source.id_column,
         )
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             frame.to_parquet(file, index=False)
         read = read_series(source)
         saved, given = (
@@ -416,8 +416,8 @@ class ForecasterStream:
         self._stream = ForecastStream(run, series="" if history.ids is None else series.name)
         self._one = history.ndim == 1
         self._channels = series.channels
-        for at in range(max(0, series.num_steps - options.input_length), series.num_steps):
-            self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
+        for at in range(max(0, series.num_steps - options.context_length), series.num_steps):
+            self.step(*reversed(row_of(series, at, run.data_spec.known_future, options.horizon)))
 
     def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:
         """Forecasts after one more row.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.frames import NIXTLA_ID
 
@@ -81,8 +81,8 @@ class History:
         labels = [] if self.ids is None else self.ids.tolist()
         if self.ids is None or series not in labels:
             raise ValueError(
-                f"expected series as one of {listed([*map(repr, labels)], 5) or 'none'}, got "
-                f"{shown(series)}."
+                f"expected series as one of {itemize([*map(repr, labels)], 5) or 'none'}, got "
+                f"{quote(series)}."
             )
         at = labels.index(series)
         return dataclasses.replace(self, series=(self.series[at],), ids=self.ids[[at]])

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import parse_time
 from flax_linattn.data.columns import group_rows
 from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, as_pandas
@@ -75,7 +75,7 @@ def as_history(
     if channels is not None and count != len(channels):
         raise ValueError(
             f"X has {count} features, but Forecaster is expecting {len(channels)} features as "
-            f"input: {listed(channels, 5)}."
+            f"input: {itemize(channels, 5)}."
             + (" Reshape your data to [T, C] if it has them." if ndim == 1 else "")
         )
     names = [f"x{c}" for c in range(count)] if channels is None else channels
@@ -220,18 +220,18 @@ def as_future(
         if values.shape != (horizon, len(needed)):
             raise ValueError(
                 f"expected X_future as [{horizon}, {len(needed)}], a row for each step of the "
-                f"horizon and a column for {listed(needed)}, got {list(values.shape)}."
+                f"horizon and a column for {itemize(needed)}, got {list(values.shape)}."
             )
         return [dict(zip(needed, values.T, strict=True))]
     if not hasattr(given, "columns"):
         raise ValueError(
-            f"expected X_future as a frame with {listed(needed)}, like the history, got "
+            f"expected X_future as a frame with {itemize(needed)}, like the history, got "
             f"{type(given).__name__}."
         )
     columns = {str(label) for label in getattr(given, "column_names", given.columns)}
     if missing := [name for name in needed if name not in columns]:
         raise ValueError(
-            f"X_future has no column {missing[0]!r}, got {listed(sorted(columns), 9)}."
+            f"X_future has no column {missing[0]!r}, got {itemize(sorted(columns), 9)}."
         )
     chosen = [name for name in names if name in columns]
     options = dataclasses.replace(history.options, categories={}, times="irregular", resample="")
@@ -275,7 +275,7 @@ def as_time(time: Any) -> datetime:
     found = None if isinstance(exact, int | float | np.number) else parse_time(str(exact))
     if found is None:
         raise ValueError(
-            f"expected a time such as 2016-07-01 00:00:00, got {shown(time)}; give a datetime, a "
+            f"expected a time such as 2016-07-01 00:00:00, got {quote(time)}; give a datetime, a "
             "numpy.datetime64, or text."
         )
     return found

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 
 
 class Sequences(NamedTuple):
@@ -72,7 +72,7 @@ def as_sequences(X: Any) -> Sequences:
         return Sequences(series, series[0].shape[1], None, False)
     values = as_numbers(X)
     if values.ndim == 0:
-        raise ValueError(f"Expected 2D array, got scalar array instead: {shown(X)}; pass [N, T].")
+        raise ValueError(f"Expected 2D array, got scalar array instead: {quote(X)}; pass [N, T].")
     if values.ndim == 1:
         raise ValueError(
             "Expected 2D array, got 1D array instead: Reshape your data, X.reshape(1, -1) if it "
@@ -127,7 +127,7 @@ def as_numbers(values: Any) -> NDArray[np.float64]:
     try:
         found = array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"expected X as numbers, got {shown(values)}: {error}") from None
+        raise type(error)(f"expected X as numbers, got {quote(values)}: {error}") from None
     if (beyond := np.abs(found) > np.finfo(np.float32).max).any():
         place = np.argwhere(beyond)[0].tolist()
         if np.isinf(found[tuple(place)]):
@@ -229,7 +229,7 @@ def as_labels(y: Any, count: int) -> NDArray:
         if (labels != np.round(labels)).any():
             raise ValueError(
                 "Unknown label type: continuous. expected classes, got numbers such as "
-                f"{shown(labels[labels != np.round(labels)][0])}."
+                f"{quote(labels[labels != np.round(labels)][0])}."
             )
     return labels
 
@@ -245,7 +245,7 @@ def _of_one_kind(labels: NDArray, *, keep_strings: bool) -> NDArray:
         examples = {type(label).__name__: label for label in labels.tolist()}
         raise ValueError(
             "expected classes of one kind in y, got "
-            + " and ".join(f"{shown(label)} ({name})" for name, label in examples.items())
+            + " and ".join(f"{quote(label)} ({name})" for name, label in examples.items())
             + "; make strings of them all, such as by [str(label) for label in y]."
         )
     return labels

@@ -1,7 +1,7 @@
 """Recurrent inference with trained models."""
 
-from flax_linattn.inference.events import DrawnEvents, EventModel, draw_events
-from flax_linattn.inference.generate import Generated, generate
+from flax_linattn.inference.events import EventModel, SampledEvents, sample_events
+from flax_linattn.inference.generate import GenerateOutput, generate
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.prefill import prefill
 from flax_linattn.inference.rollout import Rollout, rollout, unroll
@@ -11,22 +11,22 @@ from flax_linattn.inference.stream import Stream
 from flax_linattn.inference.summary import Summary, summarize
 
 __all__ = [
-    "DrawnEvents",
     "EventModel",
-    "Generated",
+    "GenerateOutput",
     "Rollout",
+    "SampledEvents",
     "StateFile",
     "Stream",
     "StreamingModel",
     "Summary",
     "describe_state",
-    "draw_events",
     "gather_rows",
     "generate",
     "load_state",
     "prefill",
     "reset_rows",
     "rollout",
+    "sample_events",
     "save_state",
     "state_bytes",
     "summarize",

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_linattn.inference.differences import differences, foreign
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.state import check_rows, reset_rows
+from flax_linattn.inference.state_diff import diff_states, explain_mismatch
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, State
 
@@ -63,24 +63,24 @@ def step(
     reset: Array | None = None,
     max_length: int | None = None,
 ) -> tuple[Array, State]:
-    """Takes in one observation a row, where ``reset`` says so as the first of a new sequence.
+    """Processes one observation per row, where ``reset`` says so as the first of a new sequence.
 
     Args:
-        model: a :class:`StreamingModel`.
+        model: A :class:`StreamingModel`.
         x: [B, ...].
-        state: of the model, made with ``max_length``.
-        mask: bool [B]; where False the row takes in nothing.
-        reset: bool [B]; where True the row forgets first, whatever ``mask`` says.
-        max_length: most observations, for mechanisms with a cache.
+        state: Of the model, made with ``max_length``.
+        mask: Boolean array of shape [B]; where False, the row ignores the observation.
+        reset: Bool [B]; where True the row forgets first, whatever ``mask`` says.
+        max_length: Maximum number of observations, needed by mechanisms with a cache.
     """
     if mask is not None:
         mask = check_rows("mask", mask, jnp.shape(x)[0])
     if reset is not None:
         state = reset_rows(state, reset, model.init_state(1, max_length))
-    return checked(model, state, jnp.shape(x)[0], lambda: model.step(x, state, mask=mask))
+    return call_with_state(model, state, jnp.shape(x)[0], lambda: model.step(x, state, mask=mask))
 
 
-def checked(
+def call_with_state(
     model: StreamingModel,
     state: State,
     batch_size: int,
@@ -90,14 +90,14 @@ def checked(
     try:
         y, new_state = call()
     except Exception as error:
-        reason = foreign(model, state, batch_size)
+        reason = explain_mismatch(model, state, batch_size)
         if reason is None:
             raise
         raise ValueError(reason) from error
-    changed = differences(state, new_state)
+    changed = diff_states(state, new_state)
     if not changed:
         return y, new_state
-    reason = foreign(model, state, batch_size)
+    reason = explain_mismatch(model, state, batch_size)
     if reason is None and jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
         reason = (
             "this model's state grows with every step, and each would be compiled anew; "

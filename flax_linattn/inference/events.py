@@ -13,7 +13,7 @@ from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.generate import row_keys
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.models.event_forecaster import NextEvent
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
 
 
@@ -29,17 +29,17 @@ class EventModel(StreamingModel, Protocol):
         ...
 
 
-@exportable
-class DrawnEvents(NamedTuple):
-    """What ``draw_events`` returns.
+@register_state
+class SampledEvents(NamedTuple):
+    """What ``sample_events`` returns.
 
     Attributes:
         log_gaps: [B, N], logs of the times from one event to the next, in units of the model's
             scale; the first since the event that was taken in last.
         marks: int32 [B, N].
-        outputs: after the last event, [B, ...].
-        x: its observation, [B, W].
-        state: after it.
+        outputs: After the last event, [B, ...].
+        x: Its observation, [B, W].
+        state: After it.
     """
 
     log_gaps: Float[Array, "B N"]
@@ -49,7 +49,7 @@ class DrawnEvents(NamedTuple):
     state: State
 
 
-def draw_events(
+def sample_events(
     model: EventModel,
     outputs: Array,
     x: Float[Array, "B W"],
@@ -58,17 +58,17 @@ def draw_events(
     *,
     key: Array,
     waited: Float[Array, "B"] | None = None,
-) -> DrawnEvents:
+) -> SampledEvents:
     """Draws what may follow, an event after the other, in one ``lax.scan`` of steps.
 
     Args:
-        model: a model of events.
+        model: A model of events.
         outputs: [B, ...], of its step on ``x``.
         x: [B, W], the observation of the last event.
-        state: after it; it stays usable. A row a future: ``inference.gather_rows`` makes many of
+        state: After it; it stays usable. A row a future: ``inference.gather_rows`` makes many of
             one.
         num_events: N.
-        key: of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
+        key: Of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
             row's own. To go on with what came out takes another one, since draws are numbered anew.
         waited: [B], log of the time that has passed since the last event, in units of the scale:
             the first event is drawn from what comes later. -inf = none, as None.
@@ -77,8 +77,8 @@ def draw_events(
         Gaps, marks, and what is needed to go on.
 
     Raises:
-        TypeError: no random key, or no model of events.
-        ValueError: neither one key nor one a row, ``num_events`` below 1, or ``waited`` of another
+        TypeError: No random key, or no model of events.
+        ValueError: Neither one key nor one a row, ``num_events`` below 1, or ``waited`` of another
             shape.
 
     Example:
@@ -89,7 +89,7 @@ def draw_events(
         ...                                rngs=nnx.Rngs(0))
         >>> x = jnp.array([[0.0, 0.0, 3.0], [0.0, 1.0, 1.0]])    # a begin, and an event
         >>> outputs, state = model.step(x, model.init_state(2))
-        >>> drawn = inference.draw_events(model, outputs, x, state, 5, key=jax.random.key(0))
+        >>> drawn = inference.sample_events(model, outputs, x, state, 5, key=jax.random.key(0))
         >>> drawn.log_gaps.shape, drawn.marks.shape, drawn.state.position.tolist()
         ((2, 5), (2, 5), [6, 6])
     """
@@ -107,12 +107,14 @@ def draw_events(
         raise ValueError(
             f"expected waited as one number a row, {x.shape[:1]}, got shape {jnp.shape(waited)}."
         )
-    drawn: DrawnEvents = _draw_events(model, outputs, x, state, keys, waited, num_events=num_events)
+    drawn: SampledEvents = _sample_events(
+        model, outputs, x, state, keys, waited, num_events=num_events
+    )
     return drawn
 
 
 @compiled("num_events")
-def _draw_events(
+def _sample_events(
     model: EventModel,
     outputs: Array,
     x: Array,
@@ -121,7 +123,7 @@ def _draw_events(
     waited: Array,
     *,
     num_events: int,
-) -> DrawnEvents:
+) -> SampledEvents:
     def body(
         carry: tuple[Array, Array, State, Array], number: Array
     ) -> tuple[tuple[Array, Array, State, Array], tuple[Array, Array]]:
@@ -140,4 +142,4 @@ def _draw_events(
 
     carry = (outputs, x, state, waited)
     (outputs, x, state, _), (log_gaps, marks) = jax.lax.scan(body, carry, jnp.arange(num_events))
-    return DrawnEvents(log_gaps.T, marks.T, outputs, x, state)
+    return SampledEvents(log_gaps.T, marks.T, outputs, x, state)

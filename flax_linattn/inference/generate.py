@@ -14,21 +14,21 @@ from jaxtyping import Float, Int
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model
-from flax_linattn.inference.prefill import check_prompt, check_room, take_in
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_state
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
 
-@exportable
-class Generated(NamedTuple):
+@register_state
+class GenerateOutput(NamedTuple):
     """What ``generate`` returns.
 
     Attributes:
         tokens: int32 [B, max_new_tokens]; ``pad`` behind a row's last token.
         lengths: int32 [B], tokens of each row, the stop token included.
-        state: after the prompt and all tokens but each row's last: ``generate`` goes on with that
-            one, ``tokens[i, lengths[i] - 1]``, as the prompt, and with another ``key``, since
-            draws are numbered anew.
+        state: After the prompt and all tokens but each row's last: ``generate`` goes on with that
+            one, ``tokens[i, lengths[i] - 1]``, as the prompt, and with another ``key``, since draws
+            are numbered anew.
     """
 
     tokens: Int[Array, "B N"]
@@ -41,7 +41,7 @@ class _Loop(NamedTuple):
     token: Array  # the last one of each row
     runs: Array
     failed: Array
-    out: Generated
+    out: GenerateOutput
 
 
 def generate(
@@ -59,7 +59,7 @@ def generate(
     max_length: int | None = None,
     chunk_size: int | None = None,
     dtype: DTypeLike | None = None,
-) -> Generated:
+) -> GenerateOutput:
     """Continues rows of tokens: the prompt in parallel, then a ``lax.while_loop`` of steps.
 
     Without ``key`` each token is the most likely one. With it tokens are drawn, number t of a row
@@ -67,34 +67,34 @@ def generate(
     as soon as all rows have stopped; a row that has stopped keeps its state.
 
     Args:
-        model: a :class:`StreamingModel` of tokens, int [B] and [B, T], whose outputs are logits
+        model: A :class:`StreamingModel` of tokens, int [B] and [B, T], whose outputs are logits
             over the next token, [B, tokens] and [B, T, tokens].
-        prompt: int [B, T], T >= 1.
-        max_new_tokens: most tokens a row is continued by.
-        mask: bool [B, T], True = a real token; padding may stand anywhere. A row of padding
-            alone is not continued.
-        stop: the token or tokens that end a row.
-        key: of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
+        prompt: Int [B, T], T >= 1.
+        max_new_tokens: Most tokens a row is continued by.
+        mask: Boolean array of shape [B, T]; True marks valid tokens. Padding may be anywhere. A row
+            of padding alone is not continued.
+        stop: The token or tokens that end a row.
+        key: Of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
             row's own.
-        temperature: float or float [B], which divides the logits, default 1; 0 = the most likely
+        temperature: Float or float [B], which divides the logits, default 1; 0 = the most likely
             token. It needs ``key``.
-        top_k: draw among this many most likely tokens; default all. It needs ``key``.
-        pad: stands behind the last token of a row that has stopped.
-        state: what came before the prompt; default nothing. It stays usable.
-        max_length: most tokens of a sequence, for mechanisms with a cache: that of ``state`` if it
-            is given, T + max_new_tokens by default.
-        chunk_size: tokens of a piece of the prompt, as in ``prefill``; default all in one.
-        dtype: of the features that the state is made for; default float32.
+        top_k: Draw among this many most likely tokens; default all. It needs ``key``.
+        pad: Stands behind the last token of a row that has stopped.
+        state: What came before the prompt; default nothing. It stays usable.
+        max_length: Maximum number of tokens of a sequence, needed by mechanisms with a cache: that
+            of ``state`` if it is given, T + max_new_tokens by default.
+        chunk_size: Tokens of a piece of the prompt, as in ``prefill``; default all in one.
+        dtype: Of the features that the state is made for; default float32.
 
     Returns:
         Tokens, their number in each row, and the state.
 
     Raises:
-        ValueError: an argument out of range; a model that does not give logits; a state of another
+        ValueError: An argument out of range; a model that does not give logits; a state of another
             model; logits that are NaN, above all when a cache or a table of positions is full
             (under ``jit`` the row ends there instead).
-        TypeError: a prompt or a token that is not integer, a mask that is not bool, no random
-            key, or no model.
+        TypeError: A prompt or a token that is not integer, a mask that is not bool, no random key,
+            or no model.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -116,7 +116,7 @@ def generate(
         raise ValueError("temperature and top_k are for drawing tokens, which needs a key.")
     batch, prompt = prompt.shape[0], prompt.astype(jnp.int32)
     if state is None:
-        check_room(prompt, mask, max_length)
+        check_capacity(prompt, mask, max_length)
         max_length = prompt.shape[1] + max_new_tokens if max_length is None else max_length
     out, failed = _generate(
         model,
@@ -160,9 +160,9 @@ def _generate(
     max_length: int | None,
     chunk_size: int | None,
     dtype: DTypeLike | None,
-) -> tuple[Generated, Array]:
+) -> tuple[GenerateOutput, Array]:
     batch = prompt.shape[0]
-    logits, state = take_in(
+    logits, state = prefill_state(
         model, prompt, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
     )
     if logits.ndim != 2 or not 1 <= (top_k or 1) <= logits.shape[1]:
@@ -176,7 +176,7 @@ def _generate(
         failed = loop.runs & jnp.any(jnp.isnan(logits), axis=1)
         runs = loop.runs & ~failed
         token = jnp.where(runs, choose(logits, keys, loop.step, temperature, top_k), pad)
-        out = Generated(
+        out = GenerateOutput(
             tokens=loop.out.tokens.at[:, loop.step].set(token),
             lengths=loop.out.lengths + runs.astype(jnp.int32),
             state=state,
@@ -192,7 +192,7 @@ def _generate(
         token=jnp.broadcast_to(pad, (batch,)),
         runs=jnp.ones(batch, bool) if mask is None else jnp.any(mask, axis=1),
         failed=jnp.zeros(batch, bool),
-        out=Generated(
+        out=GenerateOutput(
             tokens=jnp.broadcast_to(pad, (batch, max_new_tokens)),
             lengths=jnp.zeros(batch, jnp.int32),
             state=state,
@@ -216,11 +216,11 @@ def choose(
     """The next token of each row: the most likely one, or a drawn one where there are keys.
 
     Args:
-        logits: of the next token.
+        logits: Of the next token.
         keys: [B], each row's own, folded with ``count``; or None.
-        count: tokens that the row has been continued by.
+        count: Tokens that the row has been continued by.
         temperature: 0 = the most likely token.
-        top_k: draw among this many most likely tokens; None = all.
+        top_k: Draw among this many most likely tokens; None = all.
     """
     likely = jnp.argmax(logits, axis=1).astype(jnp.int32)
     if keys is None:

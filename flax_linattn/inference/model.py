@@ -66,10 +66,10 @@ class StreamingModel(Protocol):
         """Maps whole sequences, and goes on from a state.
 
         Args:
-            x: observations [B, T, ...]; tokens int [B, T] of a model of tokens.
-            mask: bool [B, T], True = a real token.
-            state: what came before; None = nothing.
-            return_state: always True here.
+            x: Observations [B, T, ...]; tokens int [B, T] of a model of tokens.
+            mask: Boolean array of shape [B, T]; True marks valid tokens.
+            state: What came before; None = nothing.
+            return_state: Always True here.
 
         Returns:
             Outputs at every position, [B, T, ...], or after the last, [B, ...]; and the state.
@@ -79,23 +79,24 @@ class StreamingModel(Protocol):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> State:
-        """The state before the first observation.
+        """Returns the state before the first observation.
 
         Args:
-            batch_size: B.
-            max_length: most observations, for a state that grows without it; others ignore it.
-            dtype: of the observations. It is passed where they are float64; a model that never
-                sees such ones may leave it out.
+            batch_size: Batch size B.
+            max_length: Maximum number of observations, for a state that grows without it; others
+                ignore it.
+            dtype: Of the observations. It is passed where they are float64; a model that never sees
+                such ones may leave it out.
         """
         ...
 
     def step(self, x: Array, state: State, *, mask: Array | None = None) -> tuple[Any, State]:
-        """Takes in one observation a row.
+        """Processes one observation per row.
 
         Args:
             x: [B, ...].
-            state: from ``init_state``, the call or ``step``.
-            mask: bool [B]; where False the state stays as it is.
+            state: State from ``init_state``, ``__call__`` or ``step``.
+            mask: Boolean array of shape [B]; where False, the row's state is unchanged.
 
         Returns:
             The output of each row, [B, ...], and the new state, of the same shapes and dtypes.
@@ -128,7 +129,7 @@ see flax_linattn.inference.StreamingModel.
         )
 
 
-def begin_state(
+def resolve_state(
     model: StreamingModel,
     x: Array,
     state: State | None,
@@ -138,20 +139,20 @@ def begin_state(
     """A given state, or the model's before the first observation, a row for each of ``x``.
 
     Args:
-        model: a model that streams.
-        x: observations [B, ...].
-        state: what came before; None = nothing.
-        max_length: most observations, for mechanisms with a cache.
-        dtype: of the observations; None = that of ``x``, if these are no tokens.
+        model: A model that streams.
+        x: Observations [B, ...].
+        state: What came before; None = nothing.
+        max_length: Maximum number of observations, needed by mechanisms with a cache.
+        dtype: Of the observations; None = that of ``x``, if these are no tokens.
     """
     if state is not None:
         return state
     if dtype is None and jnp.issubdtype(x.dtype, jnp.floating):
         dtype = x.dtype
-    return state_of_rows(model, x.shape[0], max_length, jnp.float32 if dtype is None else dtype)
+    return make_state(model, x.shape[0], max_length, jnp.float32 if dtype is None else dtype)
 
 
-def state_of_rows(
+def make_state(
     model: StreamingModel, batch_size: int, max_length: int | None, dtype: DTypeLike
 ) -> State:
     """The same, for so many rows of a dtype; what is narrower than float32 counts as that."""

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import checked, compiled
-from flax_linattn.inference.differences import foreign
-from flax_linattn.inference.model import StreamingModel, begin_state, check_model
+from flax_linattn.inference.compiled import call_with_state, compiled
+from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
 from flax_linattn.inference.state import check_rows
+from flax_linattn.inference.state_diff import explain_mismatch
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import longest
+from flax_linattn.ops.contract.masks import static_max_length
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -32,22 +32,22 @@ def prefill(
     is that of one piece, whatever T.
 
     Args:
-        model: a :class:`StreamingModel`.
+        model: A :class:`StreamingModel`.
         x: [B, T, in_features], T >= 1; tokens int [B, T] for a model that takes them.
-        mask: bool [B, T], True = a real token; padding may stand anywhere.
-        state: what came before; default nothing. It stays usable.
-        max_length: most observations of a sequence, for mechanisms with a cache: these and those
-            to come. Not needed with ``state``.
-        chunk_size: observations of a piece; default all in one.
-        dtype: which the state is made for, see ``StreamingModel``; default that of ``x``.
+        mask: Boolean array of shape [B, T]; True marks valid tokens. Padding may be anywhere.
+        state: What came before; default nothing. It stays usable.
+        max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
+            these and those to come. Not needed with ``state``.
+        chunk_size: Observations of a piece; default all in one.
+        dtype: Which the state is made for, see ``StreamingModel``; default that of ``x``.
 
     Returns:
-        What ``step`` would have returned for each row's last real token, [B, ...] (0 if it
-        has none in this call and the model's call gives outputs at every position), and the state.
+        What ``step`` would have returned for each row's last valid token, [B, ...] (0 if it has
+        none in this call and the model's call gives outputs at every position), and the state.
 
     Raises:
-        ValueError: shapes that do not fit, a state that grows for want of ``max_length`` or is
-            one of another model, or a model that cannot stream.
+        ValueError: Shapes that do not fit, a state that grows for want of ``max_length`` or is one
+            of another model, or a model that cannot stream.
         TypeError: ``mask`` is not bool, or the model is none.
 
     Example:
@@ -65,14 +65,14 @@ def prefill(
     check_model(model, sequences=True)
     x, mask = check_prompt(x, mask, chunk_size)
     if state is None:
-        check_room(x, mask, max_length)
+        check_capacity(x, mask, max_length)
     output: tuple[Array, State] = _prefill(
         model, x, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
     )
     return output
 
 
-def take_in(
+def prefill_state(
     model: StreamingModel,
     x: Array,
     mask: Array | None,
@@ -83,28 +83,28 @@ def take_in(
     dtype: DTypeLike | None,
 ) -> tuple[Array, State]:
     """The program of ``prefill``, on checked arguments."""
-    state = begin_state(model, x, state, max_length, dtype)
-    y = no_output(model, x, state)
+    state = resolve_state(model, x, state, max_length, dtype)
+    y = zero_output(model, x, state)
     length = x.shape[1]
     if chunk_size is None or length <= chunk_size:
-        return take_in_piece(model, x, mask, y, state)
+        return prefill_chunk(model, x, mask, y, state)
 
     def body(carry: tuple[Array, State], start: Array) -> tuple[tuple[Array, State], None]:
-        return take_in_piece(model, *piece_at(x, mask, start, chunk_size), *carry), None
+        return prefill_chunk(model, *chunk_at(x, mask, start, chunk_size), *carry), None
 
     starts = jnp.arange(0, length, chunk_size, dtype=jnp.int32)
     return jax.lax.scan(body, (y, state), starts)[0]
 
 
-_prefill = compiled("max_length", "chunk_size", "dtype")(take_in)
+_prefill = compiled("max_length", "chunk_size", "dtype")(prefill_state)
 
 
 @automatic(1)
-def take_in_piece(
+def prefill_chunk(
     model: StreamingModel, x: Array, mask: Array | None, y: Array, state: State
 ) -> tuple[Array, State]:
-    """One piece: the output after each row's last real token (before it, ``y``) and the state."""
-    outputs, new_state = checked(
+    """One piece: the output after each row's last valid token (before it, ``y``) and the state."""
+    outputs, new_state = call_with_state(
         model, state, x.shape[0], lambda: model(x, mask=mask, state=state, return_state=True)
     )
     if outputs.ndim == y.ndim:
@@ -118,12 +118,12 @@ def take_in_piece(
     return jnp.where(jnp.expand_dims(there, axes), outputs[:, 0], y), new_state
 
 
-def no_output(model: StreamingModel, x: Array, state: State) -> Array:
+def zero_output(model: StreamingModel, x: Array, state: State) -> Array:
     """Zeros as ``step`` returns them, [B, ...]."""
     try:
         y, _ = jax.eval_shape(model.step, x[:, 0], state)
     except (IndexError, TypeError, ValueError) as error:
-        reason = foreign(model, state, x.shape[0])
+        reason = explain_mismatch(model, state, x.shape[0])
         if reason is not None:
             raise ValueError(reason) from error
         kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -134,7 +134,7 @@ def no_output(model: StreamingModel, x: Array, state: State) -> Array:
     return jnp.zeros(y.shape, y.dtype)
 
 
-def piece_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tuple[Array, Array]:
+def chunk_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tuple[Array, Array]:
     """The piece that begins at ``start``, and which of its observations are real and new.
 
     A piece that would reach over the end begins earlier, with observations that are masked since
@@ -150,9 +150,9 @@ def piece_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tup
     return window(x), real if mask is None else real & window(mask)
 
 
-def check_room(x: Array, mask: Array | None, max_length: int | None) -> None:
+def check_capacity(x: Array, mask: Array | None, max_length: int | None) -> None:
     """Refuses more observations of a row than a state has room for, as far as they are known."""
-    most = longest(x.shape[1], mask)
+    most = static_max_length(x.shape[1], mask)
     if max_length is not None and most > max_length:
         raise ValueError(f"max_length={max_length} has no room for {most} observations.")
 

@@ -11,21 +11,21 @@ from jax.typing import DTypeLike
 
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
-from flax_linattn.inference.model import StreamingModel, begin_state, check_model
+from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
 from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import check_rows
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
 
-@exportable
+@register_state
 class Rollout(NamedTuple):
     """What ``rollout`` returns; ``rollout(model, r.x, n, state=r.state)`` goes on.
 
     Attributes:
         outputs: [B, num_steps, ...].
         x: [B, ...], the observation that the last output fed back.
-        state: after all observations but ``x``.
+        state: After all observations but ``x``.
     """
 
     outputs: Array
@@ -47,23 +47,22 @@ def unroll(
     """Runs the model's ``step`` over whole sequences in one ``lax.scan``.
 
     Args:
-        model: a :class:`StreamingModel`.
+        model: A :class:`StreamingModel`.
         x: [B, T, in_features]; tokens int [B, T] for a model that takes them.
-        mask: bool [B, T], True = a real token.
-        reset: bool [B, T], True = the row forgets before this observation, which begins a new
+        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        reset: Bool [B, T], True = the row forgets before this observation, which begins a new
             sequence (an episode, in reinforcement learning).
-        state: what an earlier call returned; default, before the first observation.
-        max_length: most observations of a sequence, for mechanisms with a cache: that of
-            ``state`` if it is given, T by default.
-        dtype: which the state is made for, see ``StreamingModel``; default that of ``x``.
-        return_state: return ``(y, state)``.
+        state: What an earlier call returned; default, before the first observation.
+        max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
+            that of ``state`` if it is given, T by default.
+        dtype: Which the state is made for, see ``StreamingModel``; default that of ``x``.
+        return_state: Whether to return ``(y, state)`` instead of ``y``.
 
     Returns:
-        The outputs after every observation, [B, T, ...], and the state if asked for.
+        The outputs after every observation, [B, T, ...], and the state if ``return_state``.
 
     Raises:
-        ValueError: shapes that do not fit, a state of another model, or a model that cannot
-            stream.
+        ValueError: Shapes that do not fit, a state of another model, or a model that cannot stream.
         TypeError: ``mask`` or ``reset`` is not bool, or the model is none.
 
     Example:
@@ -101,7 +100,7 @@ def _unroll(
         y, state = step(model, x, state, mask=mask, reset=reset, max_length=max_length)
         return state, y
 
-    state = begin_state(model, x, state, max_length, dtype)
+    state = resolve_state(model, x, state, max_length, dtype)
     by_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (x, mask, reset))
     state, y = jax.lax.scan(body, state, by_time)
     return jnp.moveaxis(y, 0, 1), state
@@ -121,25 +120,26 @@ def rollout(
     """Feeds the model's outputs back as its next observations, in one compiled ``lax.scan``.
 
     Args:
-        model: a :class:`StreamingModel`.
+        model: A :class:`StreamingModel`.
         x: [B, ...], the observation to take in first.
-        num_steps: observations to take in.
+        num_steps: Observations to take in.
         feedback: ``feedback(y, x)`` is the next observation, of the shape and dtype of ``x``, from
             the output ``y`` and the observation that gave it; default, the output itself. It
             is part of the program: a new function object is compiled anew, and what it closes
             over, weights included, stays as it was at the first call.
-        mask: bool [B]; where False the row's state stays as it is, and its outputs mean nothing.
-        state: after what the model has seen, from ``prefill`` or steps; default, before the first
+        mask: Boolean array of shape [B]; where False the row's state stays as it is, and its
+            outputs mean nothing.
+        state: After what the model has seen, from ``prefill`` or steps; default, before the first
             observation. It stays usable.
-        max_length: most observations of a sequence, for mechanisms with a cache: that of
-            ``state`` if it is given, num_steps by default.
-        dtype: which the state is made for, see ``StreamingModel``; default that of ``x``.
+        max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
+            that of ``state`` if it is given, num_steps by default.
+        dtype: Which the state is made for, see ``StreamingModel``; default that of ``x``.
 
     Returns:
         Outputs, the next observation and the state.
 
     Raises:
-        ValueError: what is fed back is no observation of the model, the state grows for want of
+        ValueError: What is fed back is no observation of the model, the state grows for want of
             ``max_length`` or is one of another model, or ``num_steps`` is negative.
         TypeError: ``mask`` is not bool, or the model is none.
 
@@ -198,6 +198,6 @@ def _rollout(
             )
         return (following, state), y
 
-    state = begin_state(model, x, state, max_length, dtype)
+    state = resolve_state(model, x, state, max_length, dtype)
     (x, state), y = jax.lax.scan(body, (x, state), length=num_steps)
     return Rollout(jnp.moveaxis(y, 0, 1), x, state)

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
-from flax_linattn.inference.differences import differences, layout
+from flax_linattn.checks import quote
+from flax_linattn.inference.state_diff import diff_states, layout
 from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 FORMAT = 2
 MAX_BYTES_OF_FACTS = 1 << 20
@@ -31,20 +31,20 @@ def save_state(
     """Writes a state to a file; a kill leaves the file before, or the new one.
 
     Several processes that write to one file leave it whole, too; whose it is then is a matter of
-    chance, which :func:`flax_linattn.storage.held` prevents, with a lock file of its own:
-    ``with held(f"{path}.lock"):``.
+    chance, which :func:`flax_linattn.storage.file_lock` prevents, with a lock file of its own:
+    ``with file_lock(f"{path}.lock"):``.
 
     Args:
-        path: the file, ``.npz``.
-        state: arrays in any tree, such as ``Stream.state``, of JAX or of NumPy.
+        path: The file, ``.npz``.
+        state: Arrays in any tree, such as ``Stream.state``, of JAX or of NumPy.
         facts: JSON values to keep beside it, among them what tells whose state it is; none is
             called "format".
-        allow_nan: for arrays that may hold NaN. No state of a mechanism does unless it has failed.
+        allow_nan: For arrays that may hold NaN. No state of a mechanism does unless it has failed.
 
     Raises:
-        ValueError: more facts or arrays than a file takes, or numbers that are NaN where they are
+        ValueError: More facts or arrays than a file takes, or numbers that are NaN where they are
             not allowed; the file before stays.
-        OSError: it cannot be written.
+        OSError: It cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -63,7 +63,7 @@ def save_state(
                 f"the state holds NaN in {name}, and {path} stays as it was; give allow_nan=True "
                 "where NaN is no sign of a failure."
             )
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         _write_archive(file, leaves, {"format": FORMAT, **facts})
 
 
@@ -80,39 +80,39 @@ def load_state(
     this takes.
 
     Args:
-        path: the file.
-        like: a state of the same structure; its NumPy arrays are read as such, read-only.
-        check: refuses facts of something else, before the arrays are compared.
-        allow_nan: as in ``save_state``.
+        path: The file.
+        like: A state of the same structure; its NumPy arrays are read as such, read-only.
+        check: Refuses facts of something else, before the arrays are compared.
+        allow_nan: As in ``save_state``.
 
     Returns:
         The state and the facts.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged, the state of something else, or of a stream that had failed: its
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, the state of something else, or of a stream that had failed: its
             numbers are NaN, and not allowed.
     """
     names, leaves = list(layout(like)), jax.tree.leaves(like)
-    with _opened(path) as archive:
-        facts = _checked_facts(path, archive)
+    with _open_archive(path) as archive:
+        facts = _read_facts(path, archive)
         if check is not None:
             check(facts)
         stored = archive.arrays
         if len(stored) != len(leaves) or not all(map(_fits, stored, leaves)):
             found = {
                 name: jax.ShapeDtypeStruct(of.shape, of.dtype)
-                for name, of in zip(_named(names, len(stored)), stored, strict=True)
+                for name, of in zip(_leaf_names(names, len(stored)), stored, strict=True)
                 if of.dtype.kind in "biufc"
             }
             raise ValueError(
                 f"{path} holds the state of another model or of other options; give those that it "
                 "was made with, or remove it to begin anew."
-                + differences(dict(zip(names, leaves, strict=True)), found)
+                + diff_states(dict(zip(names, leaves, strict=True)), found)
             )
         arrays = []
         for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
-            with _reading(path):
+            with _readable(path):
                 array = archive.read(index).view(leaf.dtype)
             if not allow_nan and _has_nan(array):
                 raise ValueError(
@@ -126,9 +126,9 @@ class StateFile(NamedTuple):
     """What ``describe_state`` returns.
 
     Attributes:
-        facts: that were saved beside the state.
-        arrays: dtype and shape of each.
-        num_bytes: of their values.
+        facts: That were saved beside the state.
+        arrays: Dtype and shape of each.
+        num_bytes: Of their values.
     """
 
     facts: dict[str, Any]
@@ -140,8 +140,8 @@ def describe_state(path: str | Path) -> StateFile:
     """What a file of ``save_state`` holds, without the model that it belongs to.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged, or no state file.
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, or no state file.
 
     Example:
         >>> import pathlib, tempfile
@@ -151,9 +151,9 @@ def describe_state(path: str | Path) -> StateFile:
         ...     describe_state(path)
         StateFile(facts={'num_steps': 7}, arrays=('float32[3]',), num_bytes=12)
     """
-    with _opened(path) as archive:
-        facts = _checked_facts(path, archive)
-        with _reading(path):
+    with _open_archive(path) as archive:
+        facts = _read_facts(path, archive)
+        with _readable(path):
             archive.check()
     arrays = tuple(f"{of.dtype}{list(of.shape)}" for of in archive.arrays)
     return StateFile(facts, arrays, sum(of.num_bytes for of in archive.arrays))
@@ -179,14 +179,14 @@ class _Archive:
     """An archive to read from, as if a stranger had made it: facts and headers now, arrays later.
 
     Args:
-        file: open for as long as the archive is used.
+        file: Open for as long as the archive is used.
 
     Attributes:
-        facts: as written.
-        arrays: the headers of its arrays.
+        facts: As written.
+        arrays: The headers of its arrays.
 
     Raises:
-        ValueError: the file is none that ``_write_archive`` wrote (``NpzError``), or its facts are
+        ValueError: The file is none that ``_write_archive`` wrote (``NpzError``), or its facts are
             none.
     """
 
@@ -217,7 +217,7 @@ class _Archive:
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[_Archive]:
+def _open_archive(path: str | Path) -> Iterator[_Archive]:
     try:
         opened = open(path, "rb")  # noqa: SIM115  (closed below)
     except FileNotFoundError:
@@ -225,13 +225,13 @@ def _opened(path: str | Path) -> Iterator[_Archive]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; give a file.") from error
     with opened as file:
-        with _reading(path):
+        with _readable(path):
             archive = _Archive(file)
         yield archive
 
 
 @contextmanager
-def _reading(path: str | Path) -> Iterator[None]:
+def _readable(path: str | Path) -> Iterator[None]:
     """Whatever a stranger's bytes raise, one kind of error leaves this context."""
     try:
         yield
@@ -242,17 +242,17 @@ def _reading(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _checked_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
+def _read_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
     form = archive.facts.pop("format", None)
     if form != FORMAT:
         raise ValueError(
-            f"{path} was written by another version (format {shown(form)}, this one reads "
+            f"{path} was written by another version (format {quote(form)}, this one reads "
             f"{FORMAT}); give another name to begin anew."
         )
     return archive.facts
 
 
-def _named(names: list[str], count: int) -> list[str]:
+def _leaf_names(names: list[str], count: int) -> list[str]:
     """Names of that many leaves: those that are known, then numbers."""
     return [names[i] if i < len(names) else str(i) for i in range(count)]
 

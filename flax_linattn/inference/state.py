@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from flax_linattn.inference.differences import layout
+from flax_linattn.inference.state_diff import layout
 from flax_linattn.ops.contract import meshes
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
@@ -32,9 +32,9 @@ def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
     """Lets chosen rows begin anew; the others stay as they are, bit for bit.
 
     Args:
-        state: of any model or mechanism, batch axis B first.
-        rows: bool [B], True = forget what this row has taken in.
-        initial: what ``init_state`` gives, for B rows or for one, with the same ``max_length``.
+        state: Of any model or mechanism, batch axis B first.
+        rows: Bool [B], True = forget what this row has taken in.
+        initial: What ``init_state`` gives, for B rows or for one, with the same ``max_length``.
 
     Returns:
         The new state, of the same structure and shapes.
@@ -72,8 +72,8 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
     """Takes rows of a state: to fork a stream into several, reorder streams, or drop some.
 
     Args:
-        state: of any model or mechanism, batch axis B first.
-        indices: int [N]; row i of the result goes on from row ``indices[i]``.
+        state: Of any model or mechanism, batch axis B first.
+        indices: Int [N]; row i of the result goes on from row ``indices[i]``.
 
     Returns:
         The state of N rows.
@@ -99,7 +99,9 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
     def gather(state: State, indices: Array) -> State:
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="fill"), state)
 
-    return meshes.automatic(gather, (state, indices), lambda _: jax.tree.map(meshes.axes_of, state))
+    return meshes.run_on_automatic_axes(
+        gather, (state, indices), lambda _: jax.tree.map(meshes.partition_axes, state)
+    )
 
 
 def batch_size(state: State) -> int:

@@ -12,12 +12,12 @@ from flax import nnx
 from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
+from flax_linattn.inference.capacity import Capacity
 from flax_linattn.inference.compiled import step
-from flax_linattn.inference.differences import differences
-from flax_linattn.inference.model import StreamingModel, check_model, state_of_rows
-from flax_linattn.inference.prefill import check_prompt, check_room, no_output, take_in_piece
-from flax_linattn.inference.room import Room
+from flax_linattn.inference.model import StreamingModel, check_model, make_state
+from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_chunk, zero_output
 from flax_linattn.inference.state import check_indices, gather_rows, reset_rows
+from flax_linattn.inference.state_diff import diff_states
 from flax_linattn.typing import Array, State
 
 
@@ -29,22 +29,22 @@ class Stream:
     constant size.
 
     Args:
-        model: a :class:`StreamingModel`, whose weights are taken as they are now.
+        model: A :class:`StreamingModel`, whose weights are taken as they are now.
         batch_size: B, independent streams side by side.
-        max_length: most observations, for mechanisms with a cache.
-        dtype: of the observations: float64 ones need a state of float64.
+        max_length: Maximum number of observations, needed by mechanisms with a cache.
+        dtype: Of the observations: float64 ones need a state of float64.
 
     Attributes:
-        state: the model's state, batch axis first. The next call reuses its memory: copy it
+        state: The model's state, batch axis first. The next call reuses its memory: copy it
             (``jax.tree.map(jnp.copy, stream.state)``) to keep it. It may be set, to one saved
             earlier for example, which is copied and stays usable.
-        num_steps: observations taken in since the last reset of all rows.
-        num_compilations: programs compiled for taking in observations: one for ``step`` and one
-            for ``prefill``, if all inputs are alike.
+        num_steps: Observations taken in since the last reset of all rows.
+        num_compilations: Programs compiled for taking in observations: one for ``step`` and one for
+            ``prefill``, if all inputs are alike.
 
     Raises:
-        ValueError: the model cannot stream.
-        TypeError: it is no model.
+        ValueError: The model cannot stream.
+        TypeError: It is no model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -71,7 +71,7 @@ class Stream:
         self._model, self._dtype = model, dtype
         self._batch_size, self._max_length = batch_size, max_length
         self._state: State = self._initial(batch_size)
-        self._room = Room(model, self._state)
+        self._capacity = Capacity(model, self._state)
         self.num_steps = 0
         self.num_compilations = 0
         graphdef, variables = nnx.split(model)
@@ -93,11 +93,11 @@ class Stream:
             variables: list[Array], y: Array, state: State, x: Array, mask: Array
         ) -> Any:
             self.num_compilations += 1
-            return take_in_piece(of(variables), x, mask, y, state)
+            return prefill_chunk(of(variables), x, mask, y, state)
 
         @jax.jit
         def before(variables: list[Array], state: State, x: Array) -> Array:
-            return no_output(of(variables), x, state)
+            return zero_output(of(variables), x, state)
 
         @partial(jax.jit, donate_argnames="state")
         def reset(state: State, rows: Array) -> State:
@@ -107,7 +107,7 @@ class Stream:
         self._reset = reset
 
     def _initial(self, batch_size: int) -> State:
-        return state_of_rows(self._model, batch_size, self._max_length, self._dtype)
+        return make_state(self._model, batch_size, self._max_length, self._dtype)
 
     @property
     def state(self) -> State:
@@ -122,7 +122,7 @@ class Stream:
                 "the memory of this state was reused by a later call; save a copy: "
                 "jax.tree.map(jnp.copy, stream.state)."
             )
-        wrong = differences(self._state, state)
+        wrong = diff_states(self._state, state)
         trees: Any = [jax.tree.structure(s) for s in (state, self._state)]
         if wrong or trees[0] != trees[1]:
             raise ValueError(
@@ -130,26 +130,26 @@ class Stream:
                 f"dtypes:{wrong or ' its tree is another one.'}"
             )
         self._state = jax.tree.map(jnp.copy, state)
-        self._room.taken = self._room.of(self._state)
+        self._capacity.taken = self._capacity.of(self._state)
 
     def step(
         self, x: ArrayLike, mask: ArrayLike | None = None, *, reset: ArrayLike | None = None
     ) -> Array:
-        """Takes in one observation a row.
+        """Processes one observation per row.
 
         Args:
             x: [B, in_features].
-            mask: bool [B]; where False the row takes in nothing. Where the model's room has an end
-                (a cache, a table of positions), rows are counted on the host: a mask or reset on a
-                device is waited for, one of NumPy is not.
-            reset: bool [B]; where True the row first forgets all observations, so that this one
+            mask: Boolean array of shape [B]; where False, the row ignores the observation. Where
+                the model's room has an end (a cache, a table of positions), rows are counted on the
+                host: a mask or reset on a device is waited for, one of NumPy is not.
+            reset: Bool [B]; where True the row first forgets all observations, so that this one
                 begins a new sequence.
 
         Returns:
             The model's output for each row.
 
         Raises:
-            ValueError: a cache or a table of positions has no room for the observation, which is
+            ValueError: A cache or a table of positions has no room for the observation, which is
                 not taken in; shapes that do not fit; or the state grows, for want of
                 ``max_length``. (A model of one's own with such a table says so in
                 ``num_positions``; else its outputs tell.)
@@ -157,10 +157,10 @@ class Stream:
         """
         if not isinstance(x, jax.Array) and type(x) is not np.ndarray:  # not a masked array
             x = jnp.asarray(x)
-        taken = self._room.after(mask, reset)
-        given = _unshared(x), _unshared(mask), _unshared(reset)
+        taken = self._capacity.after(mask, reset)
+        given = _copy_if_numpy(x), _copy_if_numpy(mask), _copy_if_numpy(reset)
         y, self._state = self._step(self._variables, self._state, *given)
-        self._room.taken = taken
+        self._capacity.taken = taken
         self.num_steps += 1
         return y
 
@@ -173,15 +173,15 @@ class Stream:
 
         Args:
             x: [B, T, in_features], T >= 1.
-            mask: bool [B, T], True = a real token, padding anywhere. Rows of padding alone stay as
-                they are: streams may begin while others run.
-            chunk_size: observations of a piece.
+            mask: Boolean array of shape [B, T]; True marks valid tokens, padding anywhere. Rows of
+                padding alone stay as they are: streams may begin while others run.
+            chunk_size: Observations of a piece.
 
         Returns:
             See :func:`flax_linattn.inference.prefill`.
 
         Raises:
-            ValueError: a row has no room for its observations, none of which is taken in; shapes
+            ValueError: A row has no room for its observations, none of which is taken in; shapes
                 that do not fit; or the state grows, for want of ``max_length``.
             TypeError: ``mask`` is not bool, or the model has no call on sequences.
 
@@ -198,13 +198,13 @@ class Stream:
         """
         check_model(self._model, sequences=True)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
-        check_room(prompt, real, self._max_length)
-        taken = self._room.after(real, length=prompt.shape[1])
+        check_capacity(prompt, real, self._max_length)
+        taken = self._capacity.after(real, length=prompt.shape[1])
         y = self._before(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):
-            piece = _piece(prompt, real, start, chunk_size)
+            piece = _pad_chunk(prompt, real, start, chunk_size)
             y, self._state = self._take_in_many(self._variables, y, self._state, *piece)
-        self._room.taken = taken
+        self._capacity.taken = taken
         self.num_steps += prompt.shape[1]
         return y
 
@@ -228,10 +228,10 @@ class Stream:
         """
         if rows is None:
             self._state, self.num_steps = self._initial(self._batch_size), 0
-            self._room.taken = np.zeros_like(self._room.taken)
+            self._capacity.taken = np.zeros_like(self._capacity.taken)
         else:
-            self._state = self._reset(self._state, _unshared(rows))
-            self._room.taken = self._room.after(np.zeros(self._batch_size, bool), rows)
+            self._state = self._reset(self._state, _copy_if_numpy(rows))
+            self._capacity.taken = self._capacity.after(np.zeros(self._batch_size, bool), rows)
 
     def gather(self, indices: ArrayLike) -> None:
         """Lets each row go on from another one's state: row i from that of ``indices[i]``.
@@ -239,7 +239,7 @@ class Stream:
         This forks a row into several, which then run independently, and reorders rows.
 
         Args:
-            indices: int [B].
+            indices: Int [B].
 
         Raises:
             TypeError: ``indices`` is not of an integer dtype.
@@ -263,10 +263,10 @@ class Stream:
                 f"got shape {indices.shape}."
             )
         self._state = _gather_rows(self._state, indices)
-        self._room.taken = self._room.taken[np.asarray(indices)]
+        self._capacity.taken = self._capacity.taken[np.asarray(indices)]
 
 
-def _unshared(x: Any) -> Any:
+def _copy_if_numpy(x: Any) -> Any:
     """A copy of a NumPy array, which its owner may fill anew while the program still reads it."""
     return np.array(x) if isinstance(x, np.ndarray) else x
 
@@ -274,7 +274,7 @@ def _unshared(x: Any) -> Any:
 _gather_rows = jax.jit(gather_rows, donate_argnames="state")
 
 
-def _piece(x: NDArray, mask: NDArray | None, start: int, size: int) -> tuple[NDArray, NDArray]:
+def _pad_chunk(x: NDArray, mask: NDArray | None, start: int, size: int) -> tuple[NDArray, NDArray]:
     """The observations from ``start`` on the host, padded to ``size``, and which are real."""
     x = x[:, start : start + size]
     real = np.ones(x.shape[:2], bool) if mask is None else mask[:, start : start + size]

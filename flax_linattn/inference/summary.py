@@ -16,9 +16,9 @@ class Summary(NamedTuple):
     """What ``summarize`` returns; as text it is a table.
 
     Attributes:
-        parameters: numbers that each part of the model learns, by its name.
-        state_bytes: of the state of one row; None if the model does not stream.
-        step_flops: floating point operations of one step of one row, as XLA counts them before it
+        parameters: Numbers that each part of the model learns, by its name.
+        state_bytes: Of the state of one row; None if the model does not stream.
+        step_flops: Floating point operations of one step of one row, as XLA counts them before it
             compiles the program, which takes a second or more; None if the model does not stream.
     """
 
@@ -42,9 +42,10 @@ def summarize(
     """Counts a model's parameters, the bytes of its state and the operations of a step.
 
     Args:
-        model: any module; one with ``init_state`` and ``step`` has a state.
-        x: an observation [1, ...], or a ``jax.ShapeDtypeStruct`` of one.
-        max_length: most observations, for mechanisms with a cache, which is empty without it.
+        model: Any module; one with ``init_state`` and ``step`` has a state.
+        x: An observation [1, ...], or a ``jax.ShapeDtypeStruct`` of one.
+        max_length: Maximum number of observations, needed by mechanisms with a cache, which is
+            empty without it.
 
     Example:
         >>> import jax

@@ -19,22 +19,22 @@ from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.models.sequence_model import SequenceModel, check_state
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
-from flax_linattn.ops.contract.checks import no_state
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
+from flax_linattn.ops.contract.checks import no_state_message
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, FeaturesStep, State
 
 
-@exportable
+@register_state
 class BackboneState(NamedTuple):
     """What a backbone carries from call to call.
 
     Attributes:
         position: int32 [B], number of tokens of the current segment taken in.
-        window: the embedding's state.
-        layers: the blocks' states.
-        segment_id: int [B], the segment in which the last call ended; None if not packed.
+        window: The embedding's state.
+        layers: The blocks' states.
+        segment_id: Int [B], the segment in which the last call ended; None if not packed.
     """
 
     position: Int[Array, "B"]
@@ -47,32 +47,33 @@ class Backbone(SequenceModel):
     """Observations to features: embedding, N blocks, a final LayerNorm unless it is left out.
 
     After Time-Series-Library's Transformer encoder (convolution over values plus positions,
-    dropout, post-LN layers, final norm). Positions count real tokens only, so padding
-    anywhere changes nothing; the embedding is told them, and rotary layers, in ``step`` too.
+    dropout, post-LN layers, final norm). Positions count valid tokens only, so padding anywhere
+    changes nothing; the embedding is told them, and rotary layers, in ``step`` too.
 
     Args:
-        embedding: an :class:`Embedding`; or a number of channels, for an
+        embedding: An :class:`Embedding`; or a number of channels, for an
             :class:`ObservationEmbedding`.
-        layers: the blocks; or their width, for ``Layers(features)``. Default ``Layers()``.
-        is_causal: each position sees itself and the past; needed to stream.
-        max_length: most tokens of a sequence; needed for learned positions, as the default
-            size of caches, and by mechanisms that learn something for each position.
-        final_norm: whether the last layer's output is normalised.
-        class_token: put a learned vector before the observations, which sees all of them and which
+        layers: The blocks; or their width, for ``Layers(features)``. Default ``Layers()``.
+        is_causal: Each position sees itself and the past; needed to stream.
+        max_length: Maximum number of tokens of a sequence; needed for learned positions, as the
+            default size of caches, and by mechanisms that learn something for each position.
+        final_norm: Whether the last layer's output is normalized.
+        class_token: Put a learned vector before the observations, which sees all of them and which
             they see, for heads that classify by it. It comes first in what is returned, [B, 1 + T,
             C]; it is no observation, so it has no position (rotary layers leave it unturned) and no
             mask hides it. Needs ``is_causal=False``, and sequences that come whole and unpacked.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
             parameters are made (``nn.ParameterOptions``); and with a number of channels, those of
             its embedding (kernel_size, embedding_padding, position).
 
     Attributes:
-        layers: the blocks' options.
-        mechanisms: of each layer.
+        layers: The blocks' options.
+        mechanisms: Of each layer.
 
     Raises:
-        ValueError: an option that is unknown, out of range, or not for this embedding.
+        ValueError: An option that is unknown, out of range, or not for this embedding.
 
     Example:
         >>> import jax.numpy as jnp
@@ -107,7 +108,7 @@ class Backbone(SequenceModel):
             options = {"features": int(layers), **options}
             layers = None
         layers, options = (layers or Layers()).take(options)
-        of_embedding, parameters = parted(options)
+        embedding_options, parameters = split_embedding_options(options)
         if class_token and is_causal:
             raise OptionError(
                 "a class token comes first and sees all that follows, which a causal model does "
@@ -122,8 +123,8 @@ class Backbone(SequenceModel):
             _check_direction(mechanism, is_causal)
         # Its name puts it behind the blocks: variables are ordered by name, and the norm of
         # gradients is summed in that order.
-        self.input_embedding = as_embedding(
-            embedding, layers, max_length, of_embedding, parameters, rngs
+        self.input_embedding = resolve_embedding(
+            embedding, layers, max_length, embedding_options, parameters, rngs
         )
         self.is_causal = is_causal
         self.layers = layers
@@ -149,7 +150,7 @@ class Backbone(SequenceModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return {
             "embedding": self.input_embedding,
             "layers": self.layers,
@@ -176,7 +177,7 @@ class Backbone(SequenceModel):
 
     @property
     def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
+        """Maximum length of a sequence imposed by positions; None if unlimited."""
         return self.input_embedding.max_length
 
     @property
@@ -189,30 +190,30 @@ class Backbone(SequenceModel):
         state: BackboneState | None = call.state
         if state is not None:
             check_state(state, BackboneState, len(self.blocks))
-        call = call.counted(x, state)
-        key = dropout_key_of(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
+        call = call.with_positions(x, state)
+        key = resolve_dropout_key(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
         keys = split_key(key, len(self.blocks) + 1)
         h, window = self.input_embedding(
             x,
             positions=cast(Array, call.positions),
             mask=call.mask,
-            runs=call.runs,
+            segments=call.segments,
             state=None if state is None else state.window,
         )
-        of_blocks = call.replace(is_causal=self.is_causal)
+        block_call = call.replace(is_causal=self.is_causal)
         if self.class_token is not None:
-            h, of_blocks = self._behind_class_token(h, of_blocks)
+            h, block_call = self._prepend_class_token(h, block_call)
         if not self.layers.rotary:
-            of_blocks = of_blocks.replace(positions=None)
-        h = zero_padding(apply_dropout(self.dropout, h, keys[0]), of_blocks.mask)
+            block_call = block_call.replace(positions=None)
+        h = zero_padding(apply_dropout(self.dropout, h, keys[0]), block_call.mask)
         layers = []
         for i, block in enumerate(self.blocks):
             before = None if state is None else state.layers[i]
             h, layer = self._map_block(
-                block, h, of_blocks.replace(state=before, dropout_key=keys[i + 1])
+                block, h, block_call.replace(state=before, dropout_key=keys[i + 1])
             )
             layers.append(layer)
-        h = self._normed(h)
+        h = self._apply_final_norm(h)
         if not call.return_state:
             return h, None
         return h, BackboneState(
@@ -244,11 +245,11 @@ class Backbone(SequenceModel):
             h, layer = block.step(h, layer, mask=mask, positions=positions)
             layers.append(layer)
         new = jnp.ones(x.shape[0], jnp.int32) if mask is None else mask.astype(jnp.int32)
-        return self._normed(h), BackboneState(
+        return self._apply_final_norm(h), BackboneState(
             state.position + new, window, tuple(layers), state.segment_id
         )
 
-    def _normed(self, h: Array) -> Array:
+    def _apply_final_norm(self, h: Array) -> Array:
         return h if self.final_norm is None else self.final_norm(h)
 
     def _map_block(
@@ -264,14 +265,14 @@ class Backbone(SequenceModel):
 
         return jax.checkpoint(run, policy=REMAT[self.layers.remat])(variables, h, call)
 
-    def _behind_class_token(self, h: Features, call: Call) -> tuple[Features, Call]:
+    def _prepend_class_token(self, h: Features, call: Call) -> tuple[Features, Call]:
         """Prepends the class token to the features, and to the call."""
         batch, _, features = h.shape
         token = jnp.broadcast_to(cast(Any, self.class_token)[...], (batch, 1, features))
         positions, mask = cast(Array, call.positions), call.mask
-        return _behind(token, h), call.replace(
-            positions=_behind(jnp.zeros((batch, 1)), positions),
-            mask=None if mask is None else _behind(jnp.ones((batch, 1)), mask),
+        return _prepend(token, h), call.replace(
+            positions=_prepend(jnp.zeros((batch, 1)), positions),
+            mask=None if mask is None else _prepend(jnp.ones((batch, 1)), mask),
         )
 
     def _check_packs(self) -> None:
@@ -291,7 +292,7 @@ class Backbone(SequenceModel):
             )
         for mechanism in self.mechanisms:
             if not mechanism.capabilities.recurrent:
-                raise ValueError(no_state(mechanism.name))
+                raise ValueError(no_state_message(mechanism.name))
         if not all(block.attention.streams for block in self.blocks):
             for block in self.blocks:
                 block.attention.init_state(1)  # says so where heads are too large to have one
@@ -319,17 +320,17 @@ EMBEDDING_OPTIONS = {
 """Options of ``ObservationEmbedding`` by their names in a backbone's short call."""
 
 
-def as_embedding(
+def resolve_embedding(
     embedding: Embedding | int,
     layers: Layers,
     max_length: int | None,
-    of_embedding: Mapping[str, Any],
+    embedding_options: Mapping[str, Any],
     parameters: nn.ParameterOptions,
     rngs: nnx.Rngs,
 ) -> Embedding:
     """What leads into layers: the embedding given, or one of observations of so many channels.
 
-    ``of_embedding`` and ``parameters`` are those of ``parted``.
+    ``embedding_options`` and ``parameters`` are those of ``split_embedding_options``.
     """
     if isinstance(embedding, (int, np.integer)):
         made: Embedding = ObservationEmbedding(
@@ -340,12 +341,12 @@ def as_embedding(
             param_dtype=parameters.get("param_dtype", jnp.float32),
             kernel_init=parameters.get("kernel_init"),
             rngs=rngs,
-            **{EMBEDDING_OPTIONS[name]: value for name, value in of_embedding.items()},
+            **{EMBEDDING_OPTIONS[name]: value for name, value in embedding_options.items()},
         )
-    elif of_embedding:
+    elif embedding_options:
         raise OptionError(
-            f"{', '.join(of_embedding)} belong to the embedding; give them to it.",
-            *of_embedding,
+            f"{', '.join(embedding_options)} belong to the embedding; give them to it.",
+            *embedding_options,
         )
     elif not isinstance(embedding, Embedding):
         raise TypeError(
@@ -363,7 +364,9 @@ def as_embedding(
     return made
 
 
-def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
+def split_embedding_options(
+    options: Mapping[str, Any],
+) -> tuple[dict[str, Any], nn.ParameterOptions]:
     """Options of an embedding on observations, and those of parameters."""
     of_parameters = nn.ParameterOptions.__annotations__
     names = [*(field.name for field in dataclasses.fields(Layers)), *EMBEDDING_OPTIONS]
@@ -374,7 +377,7 @@ def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOpti
     return embedding, cast(nn.ParameterOptions, parameters)
 
 
-def _behind(first: Array, others: Array) -> Array:
+def _prepend(first: Array, others: Array) -> Array:
     """What stands for the class token, then what does for the observations, along time."""
     return jnp.concatenate([first.astype(others.dtype), others], axis=1)
 

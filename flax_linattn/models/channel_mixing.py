@@ -48,16 +48,17 @@ class ChannelMixing(nnx.Module):
 
     Args:
         num_channels: C.
-        layers: options of the block; its mechanism and its positions count for moments, not here.
-        mechanism: a name, of one that sees a whole sequence at once.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **parameters: how parameters are made, see ``nn.ParameterOptions``.
+        layers: Options of the block; its mechanism and its positions count for moments, not here.
+        mechanism: A name, of one that sees a whole sequence at once.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **parameters: Dtype and initializers of the parameters; see ``nn.ParameterOptions``.
 
     Attributes:
-        mechanism: the name.
+        mechanism: The name.
 
     Raises:
-        ValueError: a mechanism that there is not, or without a form that is not causal.
+        ValueError: A mechanism that there is not, or without a form that is not causal.
 
     Example:
         >>> import jax.numpy as jnp

@@ -12,14 +12,14 @@ from jaxtyping import Float
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models import pooling as poolings
 from flax_linattn.models.backbone import Backbone, BackboneState
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
 
@@ -29,13 +29,13 @@ CLASSIFIER_LAYERS = Layers(hidden_features=256)
 HEAD_ACTIVATIONS = ("gelu", "none")
 
 
-@exportable
+@register_state
 class ClassifierState(NamedTuple):
     """What a classifier carries from call to call.
 
     Attributes:
-        backbone: the backbone's state.
-        pool: the pooling's state.
+        backbone: The backbone's state.
+        pool: The pooling's state.
     """
 
     backbone: BackboneState
@@ -45,33 +45,35 @@ class ClassifierState(NamedTuple):
 class SequenceClassifier(Head):
     """Class logits of sequences of observations.
 
-    Poolings: "last" real token, "mean" over real tokens, or "flatten", Time-Series-Library's
-    head, in which every position has its own weights (``max_length`` of them). All stream:
-    flatten is a sum of what the positions contribute, so its running sum is its state. By "class"
-    nothing is pooled: the features of a class token are classified (``Backbone``), as vision
-    transformers do. It sees the whole sequence, so it neither streams nor packs.
+    Poolings: "last" valid token, "mean" over valid tokens, or "flatten", Time-Series-Library's
+    head, in which every position has its own weights (``max_length`` of them). All stream: flatten
+    is a sum of what the positions contribute, so its running sum is its state. By "class" nothing
+    is pooled: the features of a class token are classified (``Backbone``), as vision transformers
+    do. It sees the whole sequence, so it neither streams nor packs.
 
     A call returns logits [B, classes]; with ``every_step`` [B, T, classes], those of every prefix;
     and of packed sequences, without it, [B, T, classes], at each position those of its sequence.
     Without any token they are the bias, with pooling "class" what the class token alone gives.
 
     Args:
-        backbone: a :class:`Backbone`; or a number of channels, for one on observations.
-        num_classes: classes.
+        backbone: A :class:`Backbone`; or a number of channels, for one on observations.
+        num_classes: Number of classes.
         pooling: "last", "mean" or "flatten"; or "class", which a backbone with a class token needs
             and which needs one. For a number of channels it is made, with ``is_causal=False``.
-        max_length: most observations of a sequence; needed by "flatten". Default the backbone's.
-        head_activation: of the features before they are pooled: "gelu", Time-Series-Library's, or
+        max_length: Maximum number of observations of a sequence; needed by "flatten". Default the
+            backbone's.
+        head_activation: Of the features before they are pooled: "gelu", Time-Series-Library's, or
             "none".
-        attends_to_padding: let attention see padding, whose observations are 0, as
+        attends_to_padding: Let attention see padding, whose observations are 0, as
             Time-Series-Library does; pooling leaves it out all the same.
-        layers: of the backbone for so many channels.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: further arguments of that :class:`Backbone` (num_layers, mechanism, is_causal,
+        layers: Options of the layers of a backbone that is built for a number of channels.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism, is_causal,
             kernel_size, ...).
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -130,7 +132,7 @@ class SequenceClassifier(Head):
         by_class_token = pooling == poolings.CLASS_TOKEN
         self.pooling = None if by_class_token else poolings.POOLINGS[pooling]()
         self.head_activation = head_activation
-        self.backbone, of_head = as_backbone(
+        self.backbone, head_parameters = resolve_backbone(
             backbone,
             layers,
             CLASSIFIER_LAYERS,
@@ -142,11 +144,14 @@ class SequenceClassifier(Head):
         self.pooled_features = num_classes if self.flatten else features
         self.dropout = make_dropout(self.backbone.layers.dropout_rate, rngs)
         positions = max_length if self.flatten and max_length is not None else 1
-        init, dtype = UniformFanIn(positions * features), of_head.get("param_dtype", jnp.float32)
+        init, dtype = (
+            UniformFanIn(positions * features),
+            head_parameters.get("param_dtype", jnp.float32),
+        )
         # Not of kernel_init: it has an axis more than those of linear layers.
         kernel = init(rngs.params(), (positions, features, num_classes), dtype)
         self.kernel = nnx.Param(kernel)
-        bias_init = of_head.get("bias_init") or init
+        bias_init = head_parameters.get("bias_init") or init
         self.bias = nnx.Param(bias_init(rngs.params(), (num_classes,), dtype))
 
     def read(self, pooled: Array) -> Array:
@@ -163,47 +168,47 @@ class SequenceClassifier(Head):
             self._check_streams()
         state: ClassifierState | None = call.state
         before = None if state is None else state.backbone
-        call = call.counted(x, before)
-        key_backbone, key = split_key(dropout_key_of(self.dropout, call.dropout_key), 2)
-        of_backbone = call.replace(state=before, dropout_key=key_backbone)
+        call = call.with_positions(x, before)
+        key_backbone, key = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 2)
+        backbone_call = call.replace(state=before, dropout_key=key_backbone)
         if self.attends_to_padding:
-            of_backbone = of_backbone.replace(mask=None, positions=None)
-        h, after = self.backbone._map(x, of_backbone)
+            backbone_call = backbone_call.replace(mask=None, positions=None)
+        h, after = self.backbone._map(x, backbone_call)
         if self.pooling is None:
-            h = apply_dropout(self.dropout, self._activated(h[:, 0]), key)
+            h = apply_dropout(self.dropout, self._activate(h[:, 0]), key)
             return self.read(h.astype(accumulation_dtype(h.dtype))), None
-        h = apply_dropout(self.dropout, self._activated(h), key)
+        h = apply_dropout(self.dropout, self._activate(h), key)
         if self.flatten:
-            h = self._contributions_of_call(h, call)
+            h = self._sequence_contributions(h, call)
         h = h.astype(accumulation_dtype(h.dtype))
         pooled, pool = prefix.attend(
-            poolings.as_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
+            poolings.pooling_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
             None,
             h,
             is_causal=every_step,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=None if call.segments is None else call.segments.starts,
             initial=None if state is None else state.pool,
             chunk_size=None,
         )
-        logits = self.read(pooled if every_step or call.runs is not None else pooled[:, -1])
+        logits = self.read(pooled if every_step or call.segments is not None else pooled[:, -1])
         return logits, None if after is None else ClassifierState(after, pool)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return super().options | {"pooling": self.pooling_name}
 
     @property
     def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
+        """Maximum length of a sequence imposed by positions; None if unlimited."""
         ends = (self.backbone.num_positions, self.max_length if self.flatten else None)
         return min((end for end in ends if end is not None), default=None)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> ClassifierState:
-        """The state before the first observation; see ``Backbone.init_state``."""
+        """Returns the state before the first observation; see ``Backbone.init_state``."""
         return ClassifierState(
             self.backbone.init_state(batch_size, max_length, dtype=dtype),
             poolings.identity(batch_size, self.pooled_features, accumulation_dtype(dtype)),
@@ -218,7 +223,7 @@ class SequenceClassifier(Head):
         weights for them.
         """
         h, backbone = self.backbone._map_step(x, state.backbone, mask)
-        h = self._activated(h)
+        h = self._activate(h)
         if self.flatten:
             h = self._contributions(h, state.backbone.position)
         h = h.astype(accumulation_dtype(h.dtype))
@@ -228,7 +233,7 @@ class SequenceClassifier(Head):
             pool = prefix.select(mask, pool, state.pool)
         return self.read(pooling.read(pool)), ClassifierState(backbone, pool)
 
-    def _activated(self, h: Array) -> Array:
+    def _activate(self, h: Array) -> Array:
         return h if self.head_activation == "none" else ACTIVATIONS[self.head_activation](h)
 
     def _contributions(self, h: Array, positions: Array) -> Array:
@@ -238,10 +243,10 @@ class SequenceClassifier(Head):
         )
         return jnp.einsum("...c,...cn->...n", h, kernel)
 
-    def _contributions_of_call(self, h: Array, call: Call) -> Array:
+    def _sequence_contributions(self, h: Array, call: Call) -> Array:
         """Logits that the observations of sequences [B, T, C] contribute."""
         positions, mask = cast(Array, call.positions), call.mask
-        if call.state is not None or call.runs is not None:
+        if call.state is not None or call.segments is not None:
             return self._contributions(h, positions)
         # Each row holds one sequence, from its start. Valid tokens come first, so that all rows
         # have the same weights: no copy of them is made for each, whose gradients would be added up

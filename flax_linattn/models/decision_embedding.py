@@ -43,12 +43,12 @@ class DecisionColumns(NamedTuple):
     action: Array
 
     @classmethod
-    def of(cls, x: Array, observation_dim: int) -> DecisionColumns:
+    def from_array(cls, x: Array, observation_dim: int) -> DecisionColumns:
         """Takes steps [..., 3 + S + A] apart."""
         end = 3 + observation_dim
         return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:end], x[..., end:])
 
-    def joined(self) -> Array:
+    def to_array(self) -> Array:
         """The steps [..., 3 + S + A]."""
         first = jnp.stack([self.time, self.known, self.return_to_go], axis=-1)
         return jnp.concatenate([first, self.observation, self.action], axis=-1)
@@ -65,17 +65,17 @@ class DecisionEmbedding(nnx.Module):
     Args:
         observation_dim: S.
         action_dim: A.
-        features: C.
-        position: of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
-        max_length: rows of the learned table.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernels.
-        bias_init: initialiser of the biases.
-        rngs: holds the stream "params".
+        features: Number of features C.
+        position: Of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
+        max_length: Rows of the learned table.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the kernels.
+        bias_init: Initializer of the biases.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
         TypeError: (from the call) steps of another dtype than float32 and float64.
 
     Example:
@@ -125,16 +125,16 @@ class DecisionEmbedding(nnx.Module):
                 f"steps must be float32 or float64, got {x.dtype}, which has no number for every "
                 "time; cast them, for example x.astype(jnp.float32)."
             )
-        columns = DecisionColumns.of(x, self.observation_dim)
+        columns = DecisionColumns.from_array(x, self.observation_dim)
         told = columns.known[..., None] > 0  # else what stands there, NaN above all, has no part
         tokens = [
             self.action(jnp.where(told, columns.action, 0)),
             self.return_to_go(columns.return_to_go[..., None]),
             self.observation(columns.observation),
         ]
-        return self.norm(self._timed(jnp.stack(tokens, axis=-2), columns.time))
+        return self.norm(self._add_times(jnp.stack(tokens, axis=-2), columns.time))
 
-    def _timed(self, tokens: Array, time: Array) -> Array:
+    def _add_times(self, tokens: Array, time: Array) -> Array:
         """Tokens [..., 3, C] plus what stands for their times."""
         if self.times is None:
             return tokens

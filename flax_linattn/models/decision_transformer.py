@@ -40,18 +40,20 @@ class DecisionTransformer(Head):
     Args:
         observation_dim: S.
         action_dim: A.
-        position: of the times of steps, see :class:`DecisionEmbedding`. With "sinusoidal" and
+        position: Of the times of steps, see :class:`DecisionEmbedding`. With "sinusoidal" and
             "none" an episode may last as long as it likes.
-        max_length: most steps of an episode, for the learned table and the default size of caches.
-        layers: of the backbone; default ``DECISION_LAYERS``.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: of ``layers`` by name, and how parameters are made (``nn.ParameterOptions``).
+        max_length: Maximum number of steps of an episode, for the learned table and the default
+            size of caches.
+        layers: Of the backbone; default ``DECISION_LAYERS``.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Of ``layers`` by name, and how parameters are made (``nn.ParameterOptions``).
 
     Attributes:
         tokens_per_observation: 3.
 
     Raises:
-        ValueError: an option out of range, or a mechanism that looks at the future.
+        ValueError: An option out of range, or a mechanism that looks at the future.
 
     Example:
         >>> import jax.numpy as jnp
@@ -61,7 +63,7 @@ class DecisionTransformer(Head):
         >>> x = models.DecisionColumns(
         ...     time=jnp.tile(jnp.arange(5.0), (2, 1)), known=jnp.ones((2, 5)).at[:, 0].set(0),
         ...     return_to_go=jnp.ones((2, 5)), observation=jnp.zeros((2, 5, 11)),
-        ...     action=jnp.zeros((2, 5, 3))).joined()
+        ...     action=jnp.zeros((2, 5, 3))).to_array()
         >>> model(x).shape
         (2, 5, 3)
         >>> action, state = model.step(x[:, 0], model.init_state(2))
@@ -85,7 +87,7 @@ class DecisionTransformer(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        layers, options, of_head = split_options(layers or DECISION_LAYERS, options)
+        layers, options, head_parameters = split_options(layers or DECISION_LAYERS, options)
         check_causal(layers)
         self.max_length = max_length
         self.position: PositionName = position
@@ -97,7 +99,7 @@ class DecisionTransformer(Head):
             max_length=max_length,
             dtype=layers.compute_dtype,
             rngs=rngs,
-            **of_head,
+            **head_parameters,
         )
         self.backbone = Backbone(
             FeatureEmbedding(layers.features),
@@ -107,7 +109,9 @@ class DecisionTransformer(Head):
             rngs=rngs,
             **options,
         )
-        self.head = linear(layers.features, action_dim, dtype=jnp.float32, rngs=rngs, **of_head)
+        self.head = linear(
+            layers.features, action_dim, dtype=jnp.float32, rngs=rngs, **head_parameters
+        )
 
     @property
     def observation_dim(self) -> int:
@@ -126,7 +130,7 @@ class DecisionTransformer(Head):
 
     @property
     def num_positions(self) -> int | None:
-        """Most steps of an episode that have a time; None = any number."""
+        """Maximum length of an episode imposed by positions; None if unlimited."""
         return self.max_length if self.position == "learned" else None
 
     @property
@@ -145,18 +149,18 @@ class DecisionTransformer(Head):
         """Actions [B, T, A], and the backbone's state."""
         B, T = x.shape[:2]
         ids = call.segment_ids
-        of_tokens = call.replace(
-            mask=self._tokens_of(x, call.mask).reshape(B, TOKENS * T),
+        token_call = call.replace(
+            mask=self._token_mask(x, call.mask).reshape(B, TOKENS * T),
             segment_ids=None if ids is None else jnp.repeat(ids, TOKENS, axis=1),
         )
-        tokens = zero_padding(self.embedding(x).reshape(B, TOKENS * T, -1), of_tokens.mask)
-        h, state = self.backbone._map(tokens, of_tokens)
+        tokens = zero_padding(self.embedding(x).reshape(B, TOKENS * T, -1), token_call.mask)
+        h, state = self.backbone._map(tokens, token_call)
         return self.read(h[:, TOKENS - 1 :: TOKENS]), state
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> BackboneState:
-        """The state before the first step; ``max_length`` is a number of steps."""
+        """Returns the state before the first step; ``max_length`` is a number of steps."""
         tokens = None if max_length is None else TOKENS * max_length
         return self.backbone.init_state(batch_size, tokens, dtype=dtype)
 
@@ -164,13 +168,13 @@ class DecisionTransformer(Head):
         self, x: Array, state: BackboneState, mask: Array | None
     ) -> tuple[Array, BackboneState]:
         """Actions [B, A] and the state after the three tokens."""
-        real, tokens = self._tokens_of(x, mask), self.embedding(x)
+        real, tokens = self._token_mask(x, mask), self.embedding(x)
         h = tokens[:, -1]
         for n in range(TOKENS):
             h, state = self.backbone._map_step(tokens[:, n], state, real[:, n])
         return self.read(h), state
 
-    def _tokens_of(self, x: Array, mask: Array | None) -> Array:
+    def _token_mask(self, x: Array, mask: Array | None) -> Array:
         """Which tokens there are, bool [..., 3]."""
         real = jnp.ones(x.shape[:-1], bool) if mask is None else mask
         return jnp.stack([real & (x[..., 1] > 0), real, real], axis=-1)

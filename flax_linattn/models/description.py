@@ -104,19 +104,19 @@ def make(description: Mapping[str, Any], rngs: Callable[..., nnx.Rngs] = nnx.Rng
     return KINDS[kind](**arguments, rngs=rngs(**streams))
 
 
-def make_abstract(description: Mapping[str, Any]) -> Any:
+def build_abstract(description: Mapping[str, Any]) -> Any:
     """The same, with a ``jax.ShapeDtypeStruct`` for each parameter: it takes no memory.
 
     Example:
         >>> from flax import nnx
         >>> embedding = TokenEmbedding(11, 8, rngs=nnx.Rngs(0))
-        >>> make_abstract(describe(embedding)).table.get_value()
+        >>> build_abstract(describe(embedding)).table.get_value()
         ShapeDtypeStruct(shape=(11, 8), dtype=float32)
     """
-    return nnx.eval_shape(lambda: make(description, _still_rngs))
+    return nnx.eval_shape(lambda: make(description, _constant_rngs))
 
 
-class _StillStream(nnx.RngStream):
+class _ConstantStream(nnx.RngStream):
     """Gives its key again and again.
 
     Where JAX traces, each count takes Flax a look at all that was traced before: minutes for a
@@ -130,10 +130,10 @@ class _StillStream(nnx.RngStream):
         return nnx.RngStream(self(), tag=self.tag)
 
 
-def _still_rngs(**seeds: int) -> nnx.Rngs:
+def _constant_rngs(**seeds: int) -> nnx.Rngs:
     rngs = nnx.Rngs(**seeds)
     for name, seed in seeds.items():
-        setattr(rngs, name, _StillStream(seed, tag=name))
+        setattr(rngs, name, _ConstantStream(seed, tag=name))
     return rngs
 
 

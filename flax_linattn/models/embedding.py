@@ -24,7 +24,7 @@ from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.tokens import check_tokens
-from flax_linattn.ops.contract.masks import Runs, zero_padding
+from flax_linattn.ops.contract.masks import Segments, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -49,10 +49,10 @@ class Embedding(Protocol):
     """A module that maps observations to features, whole sequences or one after another.
 
     Attributes:
-        features: C.
-        observation_shape: of one observation: ``(channels,)`` of values, ``()`` of tokens.
-        max_length: most tokens of a sequence; None = any number.
-        streams: whether it looks only at the past, so that it has ``init_state`` and ``step``.
+        features: Number of features C.
+        observation_shape: Of one observation: ``(channels,)`` of values, ``()`` of tokens.
+        max_length: Maximum number of tokens of a sequence; None = any number.
+        streams: Whether it looks only at the past, so that it has ``init_state`` and ``step``.
     """
 
     features: int
@@ -70,18 +70,18 @@ class Embedding(Protocol):
         *,
         positions: Int[Array, "B T"],
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
     ) -> tuple[Features, State]:
         """Embeds whole sequences.
 
         Args:
-            x: observations ``[B, T, *observation_shape]``. What stands at padding is finite, and
-                changes nothing at real tokens.
-            positions: of the real tokens, counted from 0 in each sequence.
-            mask: bool [B, T], True = a real token.
-            runs: packed segments.
-            state: what an earlier call returned; None = nothing came before.
+            x: Observations ``[B, T, *observation_shape]``. What stands at padding is finite, and
+                changes nothing at valid tokens.
+            positions: Of the valid tokens, counted from 0 in each sequence.
+            mask: Boolean array of shape [B, T]; True marks valid tokens.
+            segments: Packed segments.
+            state: State returned by an earlier call; None at the beginning of a sequence.
 
         Returns:
             h [B, T, C], and the state, of ``init_state``'s structure; None if it does not stream.
@@ -89,15 +89,15 @@ class Embedding(Protocol):
         ...
 
     def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """The state before the first token, for inputs of this dtype."""
+        """Returns the state before the first token, for inputs of this dtype."""
         ...
 
     def step(
         self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in an observation a row: x ``[B, *observation_shape]`` -> h [B, C], new state.
+        """Processes one observation per row: x ``[B, *observation_shape]`` -> h [B, C], new state.
 
-        ``mask`` bool [B]: where False the state stays as it is.
+        Where ``mask``, Boolean [B], is False, the row's state is unchanged.
         """
         ...
 
@@ -108,7 +108,7 @@ class BaseEmbedding(nnx.Module, abc.ABC):
     A subclass maps observations by ``_map`` and ``_map_step``, which leave the positions out.
 
     Attributes:
-        option_names: constructor arguments that are attributes of the same name, see ``options``.
+        option_names: Constructor arguments that are attributes of the same name, see ``options``.
     """
 
     option_names: ClassVar[tuple[str, ...]]
@@ -128,7 +128,7 @@ class BaseEmbedding(nnx.Module, abc.ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return {name: getattr(self, name) for name in self.option_names}
 
     @property
@@ -143,28 +143,28 @@ class BaseEmbedding(nnx.Module, abc.ABC):
         *,
         positions: Int[Array, "B T"],
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
     ) -> tuple[Features, State]:
         """Embeds whole sequences; see ``Embedding``."""
-        h, state = self._map(x, mask, runs, state)
+        h, state = self._map(x, mask, segments, state)
         return add_positions(h, self.positions, positions), state
 
     @automatic(1)
     def step(
         self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in an observation a row; see ``Embedding``."""
+        """Processes one observation per row; see ``Embedding``."""
         h, state = self._map_step(x, state, mask)
         return add_positions(h, self.positions, positions), state
 
     @abc.abstractmethod
     def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """The state before the first observation, for inputs of this dtype."""
+        """Returns the state before the first observation, for inputs of this dtype."""
 
     @abc.abstractmethod
     def _map(
-        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Array, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Array, State]:
         """Features [B, T, C] of whole sequences, and the state after them."""
 
@@ -181,15 +181,15 @@ class PointwiseEmbedding(BaseEmbedding):
         return ()
 
     def _map(
-        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Array, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Array, State]:
-        return self._embedded(x), ()
+        return self._embed(x), ()
 
     def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
-        return self._embedded(x), state
+        return self._embed(x), state
 
     @abc.abstractmethod
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         """Features [..., C] of observations."""
 
 
@@ -220,11 +220,11 @@ class ConvolvedEmbedding(BaseEmbedding):
         return self._convolution.init_state(batch_size, dtype)
 
     def _map(
-        self, x: Array, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Array, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Array, State]:
         inputs, own = self._inputs(x)
         inputs = zero_padding(inputs, mask)  # which is made of zeros, or of what a head has scaled
-        h, state = self._convolution._map(inputs, mask=mask, runs=runs, state=state)
+        h, state = self._convolution._map(inputs, mask=mask, segments=segments, state=state)
         return self._outputs(h, own), state
 
     def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
@@ -249,20 +249,22 @@ class ObservationEmbedding(ConvolvedEmbedding):
     of their own.
 
     Args:
-        num_channels: values of an observation.
-        features: C.
-        num_marks: marks behind them.
-        kernel_size: taps of the convolution.
-        padding: "causal" (streams) or "circular" (Time-Series-Library's).
-        position: "sinusoidal", "learned" for positions below ``max_length``, or "none".
-        max_length: most tokens of a sequence; needed for learned positions.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the convolution; default Time-Series-Library's.
-        rngs: holds the stream "params".
+        num_channels: Values of an observation.
+        features: Number of features C.
+        num_marks: Marks behind them.
+        kernel_size: Number of taps of the convolution.
+        padding: Padding of the convolution: "causal" (streams) or "circular"
+            (Time-Series-Library's).
+        position: Position embedding: "sinusoidal", "learned" for positions below ``max_length``, or
+            "none".
+        max_length: Maximum number of tokens of a sequence; needed for learned positions.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the convolution; default Time-Series-Library's.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -361,16 +363,16 @@ class TokenTable(PointwiseEmbedding):
         """Dtype of the table."""
         return self.table.dtype
 
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         check_tokens(x)
         x = x.astype(jnp.int32)  # a narrow dtype, such as that of bytes, may not hold N
         # Negative ones would count from the table's end.
         known = jnp.where(x < 0, self.num_tokens, x)
         h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
-        h = self._of_rows(h)
+        h = self._transform_rows(h)
         return h if self.dtype is None else h.astype(self.dtype)
 
-    def _of_rows(self, rows: Array) -> Array:
+    def _transform_rows(self, rows: Array) -> Array:
         """What is made of the rows [..., C] of the tokens, before their positions are added."""
         return rows
 
@@ -385,16 +387,16 @@ class TokenEmbedding(TokenTable):
     embedding of another one.
 
     Args:
-        num_tokens: N; tokens are 0 ... N - 1.
-        features: C.
-        embedding_init: initialiser of the table.
-        rngs: holds the stream "params".
+        num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
+        features: Number of features C.
+        embedding_init: Initializer of the table.
+        rngs: Random number generators; "params" initializes the parameters.
         **options: ``position`` ("sinusoidal", "learned" for positions below ``max_length``, or
             "none"), ``max_length`` (most tokens of a sequence; needed for learned positions),
             ``dtype`` of the computation, ``param_dtype`` of the table.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -422,7 +424,7 @@ class TokenEmbedding(TokenTable):
         wide = accumulation_dtype(h.dtype)
         return jnp.einsum("...c,nc->...n", h, table, preferred_element_type=wide)
 
-    def _of_rows(self, rows: Array) -> Array:
+    def _transform_rows(self, rows: Array) -> Array:
         return rows * jnp.asarray(self.features**0.5, rows.dtype)
 
 
@@ -433,10 +435,10 @@ class OneHotEmbedding(PointwiseEmbedding):
 
     Args:
         num_tokens: N; tokens are 0 ... N - 1, and features are as many.
-        rngs: not used; every embedding takes it.
+        rngs: Unused; accepted because all embeddings take it.
 
     Raises:
-        ValueError: there is not at least one token.
+        ValueError: There is not at least one token.
 
     Example:
         >>> import jax.numpy as jnp
@@ -453,7 +455,7 @@ class OneHotEmbedding(PointwiseEmbedding):
         self.num_tokens = self.features = int(num_tokens)
         self.observation_shape = ()
 
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         check_tokens(x)
         x = x.astype(jnp.int32)  # a narrow dtype may not hold N
         known = (x >= 0) & (x < self.num_tokens)
@@ -464,8 +466,8 @@ class FeatureEmbedding(PointwiseEmbedding):
     """Leads on what is embedded already, as by a head of several tokens an observation.
 
     Args:
-        features: C.
-        rngs: not needed; there is nothing to learn.
+        features: Number of features C.
+        rngs: Unused; accepted because all embeddings take it.
 
     Raises:
         ValueError: C is below 1.
@@ -484,7 +486,7 @@ class FeatureEmbedding(PointwiseEmbedding):
         self.features = features
         self.observation_shape = (features,)
 
-    def _embedded(self, x: Array) -> Array:
+    def _embed(self, x: Array) -> Array:
         return x
 
 

@@ -13,24 +13,24 @@ from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_targets
-from flax_linattn.models.layers import MOST_LAYERS, Layers, check_causal, sized
+from flax_linattn.models.layers import MAX_LAYERS, Layers, check_causal, sized
 from flax_linattn.models.moments import EPSILON
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, State
 
 
-@exportable
+@register_state
 class HorizonState(NamedTuple):
     """What the decoder of a window carries from step to step of the horizon.
 
     Attributes:
         position: int32 [B], positions decoded so far, those of the labels among them.
-        window: of the decoder's embedding.
-        layers: the decoder blocks' states, the window's projections among them.
-        mean: of the window, [B, channels].
-        std: its standard deviation, [B, channels].
+        window: Of the decoder's embedding.
+        layers: The decoder blocks' states, the window's projections among them.
+        mean: Of the window, [B, channels].
+        std: Its standard deviation, [B, channels].
     """
 
     position: Array
@@ -45,33 +45,34 @@ class EncoderDecoder(nnx.Module):
 
     After Time-Series-Library's ``Transformer``: values by a circular convolution, calendar features
     by a linear layer and positions are added up; post-LN blocks; a decoder that sees the last
-    ``label_length`` observations and zeros in place of the horizon. With input normalisation the
-    window's mean and standard deviation are taken out, and put back in the forecast
-    (Non-stationary Transformer, Liu et al., 2022, without its learned factors).
+    ``label_length`` observations and zeros in place of the horizon. With input normalization the
+    window's mean and standard deviation are taken out, and put back in the forecast (Non-stationary
+    Transformer, Liu et al., 2022, without its learned factors).
 
     Departures: no dropout on attention weights. A mechanism that offers no cross-attention (Aaren,
     whose query is learned) takes softmax attention from decoder to encoder: the Aaren paper does
     not say what it put there.
 
     Args:
-        num_channels: observed channels.
-        horizon: H, steps to forecast.
-        num_marks: calendar features.
-        label_length: observations that the decoder sees.
-        targets: which channels to forecast; default all.
-        normalize: whether a window is normalised.
-        is_causal: whether the encoder sees only the past, as in the Aaren paper; the library's own
+        num_channels: Observed channels.
+        horizon: Number of steps H to forecast.
+        num_marks: Calendar features.
+        label_length: Observations that the decoder sees.
+        targets: Which channels to forecast; default all.
+        normalize: Whether a window is normalized.
+        is_causal: Whether the encoder sees only the past, as in the Aaren paper; the library's own
             sees the whole window.
-        num_decoder_layers: blocks of the decoder; they have the last of the encoder's mechanisms.
+        num_decoder_layers: Blocks of the decoder; they have the last of the encoder's mechanisms.
         embedding_padding: "circular" or "causal"; with "causal" the decoder also steps.
-        max_length: most observations of a window, for mechanisms that learn something for each
-            position.
-        layers: of the encoder, and of the decoder but for their number.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name.
+        max_length: Maximum number of observations of a window, for mechanisms that learn something
+            for each position.
+        layers: Of the encoder, and of the decoder but for their number.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,7 +107,7 @@ class EncoderDecoder(nnx.Module):
         **options: Any,
     ) -> None:
         at_least(1, num_channels=num_channels, horizon=horizon, label_length=label_length)
-        at_least(1, MOST_LAYERS, num_decoder_layers=num_decoder_layers)
+        at_least(1, MAX_LAYERS, num_decoder_layers=num_decoder_layers)
         at_least(0, num_marks=num_marks)
         layers, unknown = layers.take(options)
         for name in unknown:
@@ -149,7 +150,7 @@ class EncoderDecoder(nnx.Module):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         names = ("num_channels", "horizon", "num_marks", "label_length", "targets", "normalize")
         own = {name: getattr(self, name) for name in (*names, "is_causal", "max_length", "layers")}
         return own | {
@@ -182,23 +183,25 @@ class EncoderDecoder(nnx.Module):
         Args:
             values: float32 [B, L, num_channels], L >= label_length.
             marks: float32 [B, L + H, num_marks], of the window and of the horizon.
-            dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
+            dropout_key: Random key that enables dropout; None disables it; see
+                ``nn.TransformerBlock``.
 
         Raises:
-            ValueError: wrong shapes.
+            ValueError: Wrong shapes.
         """
         length = values.shape[1]
         self._check_values(values)
         self._check_marks(marks, values.shape[0], length + self.horizon)
         keys = split_key(
-            dropout_key_of(self.dropout, dropout_key), 2 + len(self.encoder) + len(self.decoder)
+            resolve_dropout_key(self.dropout, dropout_key),
+            2 + len(self.encoder) + len(self.decoder),
         )
-        x, mean, std = self._normalized(values)
+        x, mean, std = self._normalize_window(values)
         known = None if marks is None else marks[:, :length]
-        memory = self._encoded(x, known, [keys[0], *keys[2 : 2 + len(self.encoder)]])
+        memory = self._encode(x, known, [keys[0], *keys[2 : 2 + len(self.encoder)]])
         future = jnp.zeros((x.shape[0], self.horizon, self.num_channels), x.dtype)
         labels = length - self.label_length
-        y = self._embedded(
+        y = self._embed(
             self.decoder_embedding,
             jnp.concatenate([x[:, labels:], future], axis=1),
             None if marks is None else marks[:, labels:],
@@ -206,7 +209,7 @@ class EncoderDecoder(nnx.Module):
         )
         for decoder, key in zip(self.decoder, keys[2 + len(self.encoder) :], strict=True):
             y = decoder(y, memory, dropout_key=key)
-        return self._forecasts(y[:, -self.horizon :], mean, std)
+        return self._read_forecasts(y[:, -self.horizon :], mean, std)
 
     def forecast(
         self,
@@ -233,11 +236,11 @@ class EncoderDecoder(nnx.Module):
         Args:
             values: float32 [B, L, num_channels], L >= label_length.
             marks: float32 [B, L, num_marks], of the window.
-            max_length: most positions of the decoder, for mechanisms with a cache; default
-                label_length + horizon.
+            max_length: Maximum number of positions of the decoder, for mechanisms with a cache;
+                default label_length + horizon.
 
         Raises:
-            ValueError: wrong shapes; the embedding is circular, or the mechanism has no state.
+            ValueError: Wrong shapes; the embedding is circular, or the mechanism has no state.
         """
         if not self.steps_ahead:
             raise ValueError(
@@ -246,11 +249,11 @@ class EncoderDecoder(nnx.Module):
             )
         self._check_values(values)
         self._check_marks(marks, *values.shape[:2])
-        x, mean, std = self._normalized(values)
-        memory = self._encoded(x, marks, [None] * (1 + len(self.encoder)))
+        x, mean, std = self._normalize_window(values)
+        memory = self._encode(x, marks, [None] * (1 + len(self.encoder)))
         labels = values.shape[1] - self.label_length
         y, window = self.decoder_embedding(
-            _joined(x[:, labels:], None if marks is None else marks[:, labels:]),
+            _concatenate(x[:, labels:], None if marks is None else marks[:, labels:]),
             positions=jnp.arange(self.label_length),
         )
         size = self.label_length + self.horizon if max_length is None else max_length
@@ -269,47 +272,47 @@ class EncoderDecoder(nnx.Module):
 
         Args:
             marks: float32 [B, num_marks], of that step; None where the model has none.
-            state: from ``init_state`` or ``step``.
+            state: State from ``init_state`` or ``step``.
 
         Returns:
             The forecast [B, targets], and the new state.
 
         Raises:
-            ValueError: marks are missing, or not expected.
+            ValueError: Marks are missing, or not expected.
         """
         batch = state.position.shape[0]
         self._check_marks(None if marks is None else marks[:, None], batch, 1)
         y, window = self.decoder_embedding.step(
-            _joined(jnp.zeros_like(state.mean), marks), state.window, positions=state.position
+            _concatenate(jnp.zeros_like(state.mean), marks), state.window, positions=state.position
         )
         layers = []
         for block, layer in zip(self.decoder, state.layers, strict=True):
             y, layer = block.step(y, layer)
             layers.append(layer)
-        forecast = self._forecasts(y[:, None], state.mean[:, None], state.std[:, None])[:, 0]
+        forecast = self._read_forecasts(y[:, None], state.mean[:, None], state.std[:, None])[:, 0]
         return forecast, HorizonState(
             state.position + 1, window, tuple(layers), state.mean, state.std
         )
 
-    def _encoded(
+    def _encode(
         self, x: Features, marks: Features | None, keys: Sequence[Array | None]
     ) -> Features:
-        memory = self._embedded(self.encoder_embedding, x, marks, keys[0])
+        memory = self._embed(self.encoder_embedding, x, marks, keys[0])
         for encoder, key in zip(self.encoder, keys[1:], strict=True):
             memory = encoder(memory, is_causal=self.is_causal, dropout_key=key)
         return self.encoder_norm(memory)
 
-    def _embedded(
+    def _embed(
         self,
         embedding: ObservationEmbedding,
         x: Features,
         marks: Features | None,
         key: Array | None,
     ) -> Features:
-        h, _ = embedding(_joined(x, marks), positions=jnp.arange(x.shape[1]))
+        h, _ = embedding(_concatenate(x, marks), positions=jnp.arange(x.shape[1]))
         return apply_dropout(self.dropout, h, key)
 
-    def _normalized(self, values: Features) -> tuple[Features, Array, Array]:
+    def _normalize_window(self, values: Features) -> tuple[Features, Array, Array]:
         """Windows without their mean and scale, and these, [B, 1, channels]."""
         shape = (values.shape[0], 1, self.num_channels)
         mean, std = jnp.zeros(shape), jnp.ones(shape)
@@ -318,7 +321,7 @@ class EncoderDecoder(nnx.Module):
             std = jnp.sqrt(jnp.var(values, axis=1, keepdims=True) + EPSILON)
         return (values - mean) / std, mean, std
 
-    def _forecasts(self, y: Features, mean: Array, std: Array) -> Array:
+    def _read_forecasts(self, y: Features, mean: Array, std: Array) -> Array:
         y = self.head(self.decoder_norm(y)).astype(jnp.float32)
         targets = jnp.asarray(self.targets)
         return y * std[..., targets] + mean[..., targets]
@@ -342,6 +345,6 @@ class EncoderDecoder(nnx.Module):
             )
 
 
-def _joined(values: Array, marks: Array | None) -> Array:
+def _concatenate(values: Array, marks: Array | None) -> Array:
     """An observation as ``ObservationEmbedding`` takes it."""
     return values if marks is None else jnp.concatenate([values, marks], axis=-1)

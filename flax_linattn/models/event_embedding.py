@@ -23,7 +23,7 @@ from flax_linattn.typing import Array
 FREQUENCIES = tuple(math.pi / 8 * 2**n for n in range(6))
 """Of the waves that a gap's scaled logarithm is told by: from 16 deviations to half a one."""
 
-LARGEST_MARK = 2**24
+MAX_EVENT_TYPE = 2**24
 """Up to which float32 holds every whole number: marks stand in a row with the times."""
 
 
@@ -44,11 +44,11 @@ class EventColumns(NamedTuple):
     waves: Array
 
     @classmethod
-    def of(cls, x: Array) -> EventColumns:
+    def from_array(cls, x: Array) -> EventColumns:
         """Takes observations [..., 3 + 2 P] apart."""
         return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:])
 
-    def joined(self) -> Array:
+    def to_array(self) -> Array:
         """The observations [..., 3 + 2 P]."""
         first = jnp.stack([self.log_gap, self.known, self.mark], axis=-1)
         return jnp.concatenate([first, self.waves], axis=-1)
@@ -68,20 +68,20 @@ class EventEmbedding(ConvolvedEmbedding):
 
     Args:
         num_marks: M; marks are 0 ... M - 1, and M stands for the begin of an observation.
-        features: C.
-        kernel_size: events that the convolution sees, the last of them among them.
-        periods: lengths of the P periods, in units of the model's scale.
-        spread: the deviation of the logarithms of gaps, by which they are divided.
-        position: of the place in the sequence: "none", "sinusoidal" or "learned".
-        max_length: most tokens of a sequence; needed for learned positions.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        embedding_init: initialiser of the table.
-        kernel_init: of the convolution.
-        rngs: holds the stream "params".
+        features: Number of features C.
+        kernel_size: Events that the convolution sees, the last of them among them.
+        periods: Lengths of the P periods, in units of the model's scale.
+        spread: The deviation of the logarithms of gaps, by which they are divided.
+        position: Of the place in the sequence: "none", "sinusoidal" or "learned".
+        max_length: Maximum number of tokens of a sequence; needed for learned positions.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        embedding_init: Initializer of the table.
+        kernel_init: Of the convolution.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
         TypeError: (from the calls) observations of another dtype than float32 and float64.
 
     Example:
@@ -115,7 +115,7 @@ class EventEmbedding(ConvolvedEmbedding):
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, features=features)
-        at_least(1, LARGEST_MARK - 1, num_marks=num_marks)
+        at_least(1, MAX_EVENT_TYPE - 1, num_marks=num_marks)
         for name, value in (("spread", spread), *(("periods", period) for period in periods)):
             if not 0 < value < math.inf:
                 raise OptionError(f"{name} must be positive and finite, got {value}.", name)
@@ -156,7 +156,7 @@ class EventEmbedding(ConvolvedEmbedding):
                 f"observations of events must be float32 or float64, got {x.dtype}, which has no "
                 "number for every mark; cast them, for example x.astype(jnp.float32)."
             )
-        log_gap, known, mark, waves = EventColumns.of(x)
+        log_gap, known, mark, waves = EventColumns.from_array(x)
         angles = (log_gap / self.spread)[..., None] * jnp.asarray(FREQUENCIES, x.dtype)
         gap = jnp.concatenate(
             [(log_gap / self.spread)[..., None], jnp.cos(angles), jnp.sin(angles)], axis=-1

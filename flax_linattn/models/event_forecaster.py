@@ -15,7 +15,7 @@ from flax_linattn.checks import at_least
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.nn.linear import linear
@@ -26,7 +26,7 @@ EVENT_LAYERS = Layers(
 )
 """The layers of a forecaster of events unless others are given."""
 
-LEAST_DEVIATION = 0.01
+MIN_STD = 0.01
 """Of a component, in deviations of all log gaps: those that repeat have no endless density."""
 
 
@@ -34,7 +34,7 @@ class NextEvent(NamedTuple):
     """What is known of the next event: its time and its mark, independent of each other.
 
     Attributes:
-        gap: distribution of the time until then, in units of the model's scale.
+        gap: Distribution of the time until then, in units of the model's scale.
         mark_logits: float32 [..., M].
     """
 
@@ -62,20 +62,21 @@ class EventForecaster(Head):
     A call maps events [B, T, 3 + 2 P], see :class:`EventColumns`, to outputs [B, T, 3 K + M].
 
     Args:
-        backbone: a :class:`Backbone` on an :class:`EventEmbedding`; or M, a number of marks, for
+        backbone: A :class:`Backbone` on an :class:`EventEmbedding`; or M, a number of marks, for
             one of these.
-        kernel_size: of the embedding for so many marks, default 4.
-        periods: of the same, in units of the scale.
-        spread: the deviation of log gaps; that of the embedding, where one is given.
+        kernel_size: Of the embedding for so many marks, default 4.
+        periods: Of the same, in units of the scale.
+        spread: The deviation of log gaps; that of the embedding, where one is given.
         num_components: K, of the mixture.
-        position: of the embedding for so many marks.
-        layers: of the backbone for so many marks.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
+        position: Of the embedding for so many marks.
+        layers: Options of the layers of a backbone that is built for a number of marks.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
             form, max_length, ...).
 
     Raises:
-        ValueError: an option out of range, or a backbone that looks at the future or at something
+        ValueError: An option out of range, or a backbone that looks at the future or at something
             else than events.
 
     Example:
@@ -85,7 +86,7 @@ class EventForecaster(Head):
         >>> model = models.EventForecaster(3, features=16, num_layers=1, num_heads=2,
         ...                                rngs=nnx.Rngs(0))
         >>> x = models.EventColumns(log_gap=jnp.zeros((2, 5)), known=jnp.ones((2, 5)),
-        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).joined()
+        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).to_array()
         >>> following = model.next_event(model(x))
         >>> following.gap.log_mean().shape, following.log_marks().shape
         ((2, 5), (2, 5, 3))
@@ -110,12 +111,12 @@ class EventForecaster(Head):
         if not isinstance(backbone, Backbone):
             layers, options = (layers or EVENT_LAYERS).take(options)
             check_causal(layers)
-        self.backbone, of_head = as_backbone(
+        self.backbone, head_parameters = resolve_backbone(
             backbone,
             layers,
             EVENT_LAYERS,
             embedding=EventEmbedding,
-            of_embedding={
+            embedding_options={
                 "kernel_size": kernel_size,
                 "periods": periods,
                 "spread": spread,
@@ -137,10 +138,10 @@ class EventForecaster(Head):
         self.periods = given.periods
         features = self.layers.features
         # In float32 whatever the layers compute in: times need it, and so the outputs have it.
-        of_head["dtype"] = jnp.float32
-        self.hidden = linear(features, features, rngs=rngs, **of_head)
-        self.times = linear(features, 3 * num_components, rngs=rngs, **of_head)
-        self.marks = linear(features, self.num_marks, rngs=rngs, **of_head)
+        head_parameters["dtype"] = jnp.float32
+        self.hidden = linear(features, features, rngs=rngs, **head_parameters)
+        self.times = linear(features, 3 * num_components, rngs=rngs, **head_parameters)
+        self.marks = linear(features, self.num_marks, rngs=rngs, **head_parameters)
 
     @property
     def param_dtype(self) -> Any:
@@ -173,7 +174,7 @@ class EventForecaster(Head):
             log_gap: [...], log of the time since then, in units of the scale.
             mark: [...], int.
         """
-        waves = EventColumns.of(before).waves
+        waves = EventColumns.from_array(before).waves
         log_gap = log_gap.astype(before.dtype)
         if self.periods:
             cosine, sine = jnp.split(waves, 2, axis=-1)
@@ -183,7 +184,7 @@ class EventForecaster(Head):
             c, s = jnp.cos(angle), jnp.sin(angle)
             waves = jnp.concatenate([c * cosine - s * sine, c * sine + s * cosine], axis=-1)
         known = jnp.ones_like(log_gap)
-        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).joined()
+        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).to_array()
 
 
 def next_event(
@@ -198,7 +199,7 @@ def next_event(
         LogNormalMixture(
             jax.nn.log_softmax(weights, axis=-1),
             (means + begin) * spread,
-            (jax.nn.softplus(deviations) + LEAST_DEVIATION) * spread,
+            (jax.nn.softplus(deviations) + MIN_STD) * spread,
         ),
         outputs[..., 3 * K :],
     )

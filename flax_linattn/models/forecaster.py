@@ -14,13 +14,13 @@ from jaxtyping import Float, Int
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep
 
@@ -28,13 +28,13 @@ FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 """The layers of a forecaster unless others are given."""
 
 
-@exportable
+@register_state
 class ForecasterState(NamedTuple):
     """What a forecaster carries from call to call.
 
     Attributes:
-        backbone: the backbone's state.
-        moments: those of the observations so far; None without input normalisation.
+        backbone: The backbone's state.
+        moments: Those of the observations so far; None without input normalization.
     """
 
     backbone: BackboneState
@@ -49,12 +49,14 @@ class SeriesHead(Head):
     quantile_head: QuantileHead | None
 
     def _set_quantiles(
-        self, levels: Sequence[float], *, of_each: bool, rngs: nnx.Rngs, **options: Any
+        self, levels: Sequence[float], *, per_target: bool, rngs: nnx.Rngs, **options: Any
     ) -> None:
         """Makes the head of quantiles, where there are levels."""
         shape = (self.layers.features, self.horizon, len(self.targets))
         self.quantile_head = (
-            QuantileHead(levels, *shape, of_each=of_each, rngs=rngs, **options) if levels else None
+            QuantileHead(levels, *shape, per_target=per_target, rngs=rngs, **options)
+            if levels
+            else None
         )
 
     @property
@@ -76,9 +78,9 @@ class SeriesHead(Head):
         Args:
             values: float32 [B, L, num_channels].
             marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
-            positions: the observations to forecast from.
-            ahead: the known channels of their horizons, of a model that has any.
-            dropout_key: a key turns dropout on (training).
+            positions: The observations to forecast from.
+            ahead: The known channels of their horizons, of a model that has any.
+            dropout_key: Random key that enables dropout; None disables it.
         """
         if marks is not None:
             values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
@@ -93,32 +95,33 @@ class SeriesHead(Head):
 class Forecaster(SeriesHead):
     """The next ``horizon`` values of a series, after each of its observations.
 
-    Every observation is normalised by the mean and standard deviation of those so far, and the
-    forecast brought back by the same: the input normalisation of the Non-stationary Transformer
-    (Liu et al., 2022), taken over the past instead of a window, so that nothing looks ahead and
-    the model streams. All steps of the horizon come from one linear layer.
+    Every observation is normalized by the mean and standard deviation of those so far, and the
+    forecast brought back by the same: the input normalization of the Non-stationary Transformer
+    (Liu et al., 2022), taken over the past instead of a window, so that nothing looks ahead and the
+    model streams. All steps of the horizon come from one linear layer.
 
     A call returns forecasts float32 [B, H, targets] after the last real observation; with
     ``every_step`` [B, T, H, targets] after every one, with ``positions`` [B, P, H, targets] after
     some. Packed sequences need one of these. Of a row without tokens forecasts mean nothing.
 
     Args:
-        backbone: a :class:`Backbone` that streams, for observations of the channels and the
-            marks behind them; or the number of channels, for such a one.
-        horizon: H, steps to forecast.
-        num_marks: further inputs that are known and not forecast, such as calendar features.
-        targets: which channels to forecast; default all.
-        normalize: whether inputs are normalised.
-        memory: tokens over which the normalisation forgets, see ``Moments``; None = none.
+        backbone: A :class:`Backbone` that streams, for observations of the channels and the marks
+            behind them; or the number of channels, for such a one.
+        horizon: Number of steps H to forecast.
+        num_marks: Further inputs that are known and not forecast, such as calendar features.
+        targets: Which channels to forecast; default all.
+        normalize: Whether inputs are normalized.
+        memory: Tokens over which the normalization forgets, see ``Moments``; None = none.
         quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
             then has a last axis of the mean and the quantiles, see ``QuantileHead``.
-        layers: of the backbone for so many channels.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: further arguments of that :class:`Backbone` (num_layers, mechanism with a
-            causal form, kernel_size, position, max_length, ...).
+        layers: Options of the layers of a backbone that is built for a number of channels.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
+            form, kernel_size, position, max_length, ...).
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -162,7 +165,9 @@ class Forecaster(SeriesHead):
             layers, options = (layers or FORECASTER_LAYERS).take(options)
             check_causal(layers)
             backbone = int(backbone) + num_marks
-        backbone, of_head = as_backbone(backbone, layers, FORECASTER_LAYERS, rngs=rngs, **options)
+        backbone, head_parameters = resolve_backbone(
+            backbone, layers, FORECASTER_LAYERS, rngs=rngs, **options
+        )
         if not backbone.is_causal or not backbone.input_embedding.streams:
             raise ValueError(
                 "a forecaster forecasts after every observation: it needs a backbone with "
@@ -174,9 +179,9 @@ class Forecaster(SeriesHead):
         self.moments = Moments(memory) if normalize else None
         self.backbone = backbone
         self.head = linear(
-            backbone.layers.features, horizon * len(self.targets), rngs=rngs, **of_head
+            backbone.layers.features, horizon * len(self.targets), rngs=rngs, **head_parameters
         )
-        self._set_quantiles(quantiles, of_each=False, rngs=rngs, **of_head)
+        self._set_quantiles(quantiles, per_target=False, rngs=rngs, **head_parameters)
 
     def read(self, h: Array, mean: Array, std: Array) -> Array:
         """Computes forecasts float32 [..., H, targets] from features and the moments of the inputs.
@@ -201,8 +206,8 @@ class Forecaster(SeriesHead):
             raise ValueError("packed sequences need every_step=True, or positions.")
         state: ForecasterState | None = call.state
         before = None if state is None else state.backbone
-        call = call.counted(x, before)
-        x, (mean, std), moments = self._normalized(x, call)
+        call = call.with_positions(x, before)
+        x, (mean, std), moments = self._normalize_inputs(x, call)
         h, after = self.backbone._map(x, call.replace(state=before))
         if positions is not None and not every_step:
             h, mean, std = (a[:, positions] for a in (h, mean, std))
@@ -218,7 +223,7 @@ class Forecaster(SeriesHead):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return super().options | {
             "num_marks": self.backbone.observation_shape[0] - self.num_channels,
             "normalize": self.moments is not None,
@@ -228,7 +233,7 @@ class Forecaster(SeriesHead):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> ForecasterState:
-        """The state before the first observation; see ``Backbone.init_state``."""
+        """Returns the state before the first observation; see ``Backbone.init_state``."""
         moments = None
         if self.moments is not None:
             moments = self.moments.init_state(batch_size, self.num_channels)
@@ -247,14 +252,14 @@ class Forecaster(SeriesHead):
             new = self.moments.merge(moments, self.moments.lift(values))
             moments = new if mask is None else select(mask, new, moments)
             mean, std = self.moments.read(moments)
-        x = _scaled(x, mean, std, self.num_channels)
+        x = _standardize(x, mean, std, self.num_channels)
         h, backbone = self.backbone._map_step(x, state.backbone, mask)
         return self.read(h, mean, std), ForecasterState(backbone, moments)
 
-    def _normalized(
+    def _normalize_inputs(
         self, x: Features, call: Call
     ) -> tuple[Features, tuple[Array, Array], MomentsState | None]:
-        """The inputs of the backbone, what they were normalised by, and the moments after them."""
+        """The inputs of the backbone, what they were normalized by, and the moments after them."""
         if self.moments is None:
             return x, self._neutral(x), None
         before = None if call.state is None else call.state.moments
@@ -262,9 +267,9 @@ class Forecaster(SeriesHead):
             x[..., : self.num_channels].astype(jnp.float32),
             self.moments.init_state(x.shape[0], self.num_channels) if before is None else before,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=None if call.segments is None else call.segments.starts,
         )
-        return _scaled(x, *moments, self.num_channels), moments, after
+        return _standardize(x, *moments, self.num_channels), moments, after
 
     def _neutral(self, x: Array) -> tuple[Array, Array]:
         zeros = jnp.zeros((*x.shape[:-1], self.num_channels), jnp.float32)
@@ -307,7 +312,7 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
     return chosen
 
 
-def _scaled(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
-    """The channels normalised, the marks as they are."""
+def _standardize(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
+    """The channels normalized, the marks as they are."""
     values = (x[..., :num_channels].astype(jnp.float32) - mean) / std
     return jnp.concatenate([values.astype(x.dtype), x[..., num_channels:]], axis=-1)

@@ -30,7 +30,7 @@ class Head(SequenceModel):
     ``_map_step``.
 
     Attributes:
-        backbone: maps observations to features.
+        backbone: Maps observations to features.
     """
 
     state_type: ClassVar[type] = BackboneState
@@ -63,7 +63,7 @@ class Head(SequenceModel):
 
     @property
     def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
+        """Maximum length of a sequence imposed by positions; None if unlimited."""
         return self.backbone.num_positions
 
     def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State | None]:
@@ -74,7 +74,7 @@ class Head(SequenceModel):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> State:
-        """The state before the first observation; see ``Backbone.init_state``."""
+        """Returns the state before the first observation; see ``Backbone.init_state``."""
         return self.backbone.init_state(batch_size, max_length, dtype=dtype)
 
     def _map_step(self, x: Array, state: Any, mask: Array | None) -> tuple[Array, State]:
@@ -104,32 +104,32 @@ def split_options(
     return layers, parameters, head_options(parameters)
 
 
-def as_backbone(
+def resolve_backbone(
     backbone: Backbone | int,
     layers: Layers | None,
     default: Layers,
     *,
     embedding: Callable[..., Embedding] | None = None,
-    of_embedding: Mapping[str, Any] | None = None,
+    embedding_options: Mapping[str, Any] | None = None,
     reads_class_token: bool = False,
     **options: Any,
 ) -> tuple[Backbone, dict[str, Any]]:
     """Returns the given backbone or a new one, and the parameter options of the head's layers.
 
     Args:
-        backbone: of the head; or a number of channels, tokens or event types.
-        layers: of the backbone for a number; default ``default``.
-        default: the layers of such a head unless others are given.
-        embedding: class of the embedding for the number; default ``ObservationEmbedding``.
-        of_embedding: options of that class that were given to the head; None = not given.
-        reads_class_token: whether the head reads a class token, and nothing else.
+        backbone: Of the head; or a number of channels, tokens or event types.
+        layers: Of the backbone for a number; default ``default``.
+        default: The layers of such a head unless others are given.
+        embedding: Class of the embedding for the number; default ``ObservationEmbedding``.
+        embedding_options: Options of that class that were given to the head; None = not given.
+        reads_class_token: Whether the head reads a class token, and nothing else.
         **options: ``rngs``; and of the backbone for a number, and how the parameters of both are
             made.
     """
-    of_head = head_options(options)
+    head_parameters = head_options(options)
     if isinstance(backbone, Backbone):
-        given = {"layers": layers, **(of_embedding or {}), **options}
-        kept = ("rngs", *of_head)
+        given = {"layers": layers, **(embedding_options or {}), **options}
+        kept = ("rngs", *head_parameters)
         refused = [name for name, value in given.items() if value is not None and name not in kept]
         if refused:
             raise OptionError(
@@ -143,7 +143,9 @@ def as_backbone(
         made: Embedding | int = backbone
         if embedding is not None:
             given = {
-                name: value for name, value in (of_embedding or {}).items() if value is not None
+                name: value
+                for name, value in (embedding_options or {}).items()
+                if value is not None
             }
             made = embedding(
                 backbone,
@@ -156,7 +158,7 @@ def as_backbone(
             )
         backbone = Backbone(made, layers, **options)
     check_class_token(backbone, reads_class_token)
-    return backbone, of_head
+    return backbone, head_parameters
 
 
 def check_class_token(backbone: Backbone, needed: bool) -> None:

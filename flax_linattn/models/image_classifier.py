@@ -20,7 +20,7 @@ from flax_linattn.models.embedding import (
     make_position,
 )
 from flax_linattn.models.layers import Layers
-from flax_linattn.nn.dropout import dropout_key_of, make_dropout
+from flax_linattn.nn.dropout import make_dropout, resolve_dropout_key
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
 
@@ -41,10 +41,10 @@ def vit_layers(size: Literal["ti", "s"] = "ti", **others: Any) -> Layers:
 
     Args:
         size: "ti" or "s".
-        **others: of :class:`Layers`, in place of these.
+        **others: Of :class:`Layers`, in place of these.
 
     Raises:
-        ValueError: an unknown size, or an option out of range.
+        ValueError: An unknown size, or an option out of range.
 
     Example:
         >>> layers = vit_layers("s", mechanism="softmax")
@@ -75,20 +75,21 @@ class ImageClassifier(nnx.Module):
 
     Args:
         image_size: H and W of every image.
-        patch_size: pixels along an edge of a patch.
-        num_classes: classes.
-        in_channels: of the images.
-        embedding: of the patches: "linear" or "conv", see ``nn.PatchEmbedding``.
+        patch_size: Pixels along an edge of a patch.
+        num_classes: Number of classes.
+        in_channels: Of the images.
+        embedding: Of the patches: "linear" or "conv", see ``nn.PatchEmbedding``.
         position: "learned", "sinusoidal", or "none".
-        pooling: what is classified: a class token ("class"), or the mean of the patches ("mean").
-        is_causal: patches see those before them only; with "mean" pooling.
-        layers: the blocks; default ``vit_layers("ti")``.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name.
+        pooling: What is classified: a class token ("class"), or the mean of the patches ("mean").
+        is_causal: Patches see those before them only; with "mean" pooling.
+        layers: The blocks; default ``vit_layers("ti")``.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name.
 
     Raises:
-        ValueError: an option that is unknown or out of range.
+        ValueError: An option that is unknown or out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -155,7 +156,7 @@ class ImageClassifier(nnx.Module):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         backbone = self.classifier.backbone
         return {
             "image_size": self.patches.image_size,
@@ -186,19 +187,19 @@ class ImageClassifier(nnx.Module):
         """Classifies images.
 
         Args:
-            x: images [B, H, W, channels], of a floating dtype, scaled as in training.
-            dropout_key: a key turns dropout and drop path on (training).
-            form: see ``ops.Mechanism.attend``.
+            x: Images [B, H, W, channels], of a floating dtype, scaled as in training.
+            dropout_key: A key turns dropout and drop path on (training).
+            form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
             Logits float32 [B, classes].
 
         Raises:
-            ValueError: images of another size.
-            TypeError: images of whole numbers.
+            ValueError: Images of another size.
+            TypeError: Images of whole numbers.
         """
         rate = self.classifier.backbone.layers.drop_path_rates[-1]
-        key = dropout_key_of(self.dropout, dropout_key, rate)
+        key = resolve_dropout_key(self.dropout, dropout_key, rate)
         h = self.patches(x)
         h = add_positions(h, self.positions, jnp.arange(h.shape[1], dtype=jnp.int32))
         logits: Array = self.classifier(h, dropout_key=key, form=form)

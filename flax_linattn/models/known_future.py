@@ -24,11 +24,11 @@ class KnownFuture(nnx.Module):
     Args:
         num_inputs: F.
         num_targets: C.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: A number below 1.
 
     Example:
         >>> import jax.numpy as jnp

@@ -9,7 +9,7 @@ from flax import nnx
 
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName, TokenEmbedding
-from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.head import Head, resolve_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
@@ -22,18 +22,19 @@ class LanguageModel(Head):
     """Logits of the next token, after each token of a sequence.
 
     Args:
-        backbone: a :class:`Backbone` on a :class:`TokenEmbedding`; or a number of tokens, for one
+        backbone: A :class:`Backbone` on a :class:`TokenEmbedding`; or a number of tokens, for one
             of these.
-        tied: whether the head is the embedding's table (Press and Wolf, 2017) instead of a linear
+        tied: Whether the head is the embedding's table (Press and Wolf, 2017) instead of a linear
             layer of its own.
-        position: of the embedding for so many tokens: "sinusoidal", "learned" or "none".
-        layers: of the backbone for so many tokens.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: further arguments of that :class:`Backbone` (num_layers, mechanism, max_length,
+        position: Of the embedding for so many tokens: "sinusoidal", "learned" or "none".
+        layers: Options of the layers of a backbone that is built for a number of tokens.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism, max_length,
             ...).
 
     Raises:
-        ValueError: an option out of range, or a backbone that looks at the future or at something
+        ValueError: An option out of range, or a backbone that looks at the future or at something
             else than tokens.
 
     Example:
@@ -61,12 +62,12 @@ class LanguageModel(Head):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        self.backbone, of_head = as_backbone(
+        self.backbone, head_parameters = resolve_backbone(
             backbone,
             layers,
             LANGUAGE_LAYERS,
             embedding=TokenEmbedding,
-            of_embedding={"position": position},
+            embedding_options={"position": position},
             rngs=rngs,
             **options,
         )
@@ -81,7 +82,9 @@ class LanguageModel(Head):
         self.head = (
             None
             if tied
-            else linear(self.layers.features, self.num_tokens, use_bias=False, rngs=rngs, **of_head)
+            else linear(
+                self.layers.features, self.num_tokens, use_bias=False, rngs=rngs, **head_parameters
+            )
         )
 
     def read(self, h: Array) -> Array:

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import nn, ops
-from flax_linattn.annotations import hints_of, of_type
+from flax_linattn.annotations import check_type, type_hints
 from flax_linattn.checks import OptionError, at_least, choice, positive, rate
 from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -22,7 +22,7 @@ Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
 
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 """Of one stack: as deep as any that has been published, and made in seconds."""
 
 REMAT: dict[str, Any] = {
@@ -38,27 +38,27 @@ class Layers:
 
     Attributes:
         features: C, width of the model.
-        num_layers: transformer blocks.
-        num_heads: attention heads of each block.
-        hidden_features: width of the feed-forward layers; default 4 C.
-        mechanism: the attention mechanism, by name; its hyperparameters may follow, as in
+        num_layers: Transformer blocks.
+        num_heads: Attention heads of each block.
+        hidden_features: Width of the feed-forward layers; default 4 C.
+        mechanism: The attention mechanism, by name; its hyperparameters may follow, as in
             elementwise_series:order=2. Several are one for each layer (a hybrid stack).
         norm: LayerNorm before ("pre") or after ("post") each sublayer's residual.
-        activation: of the feed-forward layers: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        rotary: rotate queries and keys by their positions, see ``nn.RotaryPosition``.
-        dtype: of the computation; parameters, sums and losses stay float32, and float64 inputs
-            stay float64 with "float32".
-        remat: what training keeps of a block for its gradient: all ("none"), the results of matrix
+        activation: Of the feed-forward layers: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        rotary: Rotate queries and keys by their positions, see ``nn.RotaryPosition``.
+        dtype: Of the computation; parameters, sums and losses stay float32, and float64 inputs stay
+            float64 with "float32".
+        remat: What training keeps of a block for its gradient: all ("none"), the results of matrix
             products ("dots") or its input ("blocks").
-        drop_path_rate: share of rows for which training leaves out a branch of the last block; it
+        drop_path_rate: Share of rows for which training leaves out a branch of the last block; it
             grows evenly from 0 in the first, so that a single block leaves out none.
-        layer_scale: what the learned factors of every branch start as, see ``nn.LayerScale``;
-            None = there are no factors.
+        layer_scale: What the learned factors of every branch start as, see ``nn.LayerScale``; None
+            = there are no factors.
 
     Raises:
-        ValueError: an option out of range, or a mechanism or hyperparameter that there is not.
-        TypeError: an option of another type than its annotation.
+        ValueError: An option out of range, or a mechanism or hyperparameter that there is not.
+        TypeError: An option of another type than its annotation.
 
     Example:
         >>> layers = Layers(features=16, num_layers=3, mechanism=("aaren", "aaren", "softmax"))
@@ -81,17 +81,17 @@ class Layers:
     layer_scale: float | None = None
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))
+        hints = type_hints(type(self))
         for field in dataclasses.fields(self):
             if get_origin(hints[field.name]) is not Literal:  # which say it better below
-                of_type(hints[field.name], **{field.name: getattr(self, field.name)})
+                check_type(hints[field.name], **{field.name: getattr(self, field.name)})
         at_least(
             1,
             features=self.features,
             num_heads=self.num_heads,
             hidden_features=self.hidden_features,
         )
-        at_least(1, MOST_LAYERS, num_layers=self.num_layers)
+        at_least(1, MAX_LAYERS, num_layers=self.num_layers)
         rate(dropout_rate=self.dropout_rate)
         rate(drop_path_rate=self.drop_path_rate)
         if self.layer_scale is not None:
@@ -148,7 +148,7 @@ class Layers:
         """The layers with the mechanisms that a function makes of theirs.
 
         Args:
-            function: such as a method that splits a mechanism over devices.
+            function: Such as a method that splits a mechanism over devices.
 
         Example:
             >>> layers = Layers(num_layers=2, mechanism="elementwise_series")

@@ -12,11 +12,11 @@ from jaxtyping import Float
 
 from flax_linattn.typing import Array
 
-_BISECTIONS = 40
+_NUM_BISECTIONS = 40
 """After which an interval of 1000 is 1e-9 wide."""
-_FAR = 40.0
+_MAX_Z = 40.0
 """Deviations beyond which lies no share of a normal distribution that float64 can hold."""
-_TAIL = 20.0
+_SERIES_Z = 20.0
 """Deviations beyond which the hazard of a normal distribution is told by a series."""
 
 
@@ -48,18 +48,18 @@ class LogNormalMixture(NamedTuple):
 
     def log_density(self, x: Array) -> Array:
         """Log density of the time ``exp(x)``: x [...] -> [...]."""
-        z = self._scaled(x)
+        z = self._z_scores(x)
         normal = -0.5 * z * z - jnp.log(self.deviations) - 0.5 * math.log(2 * math.pi)
         density: Array = logsumexp(self.log_weights + normal, axis=-1)
         return density - x
 
     def log_survival(self, x: Array) -> Array:
         """Log probability of a later time than ``exp(x)``, exact far out in the tail."""
-        return jnp.minimum(logsumexp(self.log_weights + _log_ndtr(-self._scaled(x)), axis=-1), 0)
+        return jnp.minimum(logsumexp(self.log_weights + _log_ndtr(-self._z_scores(x)), axis=-1), 0)
 
     def log_distribution(self, x: Array) -> Array:
         """Log probability of a time up to ``exp(x)``, exact far out in the tail."""
-        return jnp.minimum(logsumexp(self.log_weights + _log_ndtr(self._scaled(x)), axis=-1), 0)
+        return jnp.minimum(logsumexp(self.log_weights + _log_ndtr(self._z_scores(x)), axis=-1), 0)
 
     def log_hazard(self, x: Array) -> Array:
         """Log intensity at ``exp(x)``, where nothing has come before: density over survival.
@@ -77,7 +77,7 @@ class LogNormalMixture(NamedTuple):
         """Log of the time that a share of all times does not exceed.
 
         Args:
-            share: above 0 and below 1; a number, or an array of the leading axes.
+            share: Above 0 and below 1; a number, or an array of the leading axes.
             waited: [...], log of a time that has passed without an event; the quantile is then of
                 the times beyond. -inf = none, as None.
 
@@ -85,7 +85,7 @@ class LogNormalMixture(NamedTuple):
             [...], by bisection: a constant to gradients.
         """
         shares = jnp.asarray(share, self.means.dtype)
-        spread = _FAR * self.deviations
+        spread = _MAX_Z * self.deviations
         low, high = jnp.min(self.means - spread, -1), jnp.max(self.means + spread, -1)
         survived = jnp.zeros_like(low)
         if waited is not None:  # of what is left, as little lies as far beyond
@@ -93,7 +93,7 @@ class LogNormalMixture(NamedTuple):
             gone = jnp.exp(self.log_distribution(waited))
             survived = jnp.where(gone < 0.5, jnp.log1p(-gone), self.log_survival(waited))
             low = jnp.maximum(low, waited)
-            high = jnp.maximum(high, waited + _FAR * jnp.max(self.deviations, -1))
+            high = jnp.maximum(high, waited + _MAX_Z * jnp.max(self.deviations, -1))
         above = jnp.log1p(-shares) + survived  # log of the share of all times beyond the quantile
         below = jnp.log(-jnp.expm1(above))
         lower_half = above > math.log(0.5)
@@ -111,7 +111,7 @@ class LogNormalMixture(NamedTuple):
 
         shape = jnp.broadcast_shapes(low.shape, above.shape)
         low, high = (jnp.broadcast_to(bound, shape) for bound in (low, high))
-        low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))
+        low, high = jax.lax.fori_loop(0, _NUM_BISECTIONS, halve, (low, high))
         return jax.lax.stop_gradient(low + 0.5 * (high - low))
 
     def probability_by(self, x: Array, waited: Array | None = None) -> Array:
@@ -129,7 +129,7 @@ class LogNormalMixture(NamedTuple):
         left = self.log_survival(jnp.maximum(x, waited)) - self.log_survival(waited)
         return jnp.where(x > waited, -jnp.expm1(jnp.minimum(left, 0)), 0)
 
-    def _scaled(self, x: Array) -> Array:
+    def _z_scores(self, x: Array) -> Array:
         return (x[..., None] - self.means) / self.deviations
 
 
@@ -147,8 +147,8 @@ def _log_ndtr(z: Array) -> Array:
 def _log_ndtr_gradient(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (z,), (tangent,) = primals, tangents
     result = _log_ndtr(z)
-    near, far = jnp.maximum(z, -_TAIL), jnp.minimum(z, -_TAIL)
+    near, far = jnp.maximum(z, -_SERIES_Z), jnp.minimum(z, -_SERIES_Z)
     ratio = jnp.exp(-0.5 * near * near - 0.5 * math.log(2 * math.pi) - _log_ndtr(near))
     u = 1 / (far * far)
     series = -far / (1 - u * (1 - 3 * u * (1 - 5 * u * (1 - 7 * u))))
-    return result, tangent * jnp.where(z < -_TAIL, series, ratio)
+    return result, tangent * jnp.where(z < -_SERIES_Z, series, ratio)

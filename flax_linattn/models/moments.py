@@ -1,4 +1,4 @@
-"""Running means and standard deviations as a monoid: input normalisation that streams."""
+"""Running means and standard deviations as a monoid: input normalization that streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, Mask
 
@@ -16,15 +16,15 @@ EPSILON = 1e-5
 """Added to variances, as in the Non-stationary Transformer (Liu et al., 2022)."""
 
 
-@exportable
+@register_state
 class MomentsState(NamedTuple):
-    """Moments of the real tokens so far; leaves [..., C] or [...].
+    """Moments of the valid tokens so far; leaves [..., C] or [...].
 
     Attributes:
         num_tokens: int32, how many tokens.
-        weight: their total weight; of each channel, where values may be missing.
-        mean: weighted mean.
-        spread: weighted sum of squared differences from the mean.
+        weight: Their total weight; of each channel, where values may be missing.
+        mean: Weighted mean.
+        spread: Weighted sum of squared differences from the mean.
     """
 
     num_tokens: Int[Array, "..."]
@@ -42,8 +42,8 @@ class Moments:
     that drifts, over a stream of any length.
 
     Args:
-        memory: tokens after which a weight has fallen to 1/e; None = all count the same.
-        missing: whether inputs are [..., 2 C], values and then which of them are missing (1; else
+        memory: Tokens after which a weight has fallen to 1/e; None = all count the same.
+        missing: Whether inputs are [..., 2 C], values and then which of them are missing (1; else
             0): these count for nothing, whatever stands in their place, while all tokens age.
 
     Example:
@@ -69,9 +69,9 @@ class Moments:
 
         Args:
             x: float32; 0 at masked positions. With ``missing`` [B, T, 2 C].
-            state: what came before.
-            mask: bool [B, T], True = a real token.
-            starts: bool [B, T], True = a packed segment begins here.
+            state: What came before.
+            mask: Boolean array of shape [B, T]; True marks valid tokens.
+            starts: Bool [B, T], True = a packed segment begins here.
 
         Returns:
             (mean, standard deviation) after each token, and the state after the last one.
@@ -95,7 +95,7 @@ class Moments:
         return (mean, std), state
 
     def init_state(self, batch_size: int, num_channels: int) -> MomentsState:
-        """The state before the first token."""
+        """Returns the state before the first token."""
         shape = (batch_size, num_channels)
         return MomentsState(
             jnp.zeros(batch_size, jnp.int32),
@@ -124,18 +124,18 @@ class Moments:
         weight = earlier + b.weight
         share = b.weight / jnp.where(weight > 0, weight, 1.0)
         difference = b.mean - a.mean
-        between = jnp.square(difference) * self._of_channels(earlier * share)
+        between = jnp.square(difference) * self._per_channel(earlier * share)
         return MomentsState(
             a.num_tokens + b.num_tokens,
             weight,
-            a.mean + difference * self._of_channels(share),
-            a.spread * self._of_channels(kept) + b.spread + between,
+            a.mean + difference * self._per_channel(share),
+            a.spread * self._per_channel(kept) + b.spread + between,
         )
 
     def read(self, state: MomentsState) -> tuple[Float[Array, "... C"], Float[Array, "... C"]]:
         """Mean and standard deviation; 0 and nearly 0 before the first token."""
-        weight = self._of_channels(jnp.where(state.weight > 0, state.weight, 1.0))
+        weight = self._per_channel(jnp.where(state.weight > 0, state.weight, 1.0))
         return state.mean, jnp.sqrt(state.spread / weight + EPSILON)
 
-    def _of_channels(self, weight: Array) -> Array:
+    def _per_channel(self, weight: Array) -> Array:
         return weight if self.missing else weight[..., None]

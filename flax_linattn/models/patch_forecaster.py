@@ -27,7 +27,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import split_key
 from flax_linattn.nn.linear import PositionLinear, linear
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, FeaturesStep
 
@@ -37,16 +37,16 @@ PATCH_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 ZEROS = nnx.initializers.zeros
 
 
-@exportable
+@register_state
 class PatchState(NamedTuple):
     """What a patch forecaster carries from call to call; its size does not depend on the length.
 
     Attributes:
-        moments: of the observations so far, which also count them.
+        moments: Of the observations so far, which also count them.
         recent: float32 [B, W, targets], the last observations, the newest last. Where there are
             fewer the first one stands in their place; zeros before it. Where values may be missing
             [B, W, 2 targets]: which of them are (1), behind the values.
-        phases: the backbone's state of each phase and target, leaves [B, patch_length, targets,
+        phases: The backbone's state of each phase and target, leaves [B, patch_length, targets,
             ...]: observation t, counted from 0, belongs to phase t modulo the patch length.
     """
 
@@ -62,7 +62,7 @@ class PatchForecaster(SeriesHead):
     in PatchTST (Nie et al., "A Time Series is Worth 64 Words", 2023): no channel knows of another,
     unless ``channel_mechanism`` lets each look at all others before it is forecast. Departures, so
     that it streams: attention is causal; patches end at the observation that is forecast from, and
-    do not overlap; each is normalised by the running mean and deviation at its end (``Moments``),
+    do not overlap; each is normalized by the running mean and deviation at its end (``Moments``),
     and the forecast is brought back by those of the last; a head reads the last token instead of
     all.
 
@@ -83,42 +83,43 @@ class PatchForecaster(SeriesHead):
     or ``return_state`` all of them. Of a row without tokens forecasts mean nothing.
 
     Args:
-        num_channels: of an observation.
-        horizon: H, steps to forecast.
+        num_channels: Of an observation.
+        horizon: Number of steps H to forecast.
         patch_length: P, values of a patch.
-        context: values that the linear map sees, the last one among them; 0 = there is no map.
-        fixed_map: whether training leaves the linear map as it is, such as one that was fitted by
-            a ridge before. Then calibration may set ``share``, which scales what the head adds, and
+        context: Values that the linear map sees, the last one among them; 0 = there is no map.
+        fixed_map: Whether training leaves the linear map as it is, such as one that was fitted by a
+            ridge before. Then calibration may set ``share``, which scales what the head adds, and
             ``known_share``, which scales what is added of known channels.
-        channel_maps: whether each target has a linear map of its own, kernel [targets, context, H],
+        channel_maps: Whether each target has a linear map of its own, kernel [targets, context, H],
             instead of one for all, [context, H].
-        num_marks: further inputs behind the channels, such as calendar features, which every token
+        num_marks: Further inputs behind the channels, such as calendar features, which every token
             is told as they are at its end.
-        missing: whether the first ``num_channels`` marks tell which values are missing (1; else 0).
-            In place of these a token has 0 beside a 1, and the normalisation leaves them out, so
+        missing: Whether the first ``num_channels`` marks tell which values are missing (1; else 0).
+            In place of these a token has 0 beside a 1, and the normalization leaves them out, so
             that what stands there changes nothing but the linear map: give the last known value.
-        known_future: channels that are known for the horizon, too: an observation has them for each
+        known_future: Channels that are known for the horizon, too: an observation has them for each
             of its steps, [H, F] flattened, behind the marks, see ``KnownFuture``.
-        targets: which channels to forecast; default all. Others change nothing, but for those
+        targets: Which channels to forecast; default all. Others change nothing, but for those
             known.
-        memory: observations over which the normalisation forgets, see ``Moments``; None = none.
-        position: what tokens are told of their number: "sinusoidal" or "none".
-        channel_mechanism: a mechanism, not causal, of attention from target to target behind the
+        memory: Observations over which the normalization forgets, see ``Moments``; None = none.
+        position: What tokens are told of their number: "sinusoidal" or "none".
+        channel_mechanism: A mechanism, not causal, of attention from target to target behind the
             backbone, see ``ChannelMixing``; None = targets are independent.
         quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
             then has a last axis of the mean and the quantiles, see ``QuantileHead``.
-        max_length: most observations of a sequence, for mechanisms that learn something for each
-            position.
-        layers: of the backbone.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name, and how parameters are made
+        max_length: Maximum number of observations of a sequence, for mechanisms that learn
+            something for each position.
+        layers: Options of the backbone's layers.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name, and how parameters are made
             (``nn.ParameterOptions``).
 
     Attributes:
-        backbone: what maps a channel's patches, [rows, patches, P + num_marks], to features.
+        backbone: What maps a channel's patches, [rows, patches, P + num_marks], to features.
 
     Raises:
-        ValueError: an option that is unknown or out of range, or a mechanism without a causal form.
+        ValueError: An option that is unknown or out of range, or a mechanism without a causal form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -171,7 +172,7 @@ class PatchForecaster(SeriesHead):
         choice(("sinusoidal", "none"), position=position)
         if memory is not None and not memory > 0:
             raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
-        layers, options, of_head = split_options(layers or PATCH_LAYERS, options)
+        layers, options, head_parameters = split_options(layers or PATCH_LAYERS, options)
         check_causal(layers)
         self.num_channels = int(num_channels)
         self.horizon = int(horizon)
@@ -192,7 +193,9 @@ class PatchForecaster(SeriesHead):
         self.max_length = max_length
         self.missing = bool(missing)
         self.moments = Moments(memory, self.missing)
-        of_embedding = {k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")}
+        embedding_options = {
+            k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")
+        }
         embedding = ObservationEmbedding(
             self.patch_length,
             layers.features,
@@ -201,7 +204,7 @@ class PatchForecaster(SeriesHead):
             position=position,
             dtype=layers.compute_dtype,
             rngs=rngs,
-            **of_embedding,
+            **embedding_options,
         )
         self.backbone = Backbone(
             embedding,
@@ -211,7 +214,7 @@ class PatchForecaster(SeriesHead):
             **options,
         )
         begin = {"kernel_init": ZEROS, "bias_init": ZEROS} if self.context else {}
-        self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | of_head)
+        self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | head_parameters)
         linear_layer: Any = partial(PositionLinear, len(self.targets)) if channel_maps else linear
         self.linear_map = (
             linear_layer(
@@ -245,7 +248,7 @@ class PatchForecaster(SeriesHead):
         self.known_share = (
             Correction(jnp.ones((), jnp.float32)) if fixed_map and self.known_future else None
         )
-        self._set_quantiles(quantiles, of_each=True, rngs=rngs, **of_head)
+        self._set_quantiles(quantiles, per_target=True, rngs=rngs, **head_parameters)
         self.mixing = (
             ChannelMixing(len(self.targets), layers, channel_mechanism, rngs=rngs, **options)
             if channel_mechanism
@@ -299,10 +302,10 @@ class PatchForecaster(SeriesHead):
             number = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
             mask = jnp.arange(length, dtype=jnp.int32) < count[:, None]
 
-        values, marks, known = self._parted(x)
-        before = self._first_state(batch) if state is None else state
+        values, marks, known = self._split_inputs(x)
+        before = self._initial_state(batch) if state is None else state
         moments, last_moments = self.moments(values, before.moments, mask=mask)
-        history = jnp.concatenate([_filled(before, values[:, 0]), values], axis=1)
+        history = jnp.concatenate([_fill_empty(before, values[:, 0]), values], axis=1)
 
         at = jnp.maximum(count - 1, 0)[:, None]
         if every_step:
@@ -322,7 +325,7 @@ class PatchForecaster(SeriesHead):
         h = _take(rearrange(h, "b s k c f -> b (s k) c f"), in_phase * h.shape[2] + at // size)
         if self.mixing is not None:
             h = self.mixing(h, dropout_key=key_mixing)
-        seen = self._ending(history, at, self.context)
+        seen = self._last_values(history, at, self.context)
         mean, std = (_take(moment, at) for moment in moments)
         y = self.read(h, seen, mean, std, tuple(_take(part, at) for part in known))
         if not everything:
@@ -334,7 +337,7 @@ class PatchForecaster(SeriesHead):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         embedding = self.backbone.input_embedding
         assert isinstance(embedding, ObservationEmbedding)
         return super().options | {
@@ -364,23 +367,23 @@ class PatchForecaster(SeriesHead):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> PatchState:
-        """The state before the first observation; it does not grow, and is float32."""
+        """Returns the state before the first observation; it does not grow, and is float32."""
         self._check_streams()
         rows = self.backbone.init_state(batch_size * self.patch_length * len(self.targets))
         shape = (batch_size, self.patch_length, len(self.targets))
         phases = tuple(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in jax.tree.leaves(rows))
-        return self._first_state(batch_size)._replace(phases=phases)
+        return self._initial_state(batch_size)._replace(phases=phases)
 
     def _map_step(
         self, x: FeaturesStep, state: PatchState, mask: Array | None
     ) -> tuple[Float[Array, "B H targets"], PatchState]:
         """Forecasts [B, H, targets] and the new state."""
-        values, marks, known = self._parted(jnp.asarray(x, jnp.float32))
+        values, marks, known = self._split_inputs(jnp.asarray(x, jnp.float32))
         moments = self.moments.merge(state.moments, self.moments.lift(values))
         mean, std = self.moments.read(moments)
-        history = jnp.concatenate([_filled(state, values), values[:, None]], axis=1)
+        history = jnp.concatenate([_fill_empty(state, values), values[:, None]], axis=1)
         now = jnp.zeros((x.shape[0], 1), jnp.int32)
-        patch = self._ending(history, now, self.patch_length)[:, 0]
+        patch = self._last_values(history, now, self.patch_length)[:, 0]
         tokens = self._tokens(patch, marks, mean, std)
 
         row = jnp.arange(x.shape[0], dtype=jnp.int32)
@@ -398,7 +401,7 @@ class PatchForecaster(SeriesHead):
         h = rearrange(h, "(b c) f -> b c f", c=len(self.targets))
         if self.mixing is not None:
             h = self.mixing(h)
-        y = self.read(h, self._ending(history, now, self.context)[:, 0], mean, std, known)
+        y = self.read(h, self._last_values(history, now, self.context)[:, 0], mean, std, known)
         recent = history[:, 1:]
         if mask is not None:
             moments = select(mask, moments, state.moments)
@@ -423,13 +426,13 @@ class PatchForecaster(SeriesHead):
                 "have; choose another mechanism, such as aaren, or forecast from windows."
             )
 
-    def _first_state(self, batch_size: int) -> PatchState:
+    def _initial_state(self, batch_size: int) -> PatchState:
         """Without phases."""
         count = len(self.targets)
         recent = jnp.zeros((batch_size, self._window, count * (1 + self.missing)), jnp.float32)
         return PatchState(self.moments.init_state(batch_size, count), recent, ())
 
-    def _parted(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
+    def _split_inputs(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
         """The targets, which of them are missing behind them, the other marks, what is known.
 
         That is of now [..., F] and of the horizon [..., H, F], or nothing.
@@ -480,7 +483,7 @@ class PatchForecaster(SeriesHead):
         real = ends < count[:, None, None]
         at = rearrange(jnp.minimum(ends, length - 1), "b s k -> b (s k)")
         tokens = self._tokens(
-            self._ending(history, at, size), _take(marks, at), *(_take(m, at) for m in moments)
+            self._last_values(history, at, size), _take(marks, at), *(_take(m, at) for m in moments)
         )
         channels = len(self.targets)
         tokens = rearrange(tokens, "b (s k) c p -> (b s c) k p", k=num_patches)
@@ -500,7 +503,7 @@ class PatchForecaster(SeriesHead):
             phases = tuple(leaf[row, back] for leaf in phases)
         return rearrange(h, "(b s c) k f -> b s k c f", b=batch, c=channels), phases
 
-    def _ending(self, history: Array, at: Int[Array, "B N"], size: int) -> Array:
+    def _last_values(self, history: Array, at: Int[Array, "B N"], size: int) -> Array:
         """The last values up to some observations, counted behind the window: [B, N, size, C]."""
         first = self._window + 1 - size
         offsets = jnp.arange(first, first + size, dtype=jnp.int32)
@@ -524,7 +527,7 @@ def _take(x: Array, at: Int[Array, "B N"]) -> Array:
     return x[jnp.arange(x.shape[0], dtype=jnp.int32)[:, None], at]
 
 
-def _filled(state: PatchState, first: Array) -> Array:
+def _fill_empty(state: PatchState, first: Array) -> Array:
     """The last observations, ``first`` [B, C] in place of those of an empty row."""
     empty = state.moments.num_tokens == 0
     return jnp.where(empty[:, None, None], first[:, None], state.recent)

@@ -11,31 +11,31 @@ from jaxtyping import Float, Int
 
 from flax_linattn import nn, ops
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.models.backbone import Backbone, as_embedding, parted
+from flax_linattn.models.backbone import Backbone, resolve_embedding, split_embedding_options
 from flax_linattn.models.embedding import Embedding, FeatureEmbedding
 from flax_linattn.models.head import head_options
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.nn.call import Call
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
 
 PERCEIVER_LAYERS = Layers(num_layers=2, hidden_features=256, mechanism="softmax")
 """The layers among the latents unless others are given."""
 
 
-@exportable
+@register_state
 class PerceiverState(NamedTuple):
     """What a reader carries from call to call; its size does not depend on the number of tokens.
 
     Attributes:
         position: int32 [B], number of tokens of the current segment taken in.
-        window: the embedding's state.
-        latents: what the latents have read.
-        segment_id: int [B], the segment in which the last call ended; None if not packed.
+        window: The embedding's state.
+        latents: What the latents have read.
+        segment_id: Int [B], the segment in which the last call ended; None if not packed.
     """
 
     position: Int[Array, "B"]
@@ -61,20 +61,21 @@ class PerceiverReader(SequenceModel):
     [B, T, num_outputs].
 
     Args:
-        embedding: an :class:`Embedding`; or a number of channels, for an
+        embedding: An :class:`Embedding`; or a number of channels, for an
             :class:`ObservationEmbedding`.
         num_outputs: outputs, such as classes.
         num_latents: L.
-        reads_by: the mechanism of the latents that read, one with ``capabilities.given_queries``.
-        layers: those among the latents, which are not causal; default ``PERCEIVER_LAYERS``.
-        max_length: most tokens of a sequence, for learned positions.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name; how parameters are made
-            (``nn.ParameterOptions``); and with a number of channels, those of its embedding
-            (kernel_size, embedding_padding, position).
+        reads_by: The mechanism of the latents that read, one with ``capabilities.given_queries``.
+        layers: Those among the latents, which are not causal; default ``PERCEIVER_LAYERS``.
+        max_length: Maximum number of tokens of a sequence, for learned positions.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name; how parameters are made (``nn.ParameterOptions``);
+            and with a number of channels, those of its embedding (kernel_size, embedding_padding,
+            position).
 
     Raises:
-        ValueError: an option that is unknown or out of range, or positions for latents, which have
+        ValueError: An option that is unknown or out of range, or positions for latents, which have
             none (``rotary``).
 
     Example:
@@ -119,9 +120,9 @@ class PerceiverReader(SequenceModel):
                     "mechanism for the layers among them.",
                     "mechanism",
                 )
-        of_embedding, parameters = parted(options)
-        self.input_embedding = as_embedding(
-            embedding, layers, max_length, of_embedding, parameters, rngs
+        embedding_options, parameters = split_embedding_options(options)
+        self.input_embedding = resolve_embedding(
+            embedding, layers, max_length, embedding_options, parameters, rngs
         )
         self.num_outputs = num_outputs
         self.num_latents = num_latents
@@ -151,7 +152,7 @@ class PerceiverReader(SequenceModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return super().options | {"embedding": self.input_embedding}
 
     @property
@@ -171,7 +172,7 @@ class PerceiverReader(SequenceModel):
 
     @property
     def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
+        """Maximum length of a sequence imposed by positions; None if unlimited."""
         return self.input_embedding.max_length
 
     def _map(
@@ -186,13 +187,13 @@ class PerceiverReader(SequenceModel):
                 "own, or pass every_step=True and take the outputs at their last tokens."
             )
         state: PerceiverState | None = call.state
-        call = call.counted(x, state)
-        keys = split_key(dropout_key_of(self.dropout, call.dropout_key), 3)
+        call = call.with_positions(x, state)
+        keys = split_key(resolve_dropout_key(self.dropout, call.dropout_key), 3)
         h, window = self.input_embedding(
             x,
             positions=cast(Array, call.positions),
             mask=call.mask,
-            runs=call.runs,
+            segments=call.segments,
             state=None if state is None else state.window,
         )
         read, latents = self.latent_attention._map(
@@ -212,7 +213,7 @@ class PerceiverReader(SequenceModel):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> PerceiverState:
-        """The state before the first observation; it does not grow, whatever ``max_length`` is."""
+        """Returns the state before the first observation, whose size ignores ``max_length``."""
         self._check_streams()
         return PerceiverState(
             position=jnp.zeros(batch_size, jnp.int32),

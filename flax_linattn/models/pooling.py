@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.prefix import Monoid, scanned
 from flax_linattn.typing import Array, State
 
 
 class Pooling(Protocol):
-    """A way to summarise the real tokens of a sequence; states have leaves [..., C] or [...]."""
+    """A way to summarize the valid tokens of a sequence; states have leaves [..., C] or [...]."""
 
     def lift(self, h: Array) -> State:
         """The state of single tokens h [..., C]."""
@@ -28,7 +28,7 @@ class Pooling(Protocol):
         ...
 
 
-@exportable
+@register_state
 class CountedState(NamedTuple):
     """A pooled vector and how many tokens it stands for.
 
@@ -51,7 +51,7 @@ class _Counted:
 
 
 class LastPooling(_Counted):
-    """The last real token."""
+    """The last valid token."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """The later one, unless it is empty."""
@@ -60,7 +60,7 @@ class LastPooling(_Counted):
 
 
 class MeanPooling(_Counted):
-    """The mean of the real tokens, kept as a running mean, which no stream length overflows."""
+    """The mean of the valid tokens, kept as a running mean, which no stream length overflows."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """The mean weighted by the counts."""
@@ -73,7 +73,7 @@ class MeanPooling(_Counted):
 
 
 class SumPooling(_Counted):
-    """The sum of the real tokens."""
+    """The sum of the valid tokens."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """The sum."""
@@ -81,11 +81,11 @@ class SumPooling(_Counted):
 
 
 def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> CountedState:
-    """The state before the first token; every pooling of an empty sequence is 0."""
+    """Returns the state before the first token; every pooling of an empty sequence is 0."""
     return CountedState(jnp.zeros((batch_size, features), dtype), jnp.zeros(batch_size, jnp.int32))
 
 
-def as_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
+def pooling_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
     """Binds a pooling for ``ops.engine.prefix.attend``, whose tokens are features [B, T, C]."""
     return scanned(
         lift=pooling.lift,

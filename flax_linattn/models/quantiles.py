@@ -36,15 +36,15 @@ class QuantileHead(nnx.Module):
 
     Args:
         levels: Q, rising, each between 0 and 1.
-        in_features: of the features.
-        horizon: H.
+        in_features: Of the features.
+        horizon: Number of steps H to forecast.
         num_targets: C, channels that are forecast.
-        of_each: whether features are those of each target, whose weights are then shared.
-        rngs: holds the stream "params".
-        **options: of ``nn.linear``.
+        per_target: Whether features are those of each target, whose weights are then shared.
+        rngs: Random number generators; "params" initializes the parameters.
+        **options: Of ``nn.linear``.
 
     Raises:
-        ValueError: levels that are not between 0 and 1, or do not rise.
+        ValueError: Levels that are not between 0 and 1, or do not rise.
 
     Example:
         >>> head = QuantileHead((0.1, 0.5, 0.9), 8, 4, 2, rngs=nnx.Rngs(0))
@@ -60,13 +60,13 @@ class QuantileHead(nnx.Module):
         horizon: int,
         num_targets: int,
         *,
-        of_each: bool = False,
+        per_target: bool = False,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
         self.levels = check_levels(levels)
-        self.of_each = of_each
-        count = horizon * len(self.levels) * (1 if of_each else num_targets)
+        self.per_target = per_target
+        count = horizon * len(self.levels) * (1 if per_target else num_targets)
         options = {"kernel_init": ZEROS, "bias_init": ZEROS} | options
         self.projection = linear(in_features, count, rngs=rngs, **options)
         shape = (horizon, num_targets, len(self.levels))
@@ -78,15 +78,15 @@ class QuantileHead(nnx.Module):
         """The point forecasts and, behind them on a last axis, the quantiles.
 
         Args:
-            h: features [..., F], or of each target [..., C, F].
-            point: the forecasts of the mean, float32.
-            std: what a target's deviation is known to be.
+            h: Features [..., F], or of each target [..., C, F].
+            point: The forecasts of the mean, float32.
+            std: What a target's deviation is known to be.
 
         Returns:
             float32 [..., H, C, 1 + Q].
         """
         horizon, _, size = self.correction.shape
-        pattern = "... c (h q) -> ... h c q" if self.of_each else "... (h c q) -> ... h c q"
+        pattern = "... c (h q) -> ... h c q" if self.per_target else "... (h c q) -> ... h c q"
         maps = self.projection(h).astype(jnp.float32)
         offsets = rearrange(maps, pattern, h=horizon, q=size)
         offsets = offsets + ndtri(jnp.asarray(self.levels, jnp.float32))

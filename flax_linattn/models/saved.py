@@ -14,7 +14,7 @@ from flax import nnx
 
 from flax_linattn import checkpoint, storage
 from flax_linattn.annotations import fits
-from flax_linattn.models.description import NotDescribedError, describe, make_abstract
+from flax_linattn.models.description import NotDescribedError, build_abstract, describe
 
 FORMAT = 1
 FILE = "model.json"
@@ -44,13 +44,13 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     or the new one. Nothing is pickled. Of several processes all have to call, and the first writes.
 
     Args:
-        path: a folder, new or of a model saved before, which is replaced.
-        model: of :mod:`flax_linattn.models`; any other ``nnx.Module`` is saved, too, and then
+        path: A folder, new or of a model saved before, which is replaced.
+        model: Of :mod:`flax_linattn.models`; any other ``nnx.Module`` is saved, too, and then
             loaded by ``load_model(path, like=...)``.
 
     Raises:
-        ValueError: the folder holds something else, or the model no variable.
-        OSError: it cannot be written.
+        ValueError: The folder holds something else, or the model no variable.
+        OSError: It cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -82,7 +82,7 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    description, reason = _described(model)
+    description, reason = _describe(model)
     checkpoint.write_json(
         folder / FILE,
         {
@@ -116,16 +116,16 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
     """Loads what ``save_model`` saved, once every file is checked.
 
     Args:
-        path: the folder.
-        like: a model of the same structure, which stays as it is: for modules of your own, for
+        path: The folder.
+        like: A model of the same structure, which stays as it is: for modules of your own, for
             parameters that are to lie on a mesh as its own do, or to have its dtypes.
 
     Returns:
         The model, in evaluation mode; with ``like`` one of its class and mode.
 
     Raises:
-        FileNotFoundError: there is no such folder.
-        ValueError: it is damaged, not of ``save_model``, of a later version, or not ``like`` the
+        FileNotFoundError: There is no such folder.
+        ValueError: It is damaged, not of ``save_model``, of a later version, or not ``like`` the
             model given; or it is of a class that is not of this package, and needs ``like``.
 
     Example:
@@ -175,13 +175,13 @@ def _read(path: Path) -> dict[str, Any]:
     return saved
 
 
-def _described(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
+def _describe(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
     """The description, or why there is none."""
     try:
         description = describe(model)
     except NotDescribedError as error:
         return None, str(error)
-    again = nnx.state(make_abstract(description))
+    again = nnx.state(build_abstract(description))
     if _signatures(again) != _signatures(nnx.state(model)):
         return None, f"its parts are not those that {type(model).__name__} makes"
     return description, None
@@ -201,7 +201,7 @@ def _abstract(path: Path, saved: dict[str, Any]) -> Any:
             "load_model(path, like=model)."
         )
     try:
-        return make_abstract(saved["description"])
+        return build_abstract(saved["description"])
     except (
         ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
         ValueError,

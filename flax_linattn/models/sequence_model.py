@@ -36,9 +36,9 @@ class SequenceModel(nnx.Module, abc.ABC):
     ``num_positions``.
 
     Attributes:
-        state_type: class of the model's states.
-        option_names: constructor arguments that are attributes of the same name, see ``options``.
-        output_axes: number of leading axes that outputs share with inputs: 2 if there is always an
+        state_type: Class of the model's states.
+        option_names: Constructor arguments that are attributes of the same name, see ``options``.
+        output_axes: Number of leading axes that outputs share with inputs: 2 if there is always an
             output for each observation, else 1.
     """
 
@@ -69,7 +69,7 @@ class SequenceModel(nnx.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
+        """Maximum length of a sequence imposed by positions; None if unlimited."""
 
     @overload
     def __call__(
@@ -97,13 +97,14 @@ class SequenceModel(nnx.Module, abc.ABC):
         """Maps whole sequences.
 
         Args:
-            x: observations ``[B, T, *observation_shape]``, T >= 1.
-            mask: bool [B, T], True = a real token.
-            segment_ids: int [B, T], packed sequences.
-            state: what an earlier call returned; its observations come first.
-            return_state: return ``(outputs, state)``.
-            dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
-            form: see ``ops.Mechanism.attend``.
+            x: Observations ``[B, T, *observation_shape]``, T >= 1.
+            mask: Boolean array of shape [B, T]; True marks valid tokens.
+            segment_ids: Integer array of shape [B, T]; ids of packed sequences.
+            state: State returned by an earlier call, whose observations precede these.
+            return_state: Whether to return ``(outputs, state)`` instead of ``outputs``.
+            dropout_key: Random key that enables dropout; None disables it; see
+                ``nn.TransformerBlock``.
+            form: Form of the computation; see ``ops.Mechanism.attend``.
             **own: ``every_step`` for models with one output for each sequence: return the outputs
                 after every observation instead of the last; ``positions`` for forecasters: return
                 the forecasts after these observations.
@@ -114,9 +115,9 @@ class SequenceModel(nnx.Module, abc.ABC):
             they are meaningless.
 
         Raises:
-            ValueError: wrong shapes, too long a sequence, a state where the model cannot stream, or
+            ValueError: Wrong shapes, too long a sequence, a state where the model cannot stream, or
                 packed sequences where it does not take them.
-            TypeError: x is no array.
+            TypeError: X is no array.
         """
         self._check_input(x, mask, segment_ids)
         mask = check_mask("mask", mask, x.shape[:2])
@@ -143,31 +144,33 @@ class SequenceModel(nnx.Module, abc.ABC):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> State:
-        """The state before the first observation.
+        """Returns the state before the first observation.
 
         Args:
-            batch_size: B.
-            max_length: most observations, for mechanisms with a cache; default the model's.
-            dtype: dtype of the inputs: float64 ones need a state of float64.
+            batch_size: Batch size B.
+            max_length: Maximum number of observations, needed by mechanisms with a cache; default
+                the model's.
+            dtype: Dtype of the inputs: float64 ones need a state of float64.
 
         Raises:
-            ValueError: the model cannot stream.
+            ValueError: The model cannot stream.
         """
 
     @automatic(1)
     def step(self, x: Array, state: State, *, mask: Array | None = None) -> tuple[Array, Any]:
-        """Takes in one observation a row, without dropout.
+        """Processes one observation per row, without dropout.
 
         Args:
             x: ``[B, *observation_shape]``.
-            state: from ``init_state``, the call or ``step``.
-            mask: bool [B]; where False the state stays as it is, and the output means nothing.
+            state: State from ``init_state``, ``__call__`` or ``step``.
+            mask: Boolean array of shape [B]; where False, the row's state is unchanged and its
+                output is undefined.
 
         Returns:
             Outputs [B, ...] and the new state.
 
         Raises:
-            ValueError: shapes that do not fit, or the model cannot stream.
+            ValueError: Shapes that do not fit, or the model cannot stream.
         """
         self._check_streams()
         self._check_shape(x, "B")
@@ -182,8 +185,8 @@ class SequenceModel(nnx.Module, abc.ABC):
         """Validates observations and segment ids.
 
         Raises:
-            ValueError: wrong shapes, more observations than have positions, or packed sequences.
-            TypeError: x is no array.
+            ValueError: Wrong shapes, more observations than have positions, or packed sequences.
+            TypeError: X is no array.
         """
         self._check_shape(x, "B", "T >= 1")
         if segment_ids is not None:
@@ -220,7 +223,7 @@ def check_state(
     """Validates the state that a model is given.
 
     Raises:
-        ValueError: it is no state of this kind, or has another number of layers or rows.
+        ValueError: It is no state of this kind, or has another number of layers or rows.
 
     Example:
         >>> from flax_linattn.models import BackboneState
@@ -228,7 +231,7 @@ def check_state(
         Traceback (most recent call last):
         ...
         ValueError: expected a BackboneState, of init_state or an earlier call of this model, got \
-tuple.
+    tuple.
     """
     if not isinstance(state, kind):
         raise ValueError(

@@ -28,10 +28,10 @@ def get_size(name: str) -> Layers:
     """The layers of that size, for a model.
 
     Args:
-        name: a key of ``SIZES``.
+        name: A key of ``SIZES``.
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: The name is unknown.
 
     Example:
         >>> size = get_size("bert-base")

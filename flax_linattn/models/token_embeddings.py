@@ -27,14 +27,14 @@ class LinearTokenEmbedding(TokenTable):
     more. A token outside 0 ... N - 1 gives NaN.
 
     Args:
-        num_tokens: N; tokens are 0 ... N - 1.
-        features: C.
-        rngs: holds the stream "params".
+        num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
+        features: Number of features C.
+        rngs: Random number generators; "params" initializes the parameters.
         **options: ``position``, ``max_length``, ``dtype``, ``param_dtype``, as in
             :class:`TokenEmbedding`.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: An option out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,7 +56,7 @@ class LinearTokenEmbedding(TokenTable):
         super().__init__(num_tokens, features, embedding_init=init, rngs=rngs, **options)
         self.bias = nnx.Param(init(rngs.params(), (features,), self.table.dtype))
 
-    def _of_rows(self, rows: Array) -> Array:
+    def _transform_rows(self, rows: Array) -> Array:
         return rows + self.bias[...]
 
 
@@ -68,18 +68,19 @@ class ConvTokenEmbedding(ConvolvedEmbedding):
     the paper's.
 
     Args:
-        num_tokens: N; tokens are 0 ... N - 1.
+        num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
         features: C, a multiple of 4.
-        padding: "same" or "causal".
-        kernel_size: taps of each convolution; odd for "same".
-        position: "sinusoidal", "learned" for positions below ``max_length``, or "none".
-        max_length: most tokens of a sequence; needed for learned positions.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        padding: Padding of the convolution: "same" or "causal".
+        kernel_size: Number of taps of each convolution; odd for "same".
+        position: Position embedding: "sinusoidal", "learned" for positions below ``max_length``, or
+            "none".
+        max_length: Maximum number of tokens of a sequence; needed for learned positions.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an option out of range; (from the call) packed segments or a state with "same".
+        ValueError: An option out of range; (from the call) packed segments or a state with "same".
 
     Example:
         >>> import jax.numpy as jnp

@@ -32,7 +32,7 @@ from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.tokens import check_tokens
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
 
 READOUTS = ("flatten", "last")
@@ -47,7 +47,7 @@ def window_layers(num_symbols: int, **options: Any) -> Layers:
 
     Args:
         num_symbols: N.
-        **options: of :class:`Layers`, in place of the paper's.
+        **options: Of :class:`Layers`, in place of the paper's.
 
     Example:
         >>> layers = window_layers(16, mechanism="softmax:scale=1")
@@ -66,7 +66,7 @@ def window_layers(num_symbols: int, **options: Any) -> Layers:
     return Layers(**paper | options)
 
 
-@exportable
+@register_state
 class WindowState(NamedTuple):
     """The last tokens of each row.
 
@@ -91,19 +91,20 @@ class WindowModel(Head):
 
     Args:
         num_symbols: N; symbols are 0 ... N - 1, and features are as many.
-        context: tokens of a window.
+        context: Tokens of a window.
         readout: "flatten", a matrix [context * N, N] of the whole context, so that each place
             has its own weights; or "last", a matrix [N, N] of the last token.
         projections: "position", matrices of queries, keys and values for each position, and none
             after attention; a learned query has one for all. Or "shared", the four projections of
             ``nn.Attention``.
-        layers: of the backbone; default ``window_layers(num_symbols)``.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **options: options of ``layers`` by name (mechanism, num_layers, ...), and how parameters
+        layers: Of the backbone; default ``window_layers(num_symbols)``.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **options: Options of ``layers`` by name (mechanism, num_layers, ...), and how parameters
             are made (``nn.ParameterOptions``).
 
     Raises:
-        ValueError: an option that is unknown or out of range, layers of another width, or a
+        ValueError: An option that is unknown or out of range, layers of another width, or a
             mechanism that is not causal.
 
     Example:
@@ -141,7 +142,9 @@ class WindowModel(Head):
         choice(READOUTS, readout=readout)
         choice(PROJECTIONS, projections=projections)
         num_symbols, context = int(num_symbols), int(context)
-        layers, options, of_head = split_options(layers or window_layers(num_symbols), options)
+        layers, options, head_parameters = split_options(
+            layers or window_layers(num_symbols), options
+        )
         check_causal(layers)
         self.num_symbols = num_symbols
         self.context = context
@@ -163,7 +166,7 @@ class WindowModel(Head):
             num_symbols,
             use_bias=False,
             rngs=rngs,
-            **of_head,
+            **head_parameters,
         )
 
     def read(self, h: Array) -> Array:
@@ -176,7 +179,7 @@ class WindowModel(Head):
         check_tokens(x)
         tokens, real = x[:, -self.context :], None
         if call.mask is not None or call.state is not None or x.shape[1] < self.context:
-            tokens, real = self._last(x, call.mask, call.state)
+            tokens, real = self._last_tokens(x, call.mask, call.state)
         h, _ = self.backbone._map(tokens, call.replace(mask=real, state=None, return_state=False))
         scores = self.read(zero_padding(h, real))
         real = jnp.ones(tokens.shape, bool) if real is None else real
@@ -220,7 +223,9 @@ class WindowModel(Head):
     def _check_streams(self) -> None:
         """Passes: with any mechanism the state is the window."""
 
-    def _last(self, x: Array, mask: Array | None, state: WindowState | None) -> tuple[Array, Array]:
+    def _last_tokens(
+        self, x: Array, mask: Array | None, state: WindowState | None
+    ) -> tuple[Array, Array]:
         """The last tokens of the state and x, behind padding, and which are real."""
         state = self.init_state(x.shape[0]) if state is None else state
         before = jnp.arange(self.context) >= self.context - state.num_tokens[:, None]

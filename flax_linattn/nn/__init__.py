@@ -1,4 +1,4 @@
-"""Flax NNX modules around the mechanisms: attention, block, embeddings, position."""
+"""Flax NNX modules around the mechanisms: attention, blocks, embeddings, positions and norms."""
 
 from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import TransformerBlock

@@ -1,4 +1,4 @@
-"""The attention layer: projections and heads around any mechanism."""
+"""Multi-head self- and cross-attention around any mechanism, in parallel and by steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flax_linattn.nn.linear import PositionLinear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.projected import ProjectedAttention
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import (
     Array,
     Features,
@@ -27,21 +27,21 @@ from flax_linattn.typing import (
 
 
 class AttentionCallOptions(SequenceOptions, total=False):
-    """Options of a call of ``Attention``, see there."""
+    """Keyword options of ``Attention.__call__``."""
 
     is_causal: bool
     positions: Int[Array, "B T"] | None
     context_mask: Mask | None
 
 
-@exportable
+@register_state
 class Context(NamedTuple):
-    """What attention takes keys and values from, projected once for many calls.
+    """Keys and values of a context, projected once for many calls of cross-attention.
 
     Attributes:
-        k: keys [B, S, H, K].
-        v: values [B, S, H, V].
-        mask: bool [B, S], True = a real token; None = all are.
+        k: Keys of shape [B, S, H, K].
+        v: Values of shape [B, S, H, V].
+        mask: Boolean array of shape [B, S]; True marks valid tokens. None if all are valid.
     """
 
     k: Keys
@@ -50,40 +50,44 @@ class Context(NamedTuple):
 
 
 class Attention(ProjectedAttention):
-    """Multi-head attention by any mechanism, with one set of parameters for both forms.
+    """Multi-head attention by any mechanism; one set of parameters trains in parallel and streams.
 
-    Where ``mechanism.capabilities.learned_query`` (Aaren, section 3.3) the query is one
-    learned token [C] of the layer, projected as the inputs would be: W_q and its bias stay,
-    which is what the paper's parameter count implies. What else a mechanism learns
-    (``ops.Mechanism.learned_parameters``: TaylorShift's temperature, Linformer's projections)
-    is in ``mechanism_parameters``, by name. What it wants of every token beside queries, keys and
-    values (``token_arguments``: decays, gates) is made of the inputs by ``token_projections``, by
-    name, each with a bias and the activation that the mechanism names. Queries and keys get length
-    1 where it is meant for such (``capabilities.unit_vectors``). Where one vector is both
-    (``capabilities.shared_query_key``) there is one projection, ``key_projection``.
+    Some mechanisms change the parameters of the layer:
+
+    - Where ``mechanism.capabilities.learned_query`` (Aaren, section 3.3), the query is one learned
+      token [C] of the layer, projected as inputs would be. W_q and its bias stay, as the paper's
+      parameter count implies.
+    - What a mechanism learns (``ops.Mechanism.learned_parameters``: TaylorShift's temperature,
+      Linformer's projections) is in ``mechanism_parameters``, by name.
+    - Per-token inputs of a mechanism (``token_arguments``: decays, gates) are linear maps of the
+      inputs, ``token_projections`` by name, each with a bias and the mechanism's activation.
+    - Where ``capabilities.unit_vectors``, queries and keys are normalized to length 1.
+    - Where ``capabilities.shared_query_key``, ``key_projection`` gives queries and keys.
 
     Args:
-        in_features: C, features of the inputs.
-        num_heads: H.
-        mechanism: what ``ops.get_mechanism`` takes as a name ("elementwise_series:order=2"), or
-            a mechanism.
-        qkv_features: H * K = H * V, default ``in_features``.
-        out_features: features of the outputs, default ``in_features``.
-        use_bias: whether the four projections have a bias.
-        position: what queries and keys learn of their positions, such as ``RotaryPosition()``;
-            default nothing.
-        dtype: dtype of the computation, default that of inputs and parameters together.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernels; see ``ParameterOptions``.
-        bias_init: of the biases.
-        out_kernel_init: of the output projection's kernel; default ``kernel_init``.
-        out_bias_init: of its bias; default ``bias_init``.
-        query_init: initialiser of the learned query token (the paper names none).
-        rngs: holds the stream "params".
+        in_features: Number of features C of the inputs.
+        num_heads: Number of attention heads H.
+        mechanism: Name of the mechanism, as ``ops.get_mechanism`` takes it
+            ("elementwise_series:order=2"), or the mechanism itself.
+        qkv_features: Features of queries, keys and values over all heads, H * K = H * V; default
+            ``in_features``.
+        out_features: Number of features of the outputs; default ``in_features``.
+        use_bias: Whether the four projections have a bias.
+        position: Position encoding of queries and keys, such as ``RotaryPosition()``; None for
+            none.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the kernels; default ``UniformFanIn``, see ``ParameterOptions``.
+        bias_init: Initializer of the biases; default ``UniformFanIn``.
+        out_kernel_init: Initializer of the output projection's kernel; default ``kernel_init``.
+        out_bias_init: Initializer of the output projection's bias; default ``bias_init``.
+        query_init: Initializer of the learned query token (the paper names none).
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: the heads do not divide ``qkv_features``, the mechanism is unknown, or
-            positions are to reach a learned query, which has none.
+        ValueError: If ``qkv_features`` is not a multiple of ``num_heads``, the mechanism is
+            unknown, or ``position`` is given to a mechanism with a learned query, which has no
+            position.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -134,28 +138,28 @@ class Attention(ProjectedAttention):
         return_state: bool = False,
         form: str = "auto",
     ) -> Features | tuple[Features, State]:
-        """Attends over whole sequences.
+        """Attends over whole sequences, in parallel.
 
         Args:
-            x: [B, T, C].
-            context: [B, S, C] to take keys and values from (cross-attention); default ``x``.
-            is_causal: each position sees itself and the past.
-            mask: bool [B, T], True = a real token of ``x``.
-            context_mask: bool [B, S], True = a real token of ``context``.
-            segment_ids: int [B, T], packed sequences.
-            positions: int [B, T], for a layer with a ``position``; default the number of real
-                tokens before, in this call.
-            state: what an earlier call returned.
-            return_state: return ``(y, state)``.
-            form: see ``ops.Mechanism.attend``.
+            x: Inputs of shape [B, T, C], which give the queries.
+            context: Inputs of shape [B, S, C] for keys and values (cross-attention); default ``x``.
+            is_causal: Whether each position attends only to itself and earlier positions.
+            mask: Boolean array of shape [B, T]; True marks valid tokens of ``x``.
+            context_mask: Boolean array of shape [B, S]; True marks valid tokens of ``context``.
+            segment_ids: Integer array of shape [B, T]; ids of packed sequences.
+            positions: Integer array of shape [B, T], for a layer with a ``position``; default the
+                number of earlier valid tokens in this call.
+            state: State returned by an earlier call, whose tokens precede these.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
+            form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
-            y [B, T, out_features], and the state if asked for. At masked positions y is the
-            output projection's bias.
+            Outputs y of shape [B, T, out_features], and the state if ``return_state``. At masked
+            positions, y is the output projection's bias.
 
         Raises:
-            ValueError: a shape or combination that the mechanism does not offer.
-            TypeError: x or context is no array.
+            ValueError: If shapes do not match, or the mechanism does not support the combination.
+            TypeError: If x or context is not an array.
         """
         call = Call(
             mask=mask,
@@ -171,30 +175,30 @@ class Attention(ProjectedAttention):
         elif context_mask is not None:
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
         else:
-            y, after = self._map(x, self._checked(x, call))
+            y, after = self._map(x, self._check_call(x, call))
         return (y, after) if return_state else y
 
-    def _checked(self, x: Features, call: Call) -> Call:
-        """The call of x [B, T, C], with positions counted where the layer needs them.
+    def _check_call(self, x: Features, call: Call) -> Call:
+        """Validates inputs x [B, T, C], and adds positions to the call where the layer needs them.
 
         Raises:
-            ValueError: another shape, or positions that are missing or not asked for.
-            TypeError: x is no array.
+            ValueError: If the shape is wrong, or positions are missing or not supported.
+            TypeError: If x is not an array.
         """
         self._check_inputs("B, T", x=x)
         self._check_positions(call.positions)
         if self.position is not None and call.positions is None:
             if call.state is not None:
                 raise ValueError(_POSITIONS)
-            call = call.counted(x)
+            call = call.with_positions(x)
         return call
 
     def _map(self, x: Features, call: Call) -> tuple[Features, State | None]:
-        """Self-attention once the call is checked: y [B, T, out_features], and the state."""
+        """Self-attention of a validated call: outputs [B, T, out_features], and the state."""
         # In a block, too, which makes something of the zeros at padding. So gradients of queries,
         # keys and values are added up before they meet that of the residual, padded or not.
         x = zero_padding(x, call.mask)
-        k = self._heads(self.key_projection(x))
+        k = self._split_heads(self.key_projection(x))
         q = self._queries(x, k)
         if self.position is not None and call.positions is not None:
             q, k = self.position(q, call.positions), self.position(k, call.positions)
@@ -212,22 +216,22 @@ class Attention(ProjectedAttention):
                 "without position."
             )
         context = zero_padding(context, context_mask)
-        k = self._heads(self.key_projection(context))
+        k = self._split_heads(self.key_projection(context))
         q = self._queries(zero_padding(x, call.mask), k)
         real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
         return self._attend(q, k, context, call.replace(mask=context_mask), query_mask=real)
 
     @automatic(1)
     def project(self, context: Features, mask: Mask | None = None) -> Context:
-        """Keys and values of a context, for ``attend_to``.
+        """Projects a context to keys and values, once for many calls of ``attend_to``.
 
         Args:
-            context: [B, S, C].
-            mask: bool [B, S], True = a real token.
+            context: Inputs of shape [B, S, C].
+            mask: Boolean array of shape [B, S]; True marks valid tokens.
 
         Raises:
-            ValueError: the mechanism offers no cross-attention, or wants arguments of tokens, which
-                a projected context does not hold.
+            ValueError: If the mechanism has no cross-attention, or needs per-token inputs, which a
+                projected context does not contain.
         """
         self._check_cross()
         if self.mechanism.token_arguments:
@@ -237,22 +241,22 @@ class Attention(ProjectedAttention):
             )
         context = zero_padding(context, mask)
         return Context(
-            self._heads(self.key_projection(context)),
-            self._heads(self.value_projection(context)),
+            self._split_heads(self.key_projection(context)),
+            self._split_heads(self.value_projection(context)),
             mask,
         )
 
     @automatic(2)
     def attend_to(self, x: Features, context: Context, *, mask: Mask | None = None) -> Features:
-        """Cross-attention of x [B, T, C] to a context projected before, as the call has it.
+        """Cross-attention from x to a context that ``project`` returned.
 
         Args:
-            x: [B, T, C].
-            context: of ``project``.
-            mask: bool [B, T], True = a real token of ``x``.
+            x: Inputs of shape [B, T, C].
+            context: Result of ``project``.
+            mask: Boolean array of shape [B, T]; True marks valid tokens of ``x``.
 
         Returns:
-            y [B, T, out_features].
+            Outputs of shape [B, T, out_features], equal to those of ``__call__`` with the context.
         """
         y = self.mechanism.attend(
             self._queries(zero_padding(x, mask), context.k),
@@ -262,7 +266,7 @@ class Attention(ProjectedAttention):
             query_mask=jnp.ones(x.shape[:2], bool) if mask is None else mask,
             **self._parameters(),
         )
-        return self._out(y)
+        return self._project_out(y)
 
     def _check_cross(self) -> None:
         if not self.mechanism.capabilities.cross:
@@ -279,20 +283,20 @@ class Attention(ProjectedAttention):
         mask: Array | None = None,
         positions: Int[Array, "B"] | None = None,
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one token a row.
+        """Processes one token per row, as a recurrent network.
 
         Args:
-            x: [B, C].
-            state: from ``init_state``, the call or ``step``.
-            mask: bool [B]; where False the state stays as it is.
-            positions: int [B], for a layer with a ``position``.
+            x: Inputs of shape [B, C].
+            state: State from ``init_state``, ``__call__`` or ``step``.
+            mask: Boolean array of shape [B]; where False, the row's state is unchanged.
+            positions: Integer array of shape [B], for a layer with a ``position``.
 
         Returns:
-            y [B, out_features] and the new state.
+            Outputs of shape [B, out_features], and the new state.
 
         Raises:
-            ValueError: shapes that do not fit, positions are missing, or each position has weights
-                of its own.
+            ValueError: If shapes do not match, positions are missing, or each position has its own
+                weights.
         """
         if isinstance(self.key_projection, PositionLinear):
             raise ValueError(
@@ -301,7 +305,7 @@ class Attention(ProjectedAttention):
             )
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._heads(self.key_projection(x))
+        k = self._split_heads(self.key_projection(x))
         q = self._queries(x, k)
         self._check_positions(positions)
         if self.position is not None:

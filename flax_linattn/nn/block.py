@@ -1,4 +1,4 @@
-"""The transformer block, after Time-Series-Library's encoder layer and min-DT's block."""
+"""Transformer block, after Time-Series-Library's encoder layer and min-DT's block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flax_linattn.checks import choice, rate
 from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.call import Call
 from flax_linattn.nn.drop_path import apply_drop_path
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions
@@ -36,7 +36,7 @@ NORMS = ("pre", "post")
 
 
 class BlockCallOptions(SequenceOptions, total=False):
-    """Options of a call of ``TransformerBlock``, see there."""
+    """Keyword options of ``TransformerBlock.__call__``."""
 
     is_causal: bool
     positions: Int[Array, "B T"] | None
@@ -44,37 +44,38 @@ class BlockCallOptions(SequenceOptions, total=False):
 
 
 class TransformerBlock(nnx.Module):
-    """Attention and feed-forward with residuals, normalised before (pre) or after (post).
+    """Attention and feed-forward layer with residuals, normalized before (pre) or after (post).
 
-    Post: x = LN(x + attention(x)); x = LN(x + feed_forward(x)). Pre: x = x +
-    attention(LN(x)); x = x + feed_forward(LN(x)). With width 512 and hidden 2048 it has the
-    3,152,384 parameters of the Aaren paper's transformer (section 4.5) and 3,152,896 with
-    Aaren. Departure from the hosts: no dropout on attention weights, which a scan never
-    forms; the attention's output has it.
+    Post: x = LN(x + attention(x)); x = LN(x + feed_forward(x)). Pre: x = x + attention(LN(x)); x =
+    x + feed_forward(LN(x)). With width 512 and hidden width 2048 it has the 3,152,384 parameters of
+    the Aaren paper's transformer (section 4.5), and 3,152,896 with Aaren. Departure from the hosts:
+    no dropout on attention weights, which a scan never forms; instead the attention's output has
+    it.
 
-    A residual branch may be scaled (``layer_scale``) and, in training, left out for whole rows
-    (``drop_path_rate``), in this order and behind its dropout, as timm's vision transformers do.
+    A residual branch may be scaled (``layer_scale``) and, in training, dropped for whole rows
+    (``drop_path_rate``), in this order and after its dropout, as in timm's vision transformers.
 
     Args:
-        features: C.
-        num_heads: H.
-        hidden_features: width of the feed-forward layer, default 4 C.
-        mechanism: a name or a mechanism.
-        norm: "pre" or "post".
-        activation: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        position: as in ``Attention``.
-        drop_path_rate: share of rows whose branch is left out in training, each branch by itself;
-            see ``apply_drop_path``.
-        layer_scale: what the factors of both branches start as, see ``LayerScale``; None = no
-            factors.
-        dtype: dtype of the computation.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **parameters: how the parameters are made, see ``ParameterOptions``.
+        features: Number of features C.
+        num_heads: Number of attention heads H.
+        hidden_features: Width of the feed-forward layer; default 4 C.
+        mechanism: Name of the attention mechanism, or the mechanism itself.
+        norm: Place of the norms, "pre" or "post".
+        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        position: Position encoding of queries and keys, as in ``Attention``.
+        drop_path_rate: Probability that a row skips a branch during training, independently for
+            each branch; see ``apply_drop_path``.
+        layer_scale: Initial value of the learned factors of both branches, see ``LayerScale``; None
+            for no factors.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **parameters: Dtype and initializers of the parameters; see ``ParameterOptions``.
 
     Raises:
-        ValueError: an unknown norm, activation or mechanism, heads that do not divide C, or a rate
-            or scale out of range.
+        ValueError: If the norm, activation or mechanism is unknown, ``num_heads`` does not divide
+            C, or a rate or scale is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -163,40 +164,40 @@ class TransformerBlock(nnx.Module):
         dropout_key: Array | None = None,
         form: str = "auto",
     ) -> Features | tuple[Features, State]:
-        """Maps x [B, T, C] -> y [B, T, C], and the state if asked for; see ``Attention``.
+        """Maps x [B, T, C] to y [B, T, C], and the state if ``return_state``; see ``Attention``.
 
-        Dropout and drop path act where ``dropout_key`` is given, and after ``block.train()`` with
-        keys of the block's own, if it was made with a stream "dropout". Outputs at masked positions
-        mean nothing.
+        Dropout and drop path are enabled by ``dropout_key`` or, after ``block.train()``, by the
+        block's own keys, if it was made with a stream "dropout". Outputs at masked positions are
+        undefined.
 
         Raises:
-            ValueError: as ``Attention``; after ``train()`` there is no key.
+            ValueError: As ``Attention``; or if the block is in training mode and there is no key.
         """
         call = Call(
             mask=mask,
             segment_ids=segment_ids,
             positions=positions,
             state=state,
-            dropout_key=dropout_key_of(self.dropout, dropout_key, self.drop_path_rate),
+            dropout_key=resolve_dropout_key(self.dropout, dropout_key, self.drop_path_rate),
             is_causal=is_causal,
             return_state=return_state,
             form=form,
         )
-        call = self.attention._checked(x, call)
+        call = self.attention._check_call(x, call)
         y, after = self._map(zero_padding(x, mask), call)
         return (y, after) if return_state else y
 
     def _map(self, x: Features, call: Call) -> tuple[Features, State | None]:
         """Maps inputs that are 0 at padding to outputs and the state, which may be None.
 
-        Dropout acts where the call has a key, and nowhere else.
+        Dropout is enabled only by the key of the call.
         """
         return self._sublayers(x, lambda x: self.attention._map(x, call), call.dropout_key)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
     ) -> State:
-        """The state before the first token; see ``Attention.init_state``."""
+        """Returns the state before the first token; see ``Attention.init_state``."""
         return self.attention.init_state(batch_size, max_length, dtype=dtype)
 
     @automatic(1)
@@ -208,7 +209,7 @@ class TransformerBlock(nnx.Module):
         mask: Array | None = None,
         positions: Int[Array, "B"] | None = None,
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one token a row, without dropout: x [B, C] -> y [B, C] and the new state."""
+        """Processes one token per row, without dropout: x [B, C] -> y [B, C] and the new state."""
         return self._sublayers(
             x, lambda x: self.attention.step(x, state, mask=mask, positions=positions), None
         )
@@ -216,7 +217,7 @@ class TransformerBlock(nnx.Module):
     def _sublayers(
         self, x: Array, attend: Callable[[Array], tuple[Array, State]], dropout_key: Array | None
     ) -> tuple[Array, State]:
-        """The block around either form of its attention."""
+        """Applies the block around either form of its attention."""
         # Four only where they are needed: without drop path the two keys are those of old runs.
         keys = split_key(dropout_key, 4 if self.drop_path_rate else 2)
         drop_attention, drop_feed_forward = keys[2:] or (None, None)
@@ -237,7 +238,7 @@ class TransformerBlock(nnx.Module):
         return residual(x, feed_forward, self.feed_forward_norm, self.norm), state
 
     def _branch(self, y: Array, scale: LayerScale | None, key: Array | None) -> Array:
-        """What a residual takes of a sublayer's output."""
+        """Scales a sublayer's output and drops it for some rows, before it joins the residual."""
         y = y if scale is None else scale(y)
         return apply_drop_path(y, self.drop_path_rate, key)
 

@@ -1,4 +1,4 @@
-"""The arguments of a call on sequences, validated once and passed on from layer to layer."""
+"""Arguments of a call on sequences, validated once and passed from layer to layer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import jax.numpy as jnp
 from jaxtyping import Int
 
 from flax_linattn.nn.position import token_positions
-from flax_linattn.ops.contract.masks import Runs, packed_runs
+from flax_linattn.ops.contract.masks import Segments, find_packed_segments
 from flax_linattn.typing import Array, Mask, SegmentIds, State
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=(
-        *("mask", "segment_ids", "runs", "positions", "num_tokens", "state", "dropout_key"),
+        *("mask", "segment_ids", "segments", "positions", "num_tokens", "state", "dropout_key"),
     ),
     meta_fields=("is_causal", "return_state", "form"),
 )
@@ -31,21 +31,24 @@ class Call:
     validate nothing and always return the outputs and the state.
 
     Attributes:
-        mask: bool [B, T], True = a valid token; None = all are.
-        segment_ids: int [B, T], packed sequences; None = one sequence in each row.
-        runs: where packed sequences begin; set by ``counted``.
-        positions: int [B, T], position of each token in its sequence; set by ``counted``.
-        num_tokens: int [B], tokens so far in the last sequence of each row; set by ``counted``.
-        state: state of the module after an earlier call; None = this is the first call.
-        dropout_key: random key; None = no dropout.
-        is_causal: whether each token sees itself and earlier tokens only.
-        return_state: whether the state after the last token is needed.
-        form: see ``ops.Mechanism.attend``.
+        mask: Boolean array of shape [B, T]; True marks valid tokens. None if all are valid.
+        segment_ids: Integer array of shape [B, T]; ids of packed sequences. None for one sequence
+            per row.
+        segments: Boundaries of packed sequences; set by ``with_positions``.
+        positions: Integer array of shape [B, T], the position of each token in its sequence; set by
+            ``with_positions``.
+        num_tokens: Integer array of shape [B], the length so far of the last sequence of each row;
+            set by ``with_positions``.
+        state: State of the module after an earlier call; None in the first call.
+        dropout_key: Random key that enables dropout; None disables it.
+        is_causal: Whether each token attends only to itself and earlier tokens.
+        return_state: Whether the state after the last token is needed.
+        form: Form of the computation; see ``ops.Mechanism.attend``.
     """
 
     mask: Mask | None = None
     segment_ids: SegmentIds | None = None
-    runs: Runs | None = None
+    segments: Segments | None = None
     positions: Int[Array, "B T"] | None = None
     num_tokens: Int[Array, "B"] | None = None
     state: State | None = None
@@ -55,21 +58,21 @@ class Call:
     form: str = "auto"
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values of these attributes, such as the state of one part."""
+        """Returns a copy with other values of these attributes, such as the state of one part."""
         return dataclasses.replace(self, **changes)
 
-    def counted(self, x: Array, before: Any = None) -> Self:
-        """A copy with ``runs``, ``positions`` and ``num_tokens``, unless they are set already.
+    def with_positions(self, x: Array, before: Any = None) -> Self:
+        """Returns a copy with ``segments``, ``positions`` and ``num_tokens``, unless they are set.
 
         Args:
-            x: inputs [B, T, ...].
-            before: state after earlier calls, with ``position`` [B], the tokens so far in the
+            x: Inputs of shape [B, T, ...].
+            before: State after earlier calls, with ``position`` [B], the length so far of the
                 current sequence, and ``segment_id`` [B], its id, or None if not packed.
 
         Example:
             >>> import jax.numpy as jnp
             >>> mask = jnp.array([[True, False, True]])
-            >>> call = Call(mask=mask).counted(jnp.ones((1, 3, 8)))
+            >>> call = Call(mask=mask).with_positions(jnp.ones((1, 3, 8)))
             >>> call.positions.tolist(), call.num_tokens.tolist()
             ([[0, 0, 1]], [2])
         """
@@ -77,14 +80,14 @@ class Call:
             return self
         mask = jnp.ones(x.shape[:2], bool) if self.mask is None else self.mask
         num_before = jnp.zeros(x.shape[0], jnp.int32) if before is None else before.position
-        runs = packed_runs(
+        segments = find_packed_segments(
             self.segment_ids, self.mask, None if before is None else before.segment_id
         )
-        positions, num_tokens = token_positions(mask, runs, num_before)
-        return self.replace(runs=runs, positions=positions, num_tokens=num_tokens)
+        positions, num_tokens = token_positions(mask, segments, num_before)
+        return self.replace(segments=segments, positions=positions, num_tokens=num_tokens)
 
     def last_segment(self, before: Any = None) -> Int[Array, "B"] | None:
-        """The segment in which each row ends, for the next state; ``before`` as in ``counted``."""
-        if self.runs is not None:
-            return self.runs.last
+        """Returns the id of each row's last segment, which the next state carries."""
+        if self.segments is not None:
+            return self.segments.last
         return None if before is None else before.segment_id

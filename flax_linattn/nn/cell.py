@@ -1,4 +1,4 @@
-"""Adapter to ``nnx.RNN``: an attention layer as an ``nnx.RNNCellBase``."""
+"""Adapter from an attention layer to ``nnx.RNNCellBase``, for ``nnx.RNN``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn.nn.attention import Attention
-from flax_linattn.ops.contract.checks import no_state
+from flax_linattn.ops.contract.checks import no_state_message
 from flax_linattn.typing import Array, State
 
 
@@ -17,12 +17,13 @@ class AttentionCell(nnx.RNNCellBase):
     """Runs an attention layer token by token inside ``nnx.RNN``.
 
     Args:
-        attention: the layer; it stays usable in parallel.
-        max_length: most tokens, for mechanisms with a cache.
-        dtype: of the inputs, where it is wider than the parameters'; ``nnx.RNN`` does not say it.
+        attention: Attention layer, which can still be called in parallel.
+        max_length: Maximum number of tokens, needed by mechanisms with a cache.
+        dtype: Dtype of the inputs if wider than the parameters', which ``nnx.RNN`` does not pass
+            on.
 
     Raises:
-        ValueError: a mechanism without a state, or with a cache and no ``max_length``.
+        ValueError: If the mechanism has no state, or has a cache and ``max_length`` is missing.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,7 +44,7 @@ class AttentionCell(nnx.RNNCellBase):
     ) -> None:
         mechanism = attention.mechanism
         if not mechanism.capabilities.recurrent:
-            raise ValueError(no_state(mechanism.name))
+            raise ValueError(no_state_message(mechanism.name))
         if max_length is None and not mechanism.capabilities.constant_memory:
             raise ValueError(
                 f"nnx.RNN needs a state of one size, and the cache of {mechanism.name!r} grows; "
@@ -54,7 +55,7 @@ class AttentionCell(nnx.RNNCellBase):
         self.dtype = dtype
 
     def __call__(self, carry: State, inputs: Array) -> tuple[State, Array]:
-        """carry, inputs [B, C] -> carry, outputs [B, C]."""
+        """Processes one token per row: carry, inputs [B, C] -> carry, outputs [B, C]."""
         y, carry = self.attention.step(inputs, carry)
         return carry, y
 
@@ -64,11 +65,11 @@ class AttentionCell(nnx.RNNCellBase):
         rngs: nnx.Rngs | nnx.RngStream | None = None,
         carry_init: Any = None,
     ) -> State:
-        """The state for inputs of shape (B, C); nothing in it is random."""
+        """Returns the state for inputs of shape (B, C); it is not random."""
         batch = math.prod(input_shape[:-1])
         return self.attention.init_state(batch, self.max_length, dtype=self.dtype)
 
     @property
     def num_feature_axes(self) -> int:
-        """1: inputs are [B, C]."""
+        """Number of feature axes of the inputs [B, C]: 1."""
         return 1

@@ -1,4 +1,4 @@
-"""Tokens through a small convolutional network, as TaylorShift's models embed them."""
+"""Embedding of tokens by a small convolutional network, as in TaylorShift's models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.nn.embedding import EmbeddingCallOptions, next_token, recent_tokens
+from flax_linattn.nn.embedding import EmbeddingCallOptions, recent_tokens, recent_tokens_step
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.sequence_norm import SequenceNorm
 from flax_linattn.nn.tokens import check_tokens
-from flax_linattn.ops.contract.masks import Runs, zero_padding
+from flax_linattn.ops.contract.masks import Segments, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -29,29 +29,29 @@ CONV_PADDINGS = ("same", "causal")
 class ConvEmbedding(nnx.Module):
     """Three convolutions over one-hot tokens, C/4, C/2 and C wide, each with a norm and GELU.
 
-    ``padding="same"`` is the network of TaylorShift's code: convolutions without bias that see as
-    many tokens behind as ahead, and group norm of one group, over the whole sequence and all
-    channels. So every token's features depend on all tokens, and it can neither stream nor pack.
-    ``padding="causal"`` is this library's own, not the paper's: convolutions see a token and those
-    before it, and the norm is over the channels of each token alone, so that it streams and packs.
+    ``padding="same"`` is the network of TaylorShift's code: centered convolutions without bias, and
+    group norm with one group over the whole sequence and all channels. Each token's features depend
+    on all tokens, so it can neither stream nor pack. ``padding="causal"`` is this library's own
+    variant: convolutions over a token and its predecessors, and a norm over the channels of each
+    token, so that it streams and packs.
 
-    The convolution of one-hot vectors is computed as a look-up in a table for each tap. Padding is
-    skipped: the neighbours of a token are its neighbouring real tokens, and zeros beyond the ends.
+    The convolution of one-hot vectors is computed as a table lookup for each tap. Padding is
+    skipped: the neighbors of a token are its neighboring valid tokens, and zeros beyond the ends.
 
-    A token outside 0 ... N - 1 gives NaN: to all of its sequence with "same", whose norm sees all,
-    and with "causal" to what the convolutions lead it to.
+    A token outside 0 ... N - 1 gives NaN: for its whole sequence with "same", whose norm covers the
+    sequence, and within the reach of the convolutions with "causal".
 
     Args:
-        num_tokens: N; tokens are 0 ... N - 1.
-        features: C, a multiple of 4.
-        padding: "same" or "causal".
-        kernel_size: taps of each convolution; odd for "same".
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
+        features: Number of features C, a multiple of 4.
+        padding: Padding of the convolutions, "same" or "causal".
+        kernel_size: Number of taps of each convolution; odd for "same".
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        OptionError: an option out of range.
+        OptionError: If an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -109,7 +109,7 @@ class ConvEmbedding(nnx.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether it sees only the past."""
+        """Whether the embedding is causal, so that ``init_state`` and ``step`` are available."""
         return self.padding == "causal"
 
     @overload
@@ -136,63 +136,72 @@ class ConvEmbedding(nnx.Module):
         x: Int[Array, "B T"],
         *,
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
         return_state: bool = False,
     ) -> Features | tuple[Features, State]:
-        """Embeds whole sequences.
+        """Embeds whole sequences of tokens.
 
         Args:
-            x: tokens int [B, T].
-            mask: bool [B, T], True = a real token; what stands elsewhere changes nothing.
-            runs: packed segments; nothing reaches across their borders.
-            state: what an earlier call returned.
-            return_state: return ``(y, state)``.
+            x: Tokens, an integer array of shape [B, T].
+            mask: Boolean array of shape [B, T]; True marks valid tokens. Masked tokens have no
+                effect.
+            segments: Boundaries of packed sequences, which no convolution crosses.
+            state: State returned by an earlier call.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
 
         Returns:
-            y [B, T, C], and the state if asked for. At masked positions y means nothing.
+            Features y of shape [B, T, C], and the state if ``return_state``. At masked positions, y
+            is undefined.
 
         Raises:
-            ValueError: a state or segments with padding "same".
-            TypeError: tokens of another dtype than an integer one.
+            ValueError: If a state or segments are passed with padding "same".
+            TypeError: If tokens have no integer dtype.
         """
         if return_state:
             self._check_streams()
-        y, windows = self._map(x, mask=mask, runs=runs, state=state)
+        y, windows = self._map(x, mask=mask, segments=segments, state=state)
         return (y, windows) if return_state else y
 
     def _map(
-        self, x: Int[Array, "B T"], *, mask: Mask | None, runs: Runs | None, state: State | None
+        self,
+        x: Int[Array, "B T"],
+        *,
+        mask: Mask | None,
+        segments: Segments | None,
+        state: State | None,
     ) -> tuple[Features, State | None]:
         """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
-        codes = self._codes(x)
+        codes = self._token_codes(x)
         if not self.streams:
-            if state is not None or runs is not None:
-                self._check_streams(packed=runs is not None)
-            return self._whole(codes, mask), None
+            if state is not None or segments is not None:
+                self._check_streams(packed=segments is not None)
+            return self._map_sequence(codes, mask), None
         real = jnp.ones(x.shape, bool) if mask is None else mask
         windows = self.init_state(x.shape[0]) if state is None else state
-        taps, first = recent_tokens(zero_padding(codes, mask)[..., None], windows[0], real, runs)
-        h = self._activated(0, self._looked_up(taps[..., 0]), mask)
+        taps, first = recent_tokens(
+            zero_padding(codes, mask)[..., None], windows[0], real, segments
+        )
+        h = self._activate(0, self._lookup(taps[..., 0]), mask)
         kept = [first]
         for i, kernel in enumerate(self.kernels):
             window = windows[i + 1].astype(h.dtype)
-            taps, window = recent_tokens(h, window, real, runs)
+            taps, window = recent_tokens(h, window, real, segments)
             weights = kernel[...].astype(h.dtype)
-            h = self._activated(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
+            h = self._activate(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
             kept.append(window.astype(accumulation_dtype(window.dtype)))
         return h, tuple(kept)
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> State:
-        """What each convolution remembers, nothing yet: codes of tokens, then features.
+        """Returns the empty windows of the convolutions: codes of tokens, then features.
 
-        The dtype is that of inputs elsewhere, and changes nothing: these are tokens.
+        The state does not depend on ``dtype``, which other embeddings need: inputs are tokens.
 
         Returns:
             int32 [B, kernel_size - 1, 1], then [B, kernel_size - 1, C/4] and [..., C/2].
 
         Raises:
-            ValueError: the padding is "same".
+            ValueError: If the padding is "same".
         """
         self._check_streams()
         size = self.kernel_size - 1
@@ -207,16 +216,16 @@ class ConvEmbedding(nnx.Module):
     def step(
         self, x: Int[Array, "B"], state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in a token a row: x int [B] -> y [B, C] and the new state."""
+        """Processes one token per row: x int [B] -> y [B, C] and the new state."""
         self._check_streams()
-        codes = zero_padding(self._codes(x), mask)
-        taps, first = next_token(codes[:, None], state[0], mask)
-        h = self._activated(0, self._looked_up(taps[..., 0]), mask)
+        codes = zero_padding(self._token_codes(x), mask)
+        taps, first = recent_tokens_step(codes[:, None], state[0], mask)
+        h = self._activate(0, self._lookup(taps[..., 0]), mask)
         kept = [first]
         for i, kernel in enumerate(self.kernels):
-            taps, window = next_token(h, state[i + 1].astype(h.dtype), mask)
+            taps, window = recent_tokens_step(h, state[i + 1].astype(h.dtype), mask)
             weights = kernel[...].astype(h.dtype)
-            h = self._activated(i + 1, jnp.einsum("bki,kio->bo", taps, weights), mask)
+            h = self._activate(i + 1, jnp.einsum("bki,kio->bo", taps, weights), mask)
             kept.append(window.astype(accumulation_dtype(window.dtype)))
         return h, tuple(kept)
 
@@ -224,14 +233,14 @@ class ConvEmbedding(nnx.Module):
     def _compute_dtype(self) -> DTypeLike:
         return self.param_dtype if self.dtype is None else self.dtype
 
-    def _codes(self, x: Array) -> Array:
-        """Tokens counted from 1; N + 1 stands for one that there is not. 0 is left for no token."""
+    def _token_codes(self, x: Array) -> Array:
+        """Shifts tokens to 1 ... N; 0 stands for no token, N + 1 for an unknown one."""
         check_tokens(x)
         x = x.astype(jnp.int32)
         return jnp.where((x >= 0) & (x < self.num_tokens), x + 1, self.num_tokens + 1)
 
-    def _looked_up(self, codes: Array) -> Array:
-        """The first convolution, of one-hot vectors: codes int [B, T, taps] -> [B, T, C/4]."""
+    def _lookup(self, codes: Array) -> Array:
+        """First convolution, of one-hot vectors: codes int [B, T, taps] -> [B, T, C/4]."""
         table = self.table[...].astype(self._compute_dtype)
         table = jnp.pad(table, ((0, 0), (1, 0), (0, 0)))  # no token adds nothing
         rows = (
@@ -240,8 +249,8 @@ class ConvEmbedding(nnx.Module):
         )
         return sum(rows, start=jnp.zeros((), table.dtype))
 
-    def _whole(self, codes: Array, mask: Array | None) -> Array:
-        """The network over whole sequences, real tokens first, so that they are neighbours."""
+    def _map_sequence(self, codes: Array, mask: Array | None) -> Array:
+        """Applies the network to whole sequences, with valid tokens moved to the front."""
         length, front = codes.shape[1], mask
         if mask is not None:
             order = jnp.argsort(~mask, axis=1, stable=True)
@@ -250,7 +259,7 @@ class ConvEmbedding(nnx.Module):
         half = self.kernel_size // 2
         around = jnp.pad(codes, ((0, 0), (half, half)))
         taps = [around[:, tap : tap + length] for tap in range(self.kernel_size)]
-        h = self._activated(0, self._looked_up(jnp.stack(taps, axis=-1)), front)
+        h = self._activate(0, self._lookup(jnp.stack(taps, axis=-1)), front)
         for i, kernel in enumerate(self.kernels):
             h = jax.lax.conv_general_dilated(
                 h,
@@ -259,14 +268,14 @@ class ConvEmbedding(nnx.Module):
                 padding="SAME",
                 dimension_numbers=("NWC", "WIO", "NWC"),
             )
-            h = self._activated(i + 1, h, front)
+            h = self._activate(i + 1, h, front)
         if mask is None:
             return h
         place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         return jnp.take_along_axis(h, place[..., None], axis=1)
 
-    def _activated(self, layer: int, h: Array, mask: Array | None) -> Array:
-        """Behind a convolution: norm, GELU, and 0 at padding."""
+    def _activate(self, layer: int, h: Array, mask: Array | None) -> Array:
+        """Applies norm and GELU after a convolution, and zeroes padding."""
         norm = self.norms[layer]
         h = norm(h) if self.streams else norm(h, mask=mask)
         return zero_padding(ACTIVATIONS["gelu"](h), mask)

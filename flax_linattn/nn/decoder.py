@@ -1,4 +1,4 @@
-"""The decoder block: attention to itself, to a memory, and a feed-forward layer."""
+"""Decoder block: causal self-attention, cross-attention to a memory, and a feed-forward layer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from flax_linattn import ops
 from flax_linattn.checks import choice
 from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import NORMS, residual
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.projected import resolve_mechanism
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 
-@exportable
+@register_state
 class DecoderState(NamedTuple):
-    """What a decoder block carries from step to step.
+    """State that a decoder block carries from step to step.
 
     Attributes:
-        attention: of the attention to itself.
-        context: the memory's keys and values, projected once.
+        attention: State of the self-attention.
+        context: Keys and values of the memory, projected once.
     """
 
     attention: State
@@ -36,25 +36,30 @@ class DecoderState(NamedTuple):
 
 
 class DecoderBlock(nnx.Module):
-    """Causal self-attention, cross-attention to a memory and feed-forward, with residuals.
+    """Causal self-attention, cross-attention to a memory and a feed-forward layer, with residuals.
+
+    After Time-Series-Library's decoder layer (post-norm) and its pre-norm variant. If the mechanism
+    has no cross-attention, softmax attention serves for it.
 
     After Time-Series-Library's decoder layer (post) and its pre-norm twin. Where the mechanism
     offers no cross-attention, that is softmax attention.
 
     Args:
-        features: C.
-        num_heads: H.
-        hidden_features: width of the feed-forward layer, default 4 C.
-        mechanism: a name or a mechanism, with a causal form.
-        norm: "pre" or "post".
-        activation: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        dtype: dtype of the computation.
-        rngs: holds the stream "params", and perhaps "dropout".
-        **parameters: how the parameters are made, see ``ParameterOptions``.
+        features: Number of features C.
+        num_heads: Number of attention heads H.
+        hidden_features: Width of the feed-forward layer; default 4 C.
+        mechanism: Name of a mechanism with a causal form, or the mechanism itself.
+        norm: Place of the norms, "pre" or "post".
+        activation: Activation of the feed-forward layer: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
+        **parameters: Dtype and initializers of the parameters; see ``ParameterOptions``.
 
     Raises:
-        ValueError: an unknown norm, activation or mechanism, or heads that do not divide C.
+        ValueError: If the norm, activation or mechanism is unknown, or ``num_heads`` does not
+            divide C.
 
     Example:
         >>> import jax.numpy as jnp
@@ -118,15 +123,15 @@ class DecoderBlock(nnx.Module):
         memory_mask: Mask | None = None,
         dropout_key: Array | None = None,
     ) -> Features:
-        """Maps x [B, T, C], with memory [B, S, C] to look at, -> y [B, T, C].
+        """Maps x [B, T, C], with cross-attention to memory [B, S, C], to outputs [B, T, C].
 
         Args:
-            x: [B, T, C].
-            memory: [B, S, C].
-            memory_mask: bool [B, S], True = a real token.
-            dropout_key: see ``TransformerBlock``.
+            x: Inputs of shape [B, T, C].
+            memory: Inputs of shape [B, S, C] for the cross-attention.
+            memory_mask: Boolean array of shape [B, S]; True marks valid tokens of ``memory``.
+            dropout_key: Random key that enables dropout; see ``TransformerBlock``.
         """
-        keys = split_key(dropout_key_of(self.dropout, dropout_key), 3)
+        keys = split_key(resolve_dropout_key(self.dropout, dropout_key), 3)
         return self._residuals(
             x,
             lambda x: apply_dropout(self.dropout, self.attention(x, is_causal=True), keys[0]),
@@ -146,12 +151,12 @@ class DecoderBlock(nnx.Module):
         *,
         memory_mask: Mask | None = None,
     ) -> DecoderState:
-        """The state before the first token: the memory is projected here, once.
+        """Projects the memory, once, and returns the state before the first token.
 
         Args:
-            memory: [B, S, C].
-            max_length: most tokens, for mechanisms with a cache.
-            memory_mask: bool [B, S], True = a real token.
+            memory: Inputs of shape [B, S, C] for the cross-attention.
+            max_length: Maximum number of tokens, needed by mechanisms with a cache.
+            memory_mask: Boolean array of shape [B, S]; True marks valid tokens of ``memory``.
         """
         return DecoderState(
             self.attention.init_state(memory.shape[0], max_length, dtype=memory.dtype),
@@ -160,7 +165,7 @@ class DecoderBlock(nnx.Module):
 
     @automatic(2)
     def prefill(self, x: Features, state: DecoderState) -> tuple[Features, DecoderState]:
-        """Takes in many tokens in parallel: x [B, T, C] -> y [B, T, C] and the new state."""
+        """Processes many tokens in parallel: x [B, T, C] -> outputs [B, T, C] and the new state."""
         attention = state.attention
 
         def attend(x: Array) -> Array:
@@ -180,9 +185,9 @@ class DecoderBlock(nnx.Module):
     def step(
         self, x: FeaturesStep, state: DecoderState, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, DecoderState]:
-        """Takes in one token a row, without dropout: x [B, C] -> y [B, C] and the new state.
+        """Processes one token per row, without dropout: x [B, C] -> y [B, C] and the new state.
 
-        ``mask`` bool [B]: where False the state stays as it is.
+        Where ``mask``, Boolean [B], is False, the row's state is unchanged.
         """
         attention = state.attention
 
@@ -200,7 +205,7 @@ class DecoderBlock(nnx.Module):
         return y, DecoderState(attention, state.context)
 
     def _residuals(self, x: Array, *sublayers: Callable[[Array], Array]) -> Array:
-        """The sublayers one after another, each with its norm."""
+        """Applies the sublayers in order, each with its norm and residual."""
         for norm, sublayer in zip(self.norms, sublayers, strict=True):
             x = residual(x, sublayer, norm, self.norm)
         return x

@@ -1,4 +1,4 @@
-"""Stochastic depth: whole branches of a residual network left out in training."""
+"""Stochastic depth: drops whole residual branches for some rows during training."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from flax_linattn.typing import Array
 
 
 def apply_drop_path(x: Array, rate: float, key: Array | None) -> Array:
-    """Drops all of a row with probability ``rate``, and scales what stays by 1 / (1 - rate).
+    """Drops whole rows with probability ``rate``, and scales the others by 1 / (1 - rate).
 
-    Of a residual branch: the row then passes its block as if it were not there (Huang et al.,
-    "Deep networks with stochastic depth", 2016; the scale is timm's, so that the mean stays).
+    On a residual branch, a dropped row passes the block unchanged (Huang et al., "Deep networks
+    with stochastic depth", 2016; the scale is timm's, which keeps the mean).
 
     Args:
-        x: a residual branch [B, ...].
-        rate: share of rows to drop, in [0, 1).
-        key: a random key; None = nothing is dropped.
+        x: Output of a residual branch, of shape [B, ...].
+        rate: Probability of dropping a row, in [0, 1).
+        key: Random key; None drops nothing.
 
     Returns:
-        The branch [B, ...], in its dtype.
+        The branch of shape [B, ...], in its dtype.
 
     Raises:
-        OptionError: the rate is outside [0, 1).
+        OptionError: If the rate is outside [0, 1).
 
     Example:
         >>> import jax

@@ -1,4 +1,4 @@
-"""Dropout with explicit keys, or as ``model.train()`` and ``model.eval()`` say."""
+"""Dropout with explicit keys, or by ``model.train()`` and ``model.eval()``."""
 
 from __future__ import annotations
 
@@ -13,42 +13,43 @@ from flax_linattn.typing import Array
 
 
 def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
-    """Dropout that waits for a key, or for ``model.train()``.
+    """Makes a dropout module that is disabled until it gets a key or ``model.train()`` is called.
 
     Args:
-        dropout_rate: share of features dropped in training.
-        rngs: where it has a stream "dropout", keys may come from that, as Flax's modules do.
+        dropout_rate: Fraction of features dropped during training.
+        rngs: Random number generators; its stream "dropout", if present, gives keys as in Flax.
 
     Raises:
-        ValueError: the rate is not in [0, 1).
+        ValueError: If the rate is not in [0, 1).
     """
     rate(dropout_rate=dropout_rate)
     own = rngs if "dropout" in rngs else None
     return nnx.Dropout(dropout_rate, deterministic=True, rngs=own)
 
 
-def dropout_key_of(
+def resolve_dropout_key(
     dropout: nnx.Dropout, key: Array | None, drop_path_rate: float = 0.0
 ) -> Array | None:
-    """The key of a call: the given one, or after ``model.train()`` the next of the module's own.
+    """Returns the given key or, in training mode, the next key of the module's own stream.
 
-    A module asks once, at the top of its call, and hands keys to its parts, so that a part that
-    is computed again for its gradient drops the same.
+    A module calls this once, at the top of its call, and passes keys to its parts, so that a part
+    that is recomputed for its gradient drops the same features.
 
     Args:
-        dropout: of the module; what it says of training holds for drop path, too.
-        key: of the call.
-        drop_path_rate: of the module's blocks, which need a key where dropout has rate 0.
+        dropout: Dropout of the module, whose training mode applies to drop path, too.
+        key: Random key of the call, or None.
+        drop_path_rate: Drop-path rate of the module's blocks, which need a key even if the dropout
+            rate is 0.
 
     Raises:
-        ValueError: the module is to train, and there is no key.
+        ValueError: If the module is in training mode, and there is no key.
 
     Example:
         >>> dropout = make_dropout(0.5, nnx.Rngs(params=0, dropout=1))
-        >>> dropout_key_of(dropout, None) is None
+        >>> resolve_dropout_key(dropout, None) is None
         True
         >>> dropout.train()
-        >>> dropout_key_of(dropout, None).dtype
+        >>> resolve_dropout_key(dropout, None).dtype
         key<fry>
     """
     if key is not None or dropout.deterministic or not (dropout.rate or drop_path_rate):
@@ -62,7 +63,7 @@ def dropout_key_of(
 
 
 def split_key(key: Array | None, count: int) -> list[Array | None]:
-    """Splits a dropout key; no key gives no keys.
+    """Splits a dropout key into ``count`` keys; None gives a list of None.
 
     Example:
         >>> split_key(None, 2)
@@ -72,14 +73,14 @@ def split_key(key: Array | None, count: int) -> list[Array | None]:
 
 
 def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
-    """Dropout with an explicit key; none without one.
+    """Applies dropout with an explicit key; without a key it returns ``x``.
 
-    Its bits are ``random_bits``: on a CPU they cost a quarter of what ``nnx.Dropout``'s do.
+    The bits are those of ``random_bits``: on a CPU they cost a quarter of those of ``nnx.Dropout``.
 
     Args:
-        dropout: whose rate it is.
-        x: any array.
-        key: a random key; None = nothing is dropped.
+        dropout: Dropout module, which gives the rate.
+        x: Array of any shape.
+        key: Random key; None drops nothing.
 
     Example:
         >>> import jax.numpy as jnp
@@ -96,4 +97,4 @@ def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
         kept = random_bits(key, x.shape) >= dropped
         return jnp.where(kept, x / (1 - dropout.rate), jnp.zeros_like(x))
 
-    return meshes.automatic(drop, (x, key), lambda y: meshes.axes_of(x))
+    return meshes.run_on_automatic_axes(drop, (x, key), lambda y: meshes.partition_axes(x))

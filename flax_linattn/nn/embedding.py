@@ -1,4 +1,4 @@
-"""Value embedding: a short convolution over the observations, as Time-Series-Library has it."""
+"""Value embedding: a short convolution over observations, as in Time-Series-Library."""
 
 from __future__ import annotations
 
@@ -11,42 +11,46 @@ from jaxtyping import Float
 
 from flax_linattn.checks import choice
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import Runs, previous_real, zero_padding
+from flax_linattn.ops.contract.masks import Segments, previous_real_index, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 PADDINGS = ("causal", "circular")
 KERNEL_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
-"""Kaiming's, as Time-Series-Library has it."""
+"""Kaiming initializer, as in Time-Series-Library."""
 
 
 class EmbeddingCallOptions(TypedDict, total=False):
-    """Options of a call of an embedding on sequences, see ``ValueEmbedding``."""
+    """Keyword options of an embedding's call on sequences; see ``ValueEmbedding``."""
 
     mask: Mask | None
-    runs: Runs | None
+    segments: Segments | None
     state: State | None
 
 
 class ValueEmbedding(nnx.Module):
-    """A bias-free convolution over time from observations to features.
+    """Bias-free convolution over time, from observations to features.
 
-    ``padding="causal"`` looks at the current and the ``kernel_size - 1`` preceding real
-    tokens, so it streams. ``padding="circular"`` is Time-Series-Library's: it looks one step
-    ahead and wraps around the end of the padded sequence, hence cannot stream.
+    ``padding="causal"`` covers the current and the ``kernel_size - 1`` previous valid tokens, so it
+    streams. ``padding="circular"`` is Time-Series-Library's: centered, and wrapped around the ends
+    of the padded sequence, so it cannot stream.
+
+    ``padding="causal"`` looks at the current and the ``kernel_size - 1`` preceding valid tokens, so
+    it streams. ``padding="circular"`` is Time-Series-Library's: it looks one step ahead and wraps
+    around the end of the padded sequence, hence cannot stream.
 
     Args:
-        in_features: observed channels.
-        features: C.
-        kernel_size: taps; odd for "circular".
-        padding: "causal" or "circular".
-        dtype: dtype of the computation.
-        param_dtype: dtype of the kernel.
-        kernel_init: initialiser of the kernel.
-        rngs: holds the stream "params".
+        in_features: Number of observed channels.
+        features: Number of features C.
+        kernel_size: Number of taps of the convolution; odd for "circular".
+        padding: Padding of the convolution, "causal" or "circular".
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the kernel.
+        kernel_init: Initializer of the kernel.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: an unknown padding, or a kernel size that it does not take.
+        ValueError: If the padding is unknown, or the kernel size does not fit it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -93,7 +97,7 @@ class ValueEmbedding(nnx.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether outputs depend only on current and past inputs, so that the module streams."""
+        """Whether the embedding is causal, so that ``init_state`` and ``step`` are available."""
         return self.padding == "causal"
 
     @overload
@@ -116,38 +120,39 @@ class ValueEmbedding(nnx.Module):
         x: Features,
         *,
         mask: Mask | None = None,
-        runs: Runs | None = None,
+        segments: Segments | None = None,
         state: State | None = None,
         return_state: bool = False,
     ) -> Features | tuple[Features, State]:
-        """Embeds whole sequences.
+        """Embeds whole sequences of observations.
 
         Args:
-            x: [B, T, in_features].
-            mask: bool [B, T], True = a real token; padding is skipped, not convolved.
-            runs: packed segments; the convolution does not reach across their borders.
-            state: the preceding observations [B, kernel_size - 1, in_features].
-            return_state: return ``(y, state)``.
+            x: Observations of shape [B, T, in_features].
+            mask: Boolean array of shape [B, T]; True marks valid tokens. The convolution skips
+                padding.
+            segments: Boundaries of packed sequences, which the convolution does not cross.
+            state: The previous observations, of shape [B, kernel_size - 1, in_features].
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
 
         Returns:
-            y [B, T, C], and the state if asked for.
+            Features y of shape [B, T, C], and the state if ``return_state``.
 
         Raises:
-            ValueError: a state or segments with circular padding.
-            TypeError: x is not of a floating dtype.
+            ValueError: If a state or segments are passed with circular padding.
+            TypeError: If x has no floating dtype.
         """
         if return_state:
             self._check_streams()
-        y, window = self._map(zero_padding(x, mask), mask=mask, runs=runs, state=state)
+        y, window = self._map(zero_padding(x, mask), mask=mask, segments=segments, state=state)
         return (y, window) if return_state else y
 
     def _map(
-        self, x: Features, *, mask: Mask | None, runs: Runs | None, state: State | None
+        self, x: Features, *, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Features, State | None]:
         """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
         _check_floating(x)
         if self.padding == "circular":
-            if state is not None or runs is not None:
+            if state is not None or segments is not None:
                 self._check_streams()
             half = self.kernel_size // 2
             shifted = [jnp.roll(x, shift, axis=1) for shift in range(half, -half - 1, -1)]
@@ -156,16 +161,16 @@ class ValueEmbedding(nnx.Module):
         if mask is None:
             mask = jnp.ones(x.shape[:2], bool)
         window = self.init_state(x.shape[0], x.dtype) if state is None else state
-        taps, window = recent_tokens(x, window.astype(x.dtype), mask, runs)
+        taps, window = recent_tokens(x, window.astype(x.dtype), mask, segments)
         y = self.projection(taps.reshape(*x.shape[:2], -1))
         # As init_state has it, so that steps over half-precision inputs compile once.
         return y, window.astype(accumulation_dtype(x.dtype))
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> Array:
-        """Zeros [B, kernel_size - 1, in_features]: nothing observed yet.
+        """Returns zeros of shape [B, kernel_size - 1, in_features], the empty window.
 
         Raises:
-            ValueError: the padding is circular.
+            ValueError: If the padding is circular.
         """
         self._check_streams()
         return jnp.zeros((batch_size, self.kernel_size - 1, self.in_features), dtype)
@@ -174,15 +179,15 @@ class ValueEmbedding(nnx.Module):
     def step(
         self, x: FeaturesStep, state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one observation a row: x [B, in_features] -> y [B, C] and the new state.
+        """Processes one observation per row: x [B, in_features] -> y [B, C] and the new state.
 
         Raises:
-            ValueError: circular padding.
-            TypeError: x is not of a floating dtype.
+            ValueError: If the padding is circular.
+            TypeError: If x has no floating dtype.
         """
         _check_floating(x)
         self._check_streams()
-        taps, window = next_token(zero_padding(x, mask), state.astype(x.dtype), mask)
+        taps, window = recent_tokens_step(zero_padding(x, mask), state.astype(x.dtype), mask)
         y = self.projection(taps.reshape(x.shape[0], -1))
         return y, window.astype(accumulation_dtype(x.dtype))
 
@@ -202,18 +207,18 @@ def _check_floating(x: Array) -> None:
         )
 
 
-def next_token(
+def recent_tokens_step(
     x: FeaturesStep, window: Float[Array, "B W C"], mask: Array | None
 ) -> tuple[Float[Array, "B taps C"], Float[Array, "B W C"]]:
-    """``recent_tokens`` of one token a row, which needs no search for the tokens before it.
+    """``recent_tokens`` for one token per row, which needs no search for previous tokens.
 
     Args:
-        x: [B, C].
-        window: [B, W, C], the last real tokens of earlier calls, of the dtype of ``x``.
-        mask: bool [B]; where False the window stays as it is.
+        x: Token of each row, of shape [B, C].
+        window: The last W valid tokens of earlier calls, of shape [B, W, C] and the dtype of ``x``.
+        mask: Boolean array of shape [B]; where False, the window is unchanged.
 
     Returns:
-        [B, W + 1, C] and the window for the next call.
+        The window and the token, of shape [B, W + 1, C], and the window for the next call.
     """
     taps = jnp.concatenate([window, x[:, None]], axis=1)
     after = taps[:, 1:]
@@ -221,18 +226,18 @@ def next_token(
 
 
 def recent_tokens(
-    x: Features, window: Float[Array, "B W C"], mask: Mask, runs: Runs | None
+    x: Features, window: Float[Array, "B W C"], mask: Mask, segments: Segments | None
 ) -> tuple[Float[Array, "B T taps C"], Float[Array, "B W C"]]:
-    """Each token with the W real tokens before it, oldest first; zeros where there are none.
+    """Gathers each token with the W valid tokens before it, oldest first, zeros if there are fewer.
 
     Args:
-        x: [B, T, C], T >= 1.
-        window: [B, W, C], the last real tokens of earlier calls.
-        mask: bool [B, T].
-        runs: packed segments; a run does not see tokens before its start.
+        x: Tokens of shape [B, T, C], with T >= 1.
+        window: The last W valid tokens of earlier calls, of shape [B, W, C].
+        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        segments: Boundaries of packed sequences, which windows do not cross.
 
     Returns:
-        [B, T, W + 1, C] and the window for the next call.
+        An array of shape [B, T, W + 1, C], and the window for the next call.
     """
     batch, length, channels = x.shape
     size = window.shape[1]
@@ -240,9 +245,9 @@ def recent_tokens(
         return x[:, :, None], window
     # Rows: one of zeros, the window, the tokens. `before` leads from a row to the one before.
     rows = jnp.concatenate([jnp.zeros((batch, 1, channels), x.dtype), window, x], axis=1)
-    before_token = previous_real(mask) + size + 1
-    if runs is not None:
-        before_token = jnp.where(runs.starts, 0, before_token)
+    before_token = previous_real_index(mask) + size + 1
+    if segments is not None:
+        before_token = jnp.where(segments.starts, 0, before_token)
     before_window = jnp.broadcast_to(jnp.arange(-1, size).clip(0), (batch, size + 1))
     before = jnp.concatenate([before_window, before_token], axis=1)
 

@@ -1,4 +1,4 @@
-"""The feed-forward layer of a transformer block."""
+"""Feed-forward layer of a transformer block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn.checks import choice
-from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.dropout import apply_dropout, make_dropout, resolve_dropout_key, split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
@@ -25,23 +25,24 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class FeedForward(nnx.Module):
-    """Two linear layers with an activation between, dropout after each.
+    """Two linear layers with an activation in between, and dropout after each.
 
     Args:
-        features: C.
-        hidden_features: width between the layers.
-        activation: "gelu", "relu" or "tanh".
-        dropout_rate: share of features dropped in training.
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the first kernel; see ``ParameterOptions``.
-        bias_init: of the first bias.
-        out_kernel_init: of the second kernel; default ``kernel_init``.
-        out_bias_init: of the second bias; default ``bias_init``.
-        rngs: holds the stream "params", and perhaps "dropout".
+        features: Number of features C.
+        hidden_features: Number of features between the layers.
+        activation: Activation: "gelu", "relu" or "tanh".
+        dropout_rate: Fraction of features dropped during training.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the first kernel; see ``ParameterOptions``.
+        bias_init: Initializer of the first bias.
+        out_kernel_init: Initializer of the second kernel; default ``kernel_init``.
+        out_bias_init: Initializer of the second bias; default ``bias_init``.
+        rngs: Random number generators; "params" initializes the parameters, and "dropout", if
+            present, gives dropout keys after ``model.train()``.
 
     Raises:
-        ValueError: the activation is unknown, or the rate out of range.
+        ValueError: If the activation is unknown, or the dropout rate is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -91,10 +92,10 @@ class FeedForward(nnx.Module):
     @automatic(2)
     def __call__(self, x: Array, *, dropout_key: Array | None = None) -> Array:
         """Maps x [..., C] -> [..., C]; for dropout see ``TransformerBlock``."""
-        return self.map(x, dropout_key_of(self.dropout, dropout_key))
+        return self.map(x, resolve_dropout_key(self.dropout, dropout_key))
 
     def map(self, x: Array, dropout_key: Array | None) -> Array:
-        """The same with dropout only where there is a key, after ``train()``, too."""
+        """Maps x [..., C] -> [..., C]; dropout needs a key, even after ``train()``."""
         key, key_out = split_key(dropout_key, 2)
         x = ACTIVATIONS[self.activation](self.expand(x))
         x = apply_dropout(self.dropout, x, key)

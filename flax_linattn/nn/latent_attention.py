@@ -1,4 +1,4 @@
-"""Latents that read a stream: attention of a few learned queries to all tokens."""
+"""Latent attention: learned queries that attend to a stream of tokens, in parallel or by steps."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SequenceOpt
 
 
 class LatentCallOptions(SequenceOptions, total=False):
-    """Options of a call of ``LatentAttention``, see there."""
+    """Keyword options of ``LatentAttention.__call__``."""
 
     is_causal: bool
     latents: Array | None
 
 
 class LatentAttention(ProjectedAttention):
-    """L latents, each of which attends to all tokens of a sequence, however long it grows.
+    """L learned latents that attend to all tokens of a sequence, with a state of constant size.
 
-    A Perceiver's cross-attention (Jaegle et al., "Perceiver", 2021, section 3.1) as Feng et al.,
-    "Attention as an RNN", 2024, section 3.1, compute attention for a given query: in value it is
-    softmax cross-attention, while tokens come one by one or block by block (appendix A) and what is
-    kept of them, a state [B, L, H, ...], does not grow. With ``mechanism="forgetting_aaren"``
-    latents forget, by a decay that the layer makes of every token.
+    It is the cross-attention of a Perceiver (Jaegle et al., "Perceiver", 2021, section 3.1),
+    computed as Feng et al., "Attention as an RNN", 2024, section 3.1, compute attention for a given
+    query: its values are those of softmax cross-attention, while tokens arrive one by one or in
+    blocks (appendix A) and the state [B, L, H, ...] does not grow. With
+    ``mechanism="forgetting_aaren"`` old tokens are discounted by a decay that the layer computes
+    from every token.
 
     Args:
-        in_features: C, features of the tokens and of the latents.
-        num_heads: H.
-        num_latents: L.
-        mechanism: one with ``capabilities.given_queries``, by name or itself.
-        rngs: holds the stream "params".
+        in_features: Number of features C of the tokens and of the latents.
+        num_heads: Number of attention heads H.
+        num_latents: Number of latents L.
+        mechanism: Name of a mechanism with ``capabilities.given_queries``, or the mechanism itself.
+        rngs: Random number generators; "params" initializes the parameters.
         **options: ``qkv_features``, ``out_features``, ``use_bias``, ``dtype``, ``query_init`` (of
-            the latents [L, C]) and how parameters are made, as in ``Attention``.
+            the latents [L, C]) and the initializers of the parameters, as in ``Attention``.
 
     Raises:
-        ValueError: no latent, heads that do not divide the features, or a mechanism that takes no
-            given queries.
+        ValueError: If there is no latent, ``num_heads`` does not divide the features, or the
+            mechanism does not support external queries.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -89,7 +90,7 @@ class LatentAttention(ProjectedAttention):
 
     @property
     def latents(self) -> Float[Array, "L C"]:
-        """The learned ones."""
+        """The learned latents, of shape [L, C]."""
         latents: Array = cast(Any, self.query)[...]
         return latents
 
@@ -120,25 +121,26 @@ class LatentAttention(ProjectedAttention):
         return_state: bool = False,
         form: str = "auto",
     ) -> Array | tuple[Array, State]:
-        """Reads tokens.
+        """Attends from the latents to whole sequences of tokens.
 
         Args:
-            x: tokens [B, T, C].
-            latents: [L, C] or, of each row, [B, L, C], in place of the learned ones; all calls that
-                share a state take the same.
-            is_causal: give what has been read after each token instead of after all.
-            mask: bool [B, T], True = a real token.
-            segment_ids: int [B, T], packed sequences, where ``is_causal``.
-            state: what an earlier call returned; its tokens come first.
-            return_state: return ``(y, state)``.
-            form: see ``ops.Mechanism.attend``.
+            x: Tokens of shape [B, T, C].
+            latents: Queries of shape [L, C] or, for each row, [B, L, C] instead of the learned
+                ones; calls that share a state must use the same.
+            is_causal: Whether to return outputs after every token instead of after the last.
+            mask: Boolean array of shape [B, T]; True marks valid tokens.
+            segment_ids: Integer array of shape [B, T]; ids of packed sequences, if ``is_causal``.
+            state: State returned by an earlier call, whose tokens precede these.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
+            form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
-            y [B, L, out_features], or [B, T, L, out_features] where ``is_causal``, and the state if
-            asked for. Before the first real token y is the output projection's bias.
+            Outputs of shape [B, L, out_features], or [B, T, L, out_features] if ``is_causal``, and
+            the state if ``return_state``. Before the first valid token, outputs are the output
+            projection's bias.
 
         Raises:
-            ValueError: shapes that do not fit, or packed sequences that are read as one.
+            ValueError: If shapes do not match, or packed sequences come without ``is_causal``.
         """
         self._check_inputs("B, T", x=x)
         call = Call(
@@ -155,8 +157,8 @@ class LatentAttention(ProjectedAttention):
     def _map(
         self, x: Features, call: Call, latents: Array | None = None
     ) -> tuple[Array, State | None]:
-        """Reads tokens [B, T, C] that are 0 at padding: y, as the call has it, and the state."""
-        k = self._heads(self.key_projection(x))
+        """Attends to tokens [B, T, C] that are 0 at padding; returns outputs and the state."""
+        k = self._split_heads(self.key_projection(x))
         return self._attend(self._latents(latents, k), k, x, call)
 
     @automatic(1)
@@ -168,23 +170,23 @@ class LatentAttention(ProjectedAttention):
         latents: Array | None = None,
         mask: Array | None = None,
     ) -> tuple[Float[Array, "B L C"], State]:
-        """Reads one token a row.
+        """Processes one token per row.
 
         Args:
-            x: [B, C].
-            state: from ``init_state``, the call or ``step``.
-            latents: as in the call.
-            mask: bool [B]; where False the state stays as it is.
+            x: Tokens of shape [B, C].
+            state: State from ``init_state``, ``__call__`` or ``step``.
+            latents: Queries instead of the learned ones, as in ``__call__``.
+            mask: Boolean array of shape [B]; where False, the row's state is unchanged.
 
         Returns:
-            y [B, L, out_features] and the new state.
+            Outputs of shape [B, L, out_features], and the new state.
 
         Raises:
-            ValueError: shapes that do not fit.
+            ValueError: If shapes do not match.
         """
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
-        k = self._heads(self.key_projection(x))
+        k = self._split_heads(self.key_projection(x))
         return self._attend_step(self._latents(latents, k), k, x, state, mask)
 
     def _latents(self, latents: Array | None, k: Array) -> Array:

@@ -13,19 +13,19 @@ from flax_linattn.typing import Array
 
 
 class LayerScale(nnx.Module):
-    """Multiplies each feature by a learned factor that starts small.
+    """Multiplies each feature by a learned factor with a small initial value.
 
     Deep residual networks then start near the identity (Touvron et al., "Going deeper with image
     transformers", 2021, equation 3).
 
     Args:
-        features: C.
-        init: what every factor starts as.
-        param_dtype: dtype of the factors.
-        rngs: not used, since nothing is drawn; every layer takes it.
+        features: Number of features C.
+        init: Initial value of every factor.
+        param_dtype: Dtype of the factors.
+        rngs: Unused; accepted because all layers take it.
 
     Raises:
-        OptionError: the first value is not positive.
+        OptionError: If the initial value is not positive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,6 +49,6 @@ class LayerScale(nnx.Module):
 
     @automatic(2)
     def __call__(self, x: Array) -> Array:
-        """Scales x [..., C], in its dtype; the product is made in the accumulation dtype."""
+        """Scales x [..., C], multiplying in the accumulation dtype, and returns its dtype."""
         wide = accumulation_dtype(x.dtype)
         return (x.astype(wide) * self.scale[...].astype(wide)).astype(x.dtype)

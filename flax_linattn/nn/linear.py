@@ -1,4 +1,4 @@
-"""The linear layers of all modules, initialised as PyTorch does."""
+"""Linear layers of all modules, initialized as in PyTorch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jax.typing import DTypeLike
 
 
 class ParameterOptions(TypedDict, total=False):
-    """How a layer's parameters are made, under the names of ``nnx.MultiHeadAttention``.
+    """Dtype and initializers of a layer's parameters, named as in ``nnx.MultiHeadAttention``.
 
     Attributes:
-        param_dtype: dtype of the parameters, default float32.
-        kernel_init: initialiser of kernels; default ``UniformFanIn``. One that carries a sharding
-            (``nnx.with_partitioning``) reaches every kernel.
-        bias_init: initialiser of biases; default ``UniformFanIn``.
-        out_kernel_init: of the last kernel of a layer, which leads back to its features; default
-            ``kernel_init``.
-        out_bias_init: of its bias; default ``bias_init``.
+        param_dtype: Dtype of the parameters; default float32.
+        kernel_init: Initializer of kernels; default ``UniformFanIn``. A sharding that it carries
+            (``nnx.with_partitioning``) applies to every kernel.
+        bias_init: Initializer of biases; default ``UniformFanIn``.
+        out_kernel_init: Initializer of a layer's last kernel, which maps back to its features;
+            default ``kernel_init``.
+        out_bias_init: Initializer of a layer's last bias; default ``bias_init``.
     """
 
     param_dtype: DTypeLike
@@ -33,12 +33,14 @@ class ParameterOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class UniformFanIn:
-    """Uniform in +-1/sqrt(fan_in): PyTorch's default for the kernel and bias of a linear layer.
+    """Uniform in +-1/sqrt(fan_in), PyTorch's default for kernel and bias of a linear layer.
+
+    It is a value instead of a closure, so that equal layers have equal graphs under ``nnx.split``.
 
     A value rather than a closure, so that equal layers have equal graphs under ``nnx.split``.
 
     Attributes:
-        fan_in: input features.
+        fan_in: Number of input features.
 
     Example:
         >>> import jax
@@ -52,7 +54,7 @@ class UniformFanIn:
     def __call__(
         self, key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
     ) -> jax.Array:
-        """Draws an array of the shape."""
+        """Samples an array of this shape."""
         bound = self.fan_in**-0.5
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -68,20 +70,23 @@ def linear(
     bias_init: nnx.Initializer | None = None,
     rngs: nnx.Rngs,
 ) -> nnx.Linear:
-    """A linear layer with PyTorch's default initialisation.
+    """Makes a linear layer with PyTorch's default initialization.
+
+    The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal, bias 0)
+    JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
 
     The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal,
     bias 0) JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
 
     Args:
-        in_features: of the inputs.
-        out_features: of the outputs.
-        use_bias: whether there is a bias.
-        dtype: dtype of the computation, default that of inputs and parameters together.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernel; default ``UniformFanIn(in_features)``.
-        bias_init: the same of the bias.
-        rngs: holds the stream "params".
+        in_features: Number of input features.
+        out_features: Number of output features.
+        use_bias: Whether the layer has a bias.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        kernel_init: Initializer of the kernel; default ``UniformFanIn(in_features)``.
+        bias_init: Initializer of the bias; default ``UniformFanIn(in_features)``.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Example:
         >>> from flax import nnx
@@ -102,19 +107,18 @@ def linear(
 
 
 class PositionLinear(nnx.Linear):
-    """A linear layer with weights of its own at each position: y[t] = x[t] @ kernel[t] + bias[t].
+    """Linear layer with its own weights at each position: y[t] = x[t] @ kernel[t] + bias[t].
 
     Args:
-        num_positions: T, of every sequence.
-        in_features: of the inputs.
-        out_features: of the outputs.
-        kernel_init: initialiser of the kernel of each position; default
-            ``UniformFanIn(in_features)``.
-        bias_init: the same of the bias.
-        use_bias: whether there is a bias.
-        dtype: dtype of the computation, default that of inputs and parameters together.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        num_positions: Length T of every sequence.
+        in_features: Number of input features.
+        out_features: Number of output features.
+        kernel_init: Initializer of each position's kernel; default ``UniformFanIn(in_features)``.
+        bias_init: Initializer of the bias; default ``UniformFanIn(in_features)``.
+        use_bias: Whether the layer has a bias.
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -138,7 +142,7 @@ class PositionLinear(nnx.Linear):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        def of_each(init: nnx.Initializer | None) -> nnx.Initializer:
+        def per_position(init: nnx.Initializer | None) -> nnx.Initializer:
             one = UniformFanIn(in_features) if init is None else init
 
             def draw(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> Any:
@@ -152,15 +156,15 @@ class PositionLinear(nnx.Linear):
                 every = jax.vmap(values)(jax.random.split(key, num_positions))
                 if not carries:
                     return every
-                return dataclasses.replace(first, raw_value=every, metadata=_shifted(first))
+                return dataclasses.replace(first, raw_value=every, metadata=_shift_sharding(first))
 
             return draw
 
         super().__init__(
             in_features,
             out_features,
-            kernel_init=of_each(kernel_init),
-            bias_init=of_each(bias_init),
+            kernel_init=per_position(kernel_init),
+            bias_init=per_position(bias_init),
             use_bias=use_bias,
             dtype=dtype,
             param_dtype=param_dtype,
@@ -172,7 +176,7 @@ class PositionLinear(nnx.Linear):
         """Maps x [..., T, in_features] -> [..., T, out_features].
 
         Raises:
-            ValueError: another number of positions.
+            ValueError: If the number of positions differs.
         """
         if inputs.ndim < 2 or inputs.shape[-2] != self.num_positions:
             raise ValueError(
@@ -185,8 +189,8 @@ class PositionLinear(nnx.Linear):
         return y if bias is None else y + bias
 
 
-def _shifted(drawn: nnx.VariableMetadata[Any]) -> dict[str, Any]:
-    """The metadata of one position's weights for those of all, whose first axis is not split."""
+def _shift_sharding(drawn: nnx.VariableMetadata[Any]) -> dict[str, Any]:
+    """Metadata of one position's weights, with an unsharded axis of positions added in front."""
     metadata = dict(drawn.metadata)
     if metadata.get("out_sharding") is not None:
         metadata["out_sharding"] = (None, *metadata["out_sharding"])

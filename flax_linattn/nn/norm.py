@@ -1,4 +1,4 @@
-"""Layer normalisation, as PyTorch has it."""
+"""Layer normalization with PyTorch's epsilon."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LAYER_NORM_EPSILON = 1e-5
 
 
 class LayerNorm(nnx.LayerNorm):
-    """Layer normalisation with PyTorch's epsilon, in the accumulation dtype of its input.
+    """Layer normalization with PyTorch's epsilon, computed in the accumulation dtype of its input.
 
     Args:
-        features: C.
-        param_dtype: dtype of scale and bias.
-        rngs: holds the stream "params".
+        features: Number of features C.
+        param_dtype: Dtype of scale and bias.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -42,6 +42,6 @@ class LayerNorm(nnx.LayerNorm):
         )
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
-        """Normalises x [..., C] over C, in its dtype; ``mask`` as in ``nnx.LayerNorm``."""
+        """Normalizes x [..., C] over C and returns its dtype; ``mask`` as in ``nnx.LayerNorm``."""
         # nnx.LayerNorm mixes bfloat16 and float32, which strict dtype promotion refuses.
         return super().__call__(x.astype(accumulation_dtype(x.dtype)), mask=mask).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Images to sequences of patches, as vision transformers take them."""
+"""Patch embedding: images to sequences of patches, as in vision transformers."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ PATCH_EMBEDDINGS = ("linear", "conv")
 class PatchEmbedding(nnx.Module):
     """Cuts images into patches and embeds each: [B, H, W, channels] -> [B, T, C], row by row.
 
-    "linear": one linear layer on the pixels of a patch, which is a convolution as large and as far
-    apart as the patches (Dosovitskiy et al., 2021). "conv": convolutions of 3 x 3 that halve the
-    image, log2(patch_size) of them, each as wide as two of the one before, with a norm after each
-    and GELU between (XCiT's ``ConvPatchEmbed``: four for patches of 16, of C/8, C/4, C/2 and C).
-    The norm is group norm of one group, as TaylorShift's code has it; XCiT's is batch norm.
+    "linear" is one linear layer on the pixels of a patch, a convolution with kernel and stride
+    equal to the patch size (Dosovitskiy et al., 2021). "conv" is log2(patch_size) convolutions of 3
+    x 3 with stride 2, each twice as wide as the previous one, with a norm after each and GELU in
+    between (XCiT's ``ConvPatchEmbed``: for patches of 16, four of width C/8, C/4, C/2 and C). The
+    norm is group norm with one group, as in TaylorShift's code; XCiT uses batch norm.
 
     Args:
-        image_size: H and W of every image.
-        patch_size: pixels along an edge of a patch; for "conv" a power of two from 2 on.
-        in_channels: of the images.
-        features: C.
-        kind: "linear" or "conv".
-        dtype: dtype of the computation.
-        param_dtype: dtype of the parameters.
-        rngs: holds the stream "params".
+        image_size: Height and width of every image.
+        patch_size: Edge length of a patch in pixels; for "conv" a power of two, at least 2.
+        in_channels: Number of channels of the images.
+        features: Number of features C.
+        kind: Kind of the embedding, "linear" or "conv".
+        dtype: Dtype of the computation; inferred from inputs and parameters if None.
+        param_dtype: Dtype of the parameters.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        OptionError: patches do not divide the image, or an option is out of range.
+        OptionError: If patches do not divide the image, or an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -105,17 +105,17 @@ class PatchEmbedding(nnx.Module):
 
     @property
     def num_patches(self) -> int:
-        """T, of every image."""
+        """Number of patches T of every image."""
         height, width = self.image_size
         return (height // self.patch_size) * (width // self.patch_size)
 
     @automatic(1)
     def __call__(self, x: Float[Array, "B height width channels"]) -> Features:
-        """Embeds images [B, H, W, channels], of a floating dtype -> [B, T, C].
+        """Embeds images [B, H, W, channels] of a floating dtype -> [B, T, C].
 
         Raises:
-            ValueError: images of another size.
-            TypeError: images of whole numbers.
+            ValueError: If images have another size.
+            TypeError: If images have an integer dtype.
         """
         expected = (*self.image_size, self.in_channels)
         if x.ndim != 4 or x.shape[1:] != expected:
@@ -147,7 +147,7 @@ def _edges(image_size: Any) -> tuple[int, int]:
 
 
 def _widths(patch_size: int, features: int) -> list[int]:
-    """Of the convolutions, the last of all features."""
+    """Widths of the convolutions; the last one is ``features``."""
     count = patch_size.bit_length() - 1
     if patch_size < 2 or patch_size != 2**count:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Positions, counted over real tokens and carried across calls, and their embeddings."""
+"""Positions, counted over valid tokens and carried across calls, and their embeddings."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import Runs
+from flax_linattn.ops.contract.masks import Segments
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Mask
 
 
 def token_positions(
-    mask: Mask, runs: Runs | None, offset: Int[Array, "B"]
+    mask: Mask, segments: Segments | None, offset: Int[Array, "B"]
 ) -> tuple[Int[Array, "B T"], Int[Array, "B"]]:
-    """Numbers the real tokens of each run from 0; padding does not count.
+    """Numbers the valid tokens of each segment from 0; padding does not count.
 
     Args:
-        mask: bool [B, T].
-        runs: packed segments, or None.
-        offset: int [B], tokens of the first run that came in earlier calls.
+        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        segments: Boundaries of packed sequences, or None.
+        offset: Integer array of shape [B], the number of tokens of the first segment in earlier
+            calls.
 
     Returns:
-        positions int [B, T] (of the token before, at masked positions; at least 0) and the
+        Positions, int [B, T] (at masked positions that of the previous token, at least 0), and the
         offset for the next call.
 
     Example:
@@ -40,14 +41,18 @@ def token_positions(
     """
     count = jnp.cumsum(mask, axis=1, dtype=jnp.int32)
     positions = count + offset[:, None]
-    if runs is not None:
-        first = jax.lax.cummax(jnp.where(runs.starts, count, 0), axis=1)
+    if segments is not None:
+        first = jax.lax.cummax(jnp.where(segments.starts, count, 0), axis=1)
         positions = jnp.where(first > 0, count - first + 1, positions)
     return jnp.maximum(positions - 1, 0), positions[:, -1]
 
 
 def sinusoid(positions: Int[Array, "..."], features: int) -> Float[Array, "... C"]:
     """Sinusoidal embedding (Vaswani et al., 2017, section 3.5): even channels sine, odd cosine.
+
+    It is computed for any position, without a table. Angles are counted in units of 2**-32 turns,
+    where whole turns wrap exactly: the error stays below 1e-4 up to position 100,000, and every
+    form and batch gives the same bits.
 
     Any position has one; nothing is stored. Angles are counted in 2**-32 turns, where whole
     turns wrap away exactly: the error stays below 1e-4 up to position 100,000, and every form
@@ -74,10 +79,10 @@ def _angles(positions: Int[Array, "..."], features: int, base: float) -> Float[A
 
 
 class SinusoidalPosition(nnx.Module):
-    """Fixed sinusoidal position embedding for positions of any size.
+    """Fixed sinusoidal position embedding, for positions of any size.
 
     Args:
-        features: C.
+        features: Number of features C.
 
     Example:
         >>> import jax.numpy as jnp
@@ -95,12 +100,12 @@ class SinusoidalPosition(nnx.Module):
 
 
 class LearnedPosition(nnx.Module):
-    """A learned vector a position; beyond ``max_length`` it gives NaN rather than a wrong one.
+    """Learned vector for each position; positions beyond ``max_length`` give NaN.
 
     Args:
-        max_length: number of positions.
-        features: C.
-        rngs: holds the stream "params".
+        max_length: Number of positions.
+        features: Number of features C.
+        rngs: Random number generators; "params" initializes the parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -122,24 +127,24 @@ class LearnedPosition(nnx.Module):
 
 
 class QueryKeyPosition(Protocol):
-    """How a layer's queries and keys learn of their positions, such as ``RotaryPosition``."""
+    """Protocol of position encodings of queries and keys, such as ``RotaryPosition``."""
 
     def __call__(
         self, x: Float[Array, "... H K"], positions: Int[Array, "..."]
     ) -> Float[Array, "... H K"]:
-        """Queries or keys [..., H, K] at positions int [...]."""
+        """Encodes positions int [...] into queries or keys [..., H, K]."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class RotaryPosition:
-    """Rotates queries and keys by angles that grow with their position (Su et al., 2021, RoPE).
+    """Rotates queries and keys by angles proportional to their position (RoPE, Su et al., 2021).
 
-    The product of a query and a key then depends on how far they are apart. Channel i turns with
-    channel i + K / 2, by position * base**(-2 i / K); angles as exact as those of ``sinusoid``.
+    The product of a query and a key then depends on their distance. Channels i and i + K / 2 are
+    rotated together by position * base**(-2 i / K), with angles as exact as those of ``sinusoid``.
 
     Args:
-        base: of the frequencies.
+        base: Base of the frequencies.
 
     Example:
         >>> import jax.numpy as jnp
@@ -156,10 +161,10 @@ class RotaryPosition:
     def __call__(
         self, x: Float[Array, "... H K"], positions: Int[Array, "..."]
     ) -> Float[Array, "... H K"]:
-        """Rotates queries or keys [..., H, K] at positions int [...]; in their dtype.
+        """Rotates queries or keys [..., H, K] at positions int [...], and returns their dtype.
 
         Raises:
-            ValueError: K is odd.
+            ValueError: If K is odd.
         """
         if x.shape[-1] % 2:
             raise ValueError(

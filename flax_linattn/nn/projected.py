@@ -1,4 +1,4 @@
-"""What attention layers share: projections and heads around a mechanism."""
+"""Base class of attention layers: projections and heads around a mechanism."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
 
 
 class AttentionOptions(ParameterOptions, total=False):
-    """Options of an attention layer that its subclasses pass on, see ``Attention``."""
+    """Options of ``Attention`` that other attention layers accept."""
 
     qkv_features: int | None
     out_features: int | None
@@ -34,13 +34,14 @@ class AttentionOptions(ParameterOptions, total=False):
 
 
 class ProjectedAttention(nnx.Module):
-    """The parameters of a layer of attention, and what comes before and after its mechanism.
+    """Parameters of an attention layer, and the projections before and after its mechanism.
 
     Arguments are those of ``Attention``.
 
     Attributes:
-        num_queries: L, of learned queries that read all tokens, which a layer that has them sets
-            first; None = one for each token, or one for all where the mechanism learns it.
+        num_queries: Number L of learned queries that attend to all tokens, set by subclasses with
+            latents before this constructor; None for one query per token, or one for all if the
+            mechanism learns it.
     """
 
     num_queries: int | None = None
@@ -130,20 +131,20 @@ class ProjectedAttention(nnx.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether ``step`` is offered: not where each position has weights of its own."""
+        """Whether ``step`` is available: the mechanism has a state, and positions share weights."""
         by_position = isinstance(self.key_projection, PositionLinear)
-        return self.mechanism.keeps_state(self.head_dim) and not by_position
+        return self.mechanism.has_state(self.head_dim) and not by_position
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
     ) -> State:
-        """The state before the first token.
+        """Returns the state before the first token.
 
         Args:
-            batch_size: B.
-            max_length: most tokens, for mechanisms with a cache.
-            dtype: dtype of the inputs, where it is wider than the parameters'; the state has the
-                accumulation dtype of the layer's computation.
+            batch_size: Batch size B.
+            max_length: Maximum number of tokens, needed by mechanisms with a cache.
+            dtype: Dtype of the inputs if wider than the parameters'; the state has the accumulation
+                dtype of the layer's computation.
         """
         projection = self.key_projection
         computed = projection.dtype
@@ -162,15 +163,15 @@ class ProjectedAttention(nnx.Module):
     def _attend(
         self, q: Array, k: Array, source: Array, call: Call, query_mask: Array | None = None
     ) -> tuple[Array, State | None]:
-        """Attends to tokens [B, S, C] with the queries and keys made of them.
+        """Attends to tokens [B, S, C] with the queries and keys computed from them.
 
         Returns:
-            What the output projection makes of it, and the state if the call wants one.
+            The projected outputs, and the state if the call needs one.
         """
         attended = self.mechanism.attend(
-            self._unit(q),
-            self._unit(k),
-            self._heads(self.value_projection(source)),
+            self._to_unit_length(q),
+            self._to_unit_length(k),
+            self._split_heads(self.value_projection(source)),
             is_causal=call.is_causal,
             mask=call.mask,
             query_mask=query_mask,
@@ -182,25 +183,25 @@ class ProjectedAttention(nnx.Module):
             **self._token_arguments(source),
         )
         y, state = attended if isinstance(attended, tuple) else (attended, None)
-        return self._out(y), state
+        return self._project_out(y), state
 
     def _attend_step(
         self, q: Array, k: Array, x: Array, state: State, mask: Array | None
     ) -> tuple[Array, State]:
-        """Attends from one token of each row, x [B, C]."""
+        """Attends from one token per row, x [B, C]."""
         y, state = self.mechanism.step(
-            self._unit(q),
-            self._unit(k),
-            self._heads(self.value_projection(x)),
+            self._to_unit_length(q),
+            self._to_unit_length(k),
+            self._split_heads(self.value_projection(x)),
             state,
             mask,
             **self._parameters(),
             **self._token_arguments(x),
         )
-        return self._out(y), state
+        return self._project_out(y), state
 
     def _check_inputs(self, axes: str, **inputs: Any) -> None:
-        """Raises if an input is not an array [axes, C]; the message has its name."""
+        """Raises unless each input is an array [axes, C]; the message names the input."""
         layout = f"[{axes}, {self.in_features}]"
         array(layout, **inputs)
         for name, x in inputs.items():
@@ -211,7 +212,7 @@ class ProjectedAttention(nnx.Module):
         return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}
 
     def _token_arguments(self, x: Array) -> dict[str, Any]:
-        """What the mechanism wants of each token, in the dtype of sums: [..., *axes]."""
+        """Per-token inputs of the mechanism in the accumulation dtype, [..., *axes] by name."""
         found = {}
         for argument in self.mechanism.token_arguments:
             projected = self.token_projections[argument.name](x)
@@ -223,8 +224,8 @@ class ProjectedAttention(nnx.Module):
     def _axes(self, argument: ops.TokenArgument) -> tuple[int, ...]:
         return argument.shape(self.num_heads, self.head_dim, self.head_dim)
 
-    def _unit(self, x: Array) -> Array:
-        return unit_length(x) if self.mechanism.capabilities.unit_vectors else x
+    def _to_unit_length(self, x: Array) -> Array:
+        return l2_normalize(x) if self.mechanism.capabilities.unit_vectors else x
 
     def _queries(self, x: Array, k: Array) -> Array:
         return self._project_queries(x if self.query is None else self.query[...], k)
@@ -233,34 +234,34 @@ class ProjectedAttention(nnx.Module):
         if self.query_projection is None:
             return k
         # A learned query knows nothing of the inputs' dtype; the keys do.
-        return self._heads(self.query_projection(source)).astype(k.dtype)
+        return self._split_heads(self.query_projection(source)).astype(k.dtype)
 
-    def _heads(self, x: Array) -> Array:
+    def _split_heads(self, x: Array) -> Array:
         return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)
 
-    def _out(self, y: Array) -> Array:
+    def _project_out(self, y: Array) -> Array:
         y = rearrange(y, "... h v -> ... (h v)")
         return y if self.out_projection is None else self.out_projection(y)
 
 
 @dataclasses.dataclass(frozen=True)  # a value: equal layers have equal graphs
 class _FlatBias:
-    """The first bias of a token argument, which has axes of its own, as the vector of a layer."""
+    """Initial bias of a per-token input, whose own axes are flattened for a linear layer."""
 
-    of_axes: nnx.Initializer
+    init: nnx.Initializer
     axes: tuple[int, ...]
 
     def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-        bias: Array = self.of_axes(key, self.axes, dtype)
+        bias: Array = self.init(key, self.axes, dtype)
         return bias.reshape(shape)
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:
-    """A mechanism from its name, or the mechanism itself.
+    """Returns the mechanism of a name, or the given mechanism.
 
     Raises:
-        ValueError: the name is unknown.
-        TypeError: neither a name nor a mechanism.
+        ValueError: If the name is unknown.
+        TypeError: If it is neither a name nor a mechanism.
 
     Example:
         >>> resolve_mechanism("aaren").name

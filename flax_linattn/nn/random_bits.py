@@ -1,4 +1,4 @@
-"""Random bits for every place of an array, cheap enough to be made where they are used."""
+"""Counter-based random bits that XLA can fuse with their use (Threefry-2x32 with 13 rounds)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ import jax.numpy as jnp
 from flax_linattn.typing import Array
 
 ROUNDS = 13
-"""Fewest of Threefry-2x32 without a known statistical flaw (Salmon et al., 2011, and Random123)."""
+"""Minimum number of rounds without a known statistical flaw (Salmon et al., 2011, and Random123).
+"""
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
 def random_bits(key: Array, shape: Sequence[int]) -> Array:
-    """Independent random bits: Threefry-2x32 of each place, with 13 rounds.
+    """Random bits for each element of an array: Threefry-2x32 of its index, with 13 rounds.
+
+    ``jax.random.bits`` takes 20 rounds, and writes all bits to memory on a CPU. These bits depend
+    only on the key and the index: a ``threefry`` key gives the same bits under every sharding and
+    compiler.
 
     ``jax.random.bits`` takes 20 rounds, and writes all bits to memory on a CPU. These depend on key
     and place alone: of a ``threefry`` key, every sharding and every compiler gives the same.
 
     Args:
-        key: of ``jax.random``.
-        shape: of the result.
+        key: Random key of ``jax.random``.
+        shape: Shape of the result.
 
     Returns:
         uint32 of that shape.
@@ -47,13 +52,13 @@ def random_bits(key: Array, shape: Sequence[int]) -> Array:
 
 
 def threefry(key: Array, first: Array, second: Array, rounds: int = ROUNDS) -> tuple[Array, Array]:
-    """The block cipher Threefry-2x32.
+    """Threefry-2x32, the block cipher of JAX's random numbers.
 
     Args:
         key: uint32 [2].
-        first: uint32, one half of the counter.
-        second: uint32 of its shape, the other.
-        rounds: how many.
+        first: One half of the counter, uint32.
+        second: The other half of the counter, uint32 of the same shape.
+        rounds: Number of rounds.
 
     Returns:
         Both halves of the result, uint32.

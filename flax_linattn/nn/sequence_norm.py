@@ -1,4 +1,4 @@
-"""Normalisation of all of a sequence or an image at once: group norm of one group."""
+"""Normalization over a whole sequence or image: group norm with one group."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from flax_linattn.typing import Array
 
 
 class SequenceNorm(nnx.Module):
-    """Normalises a row over all its places and channels, as PyTorch's ``GroupNorm(1, C)`` does.
+    """Normalizes each row over all its positions and channels, as PyTorch's ``GroupNorm(1, C)``.
+
+    Unlike ``nnx.GroupNorm`` it supports a mask whose row may be all padding, and its variance does
+    not lose digits if the mean is large.
 
     Unlike ``nnx.GroupNorm`` it takes a mask whose row may be all padding, and its variance does
     not lose digits where the mean is large.
 
     Args:
-        features: C.
-        param_dtype: dtype of scale and bias, of which each channel has its own.
-        rngs: not used, since nothing is drawn; every layer takes it.
+        features: Number of features C.
+        param_dtype: Dtype of scale and bias, which have one value per channel.
+        rngs: Unused; accepted because all layers take it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -46,12 +49,12 @@ class SequenceNorm(nnx.Module):
 
     @automatic(2)
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
-        """Normalises x [B, ..., C], in its dtype, with statistics in the accumulation dtype.
+        """Normalizes x [B, ..., C], in its dtype, with statistics in the accumulation dtype.
 
         Args:
-            x: [B, ..., C].
-            mask: bool [B, ...], True = a real place; others have no part in the statistics. What
-                is returned there means nothing.
+            x: Inputs of shape [B, ..., C].
+            mask: Boolean array of shape [B, ...]; True marks valid positions. Others do not enter
+                the statistics, and their outputs are undefined.
         """
         dtype = x.dtype
         x = zero_padding(x, mask).astype(accumulation_dtype(dtype))

@@ -1,4 +1,4 @@
-"""Checks of tokens that every embedding makes."""
+"""Validation of token ids, shared by all embeddings of tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from flax_linattn.typing import Array
 
 
 def check_tokens(x: Array) -> None:
-    """Refuses what is no tokens.
+    """Raises TypeError unless tokens have an integer dtype.
 
     Raises:
-        TypeError: the dtype is not an integer one.
+        TypeError: If the dtype is not an integer dtype.
 
     Example:
         >>> import jax.numpy as jnp

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flax_linattn.ops import mechanisms
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.ops.contract.state import PackedState, exportable
+from flax_linattn.ops.contract.state import PackedState, register_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.contract.weights import weights
 from flax_linattn.ops.engine.cache import CacheMechanism, KVCache
@@ -44,7 +44,7 @@ __all__ = [
     "KVCache",
     "KernelMechanism",
     "KernelState",
-    "Learned",
+    "LearnedParameter",
     "Mechanism",
     "PackedState",
     "SequenceParallel",
@@ -53,10 +53,10 @@ __all__ = [
     "StreamingMechanism",
     "TokenArgument",
     "WindowCache",
-    "exportable",
     "get_mechanism",
     "list_mechanisms",
     "register_mechanism",
+    "register_state",
     "sequence_parallel",
     "taylorshift_n0",
     "taylorshift_n1",

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
-from flax_linattn.annotations import hints_of
+from flax_linattn.annotations import type_hints
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms import REGISTRY
 
@@ -56,7 +56,7 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
         raise TypeError(
             f"{name!r} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields)}."
         )
-    hints = hints_of(mechanism)
+    hints = type_hints(mechanism)
     for field, value in hyperparameters.items():
         _check_type(f"{name!r} expects {field}", value, hints[field])
     return mechanism(**hyperparameters)

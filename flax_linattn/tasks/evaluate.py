@@ -41,7 +41,7 @@ def evaluate_run(
 
     Raises:
         FileNotFoundError: the run or the file is missing.
-        ValueError: damaged files, or data of another problem.
+        ValueError: damaged files, or data that do not fit the run.
     """
     return dict(evaluate_report(run_dir, test_file, checkpoint=checkpoint).values)
 
@@ -123,7 +123,7 @@ def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Re
 
 
 def _is_common(column: Sequence[Any]) -> bool:
-    """Whether a value is one of the problem rather than of the runs."""
+    """Whether a value is one of the data rather than of the runs."""
     return not isinstance(column[0], float) and all(value == column[0] for value in column)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_linattn.checks import import_extra
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 
 def import_figure() -> Any:
@@ -30,6 +30,6 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Writes a figure, a PNG file if the name says no other format; see ``write_whole``."""
-    with write_whole(path) as file:
+    """Writes a figure, a PNG file if the name says no other format; see ``atomic_write``."""
+    with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix[1:].lower() or "png", dpi=120)

@@ -12,8 +12,8 @@ import optax
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.checkpoint.arrays import fingerprint, named_leaves, signature_of
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checkpoint.arrays import array_signature, fingerprint, named_leaves
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config, flat_hints
 from flax_linattn.tasks.run import load_run, load_runs, read_config
@@ -94,10 +94,10 @@ class Initializer:
         if init.keep_optimizer:
             self._check_optimizer()
 
-    def spec(self, problem: DataSpec) -> DataSpec:
+    def spec(self, data_spec: DataSpec) -> DataSpec:
         """The data spec of the new runs."""
-        previous: DataSpec = self._runs[0].problem
-        spec = problem.continuing(previous, refit_scales=self._init.refit_scales)
+        previous: DataSpec = self._runs[0].data_spec
+        spec = data_spec.continuing(previous, refit_scales=self._init.refit_scales)
         spec.check()
         return spec
 
@@ -107,7 +107,7 @@ class Initializer:
             state = _variables(model)
             wanted, found = named_leaves(state), named_leaves(_variables(run.model))
             expected, got = (
-                {name: signature_of(leaf) for name, leaf in of.items()} for of in (wanted, found)
+                {name: array_signature(leaf) for name, leaf in of.items()} for of in (wanted, found)
             )
             self.reinitialized = [
                 f"{n}: expected {expected.get(n, 'nothing')}, found {got.get(n, 'nothing')}"
@@ -132,7 +132,7 @@ class Initializer:
     def about(self) -> str:
         """The run that is continued, and its step."""
         steps = {str(step) for step in self._steps if step is not None}
-        after = f", after step {listed(sorted(steps))}" if steps else ""
+        after = f", after step {itemize(sorted(steps))}" if steps else ""
         return f"continuing from {self._init.name}{after}"
 
     @property
@@ -222,7 +222,7 @@ class Initializer:
         changed = [
             name for name in flat_hints(type(self._config.data)) if before[name] != now[name]
         ]
-        values = [f"{name}={shown(now[name])} (was {shown(before[name])})" for name in changed]
+        values = [f"{name}={quote(now[name])} (was {quote(before[name])})" for name in changed]
         options = f"Options of the data that differ: {', '.join(values)}. " if values else ""
         return OptionError(
             f"{len(self.reinitialized)} of {count} arrays of the model do not fit those of "

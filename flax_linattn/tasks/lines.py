@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.cells import BadCellError, is_comment, split_cells
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, LineReader
@@ -149,7 +149,7 @@ class Cells(NamedTuple):
             missing = "write null" if self.is_json else "leave the cell empty or write ?"
             raise ValueError(
                 f"expected a finite number for {columns[bad.index]}, got "
-                f"{shown(texts[bad.index])}; {missing} if the value is missing."
+                f"{quote(texts[bad.index])}; {missing} if the value is missing."
             ) from None
 
 
@@ -228,7 +228,7 @@ class CellLines:
             if counts[name] > 1 or (name in self._needed and not counts[name]):
                 got = f"{name!r} twice" if counts[name] else f"none {name!r}"
                 raise ValueError(
-                    f"expected the columns {listed(self._needed)}, got {listed(names)}, {got}; "
+                    f"expected the columns {itemize(self._needed)}, got {itemize(names)}, {got}; "
                     f"{advice}{self._hint}"
                 )
 
@@ -241,7 +241,7 @@ class CellLines:
         for form in forms:
             if len(form) == len(cells):
                 return form
-        expected = " or ".join(f"{len(form)} cells ({listed(form)})" for form in forms)
+        expected = " or ".join(f"{len(form)} cells ({itemize(form)})" for form in forms)
         raise ValueError(f"expected {expected}, got {len(cells)}.{self._hint}")
 
     def _split(self, line: str, separator: str) -> list[str]:
@@ -258,12 +258,12 @@ class CellLines:
             pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
         except (json.JSONDecodeError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-            raise ValueError(f"not valid JSON ({reason}): {shown(text)}.") from None
+            raise ValueError(f"not valid JSON ({reason}): {quote(text)}.") from None
         names = [name for name, _ in pairs]
         for name, count in Counter(names).items():
             if count > 1:
                 raise ValueError(
-                    f"expected each name once, got {shown(name)} twice; leave one out."
+                    f"expected each name once, got {quote(name)} twice; leave one out."
                 )
         self.check_names(names, "write null for a missing value.")
         return {name: "" if value is None else str(value) for name, value in pairs}

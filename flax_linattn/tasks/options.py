@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self, get_args, get_origin
 import optax
 
 from flax_linattn import ops
-from flax_linattn.annotations import check_fields, hints_of
-from flax_linattn.checks import LARGEST, OptionError, at_least, choice
+from flax_linattn.annotations import check_fields, type_hints
+from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
 from flax_linattn.models import Layers
 from flax_linattn.ops import Mechanism
 from flax_linattn.tasks.files import as_name
@@ -34,7 +34,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, hint in hints_of(type(self)).items():
+        for name, hint in type_hints(type(self)).items():
             value = getattr(self, name)
             if Path in get_args(hint) and isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
@@ -76,7 +76,7 @@ class FitOptions(Options):
         at_least(1, 2**20, batch_size=self.batch_size)
         at_least(0, steps=self.steps, validate_every=self.validate_every)
         at_least(1, 1024, runs=self.runs)
-        at_least(0, LARGEST - self.runs + 1, seed=self.seed)
+        at_least(0, MAX_INTEGER - self.runs + 1, seed=self.seed)
         if not 0 <= self.time_limit < math.inf:
             raise OptionError(
                 f"time_limit must be a number of seconds, or 0 for none, got {self.time_limit}.",
@@ -253,7 +253,7 @@ def flat_hints(part: Any) -> dict[str, Any]:
 
 
 def _field_hints(part: Any) -> dict[str, Any]:
-    hints = hints_of(part)
+    hints = type_hints(part)
     return {field.name: hints[field.name] for field in dataclasses.fields(part)}
 
 

@@ -39,7 +39,7 @@ def predict_run(
 
     Raises:
         FileNotFoundError: the run or the input is missing.
-        ValueError: damaged files, data of another problem, or a file that cannot be written so.
+        ValueError: damaged files, data that do not fit the run, or an unknown file format.
     """
     if out is not None:
         check_out(Path(out))  # now, rather than after the model has run

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.cells import join_cells
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 """Of files that hold a table."""
@@ -66,7 +66,7 @@ def check_out(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise OptionError(
             f"expected a file to write that ends in {', '.join(SUFFIXES)}, got "
-            f"{shown(str(path))}; the ending says the format.",
+            f"{quote(str(path))}; the ending says the format.",
             "out",
         )
     if path.is_dir():
@@ -90,15 +90,16 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     kind, names = path.suffix.lower(), list(frame.columns)
     if kind != ".csv" and len(set(names)) < len(names):
         raise OptionError(
-            f"expected different names of columns, got {listed(names)}; write a .csv file.", "out"
+            f"expected different names of columns, got {itemize(names)}; write a .csv file.",
+            "out",
         )
     if kind == ".parquet":
         # Other programs read periods as integers.
         periods = [n for n in names if isinstance(frame.dtypes[n], pd.PeriodDtype)]
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             frame.astype(dict.fromkeys(periods, "str")).to_parquet(file, index=False)
         return
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         for line in _lines(frame, kind):
             file.write(line.encode())
 

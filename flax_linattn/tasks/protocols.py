@@ -55,7 +55,7 @@ class Calibrating(Protocol):
     """A task that sets a part of its models by computation rather than by steps of training."""
 
     def begin(
-        self, models: Sequence[Any], splits: training.Splits, config: Any, problem: Any
+        self, models: Sequence[Any], splits: training.Splits, config: Any, data_spec: Any
     ) -> None:
         """Sets what of new models is computed from the training data at once.
 
@@ -63,7 +63,7 @@ class Calibrating(Protocol):
             models: of all runs, as ``Task.model`` gave them.
             splits: the batches that they are going to be trained on.
             config: the options.
-            problem: what was learned of the data.
+            data_spec: what was learned of the data.
         """
 
     def is_calibrated(self, config: Any) -> bool:

@@ -15,7 +15,7 @@ from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checkpoint.arrays import fingerprint
-from flax_linattn.checks import OptionError, choice, shown
+from flax_linattn.checks import OptionError, choice, quote
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
@@ -27,10 +27,10 @@ from flax_linattn.training.checkpointer import check_same_model, read_newest
 from flax_linattn.training.processes import is_main
 
 CONFIG_FILE = "config.json"
-PROBLEM_FILE = "problem.json"
+DATA_SPEC_FILE = "data_spec.json"
 TEST_FILE = "test.json"
 FORMAT = 2
-"""Format number of config.json and problem.json; a change that older files do not fit takes a new
+"""Format number of config.json and data_spec.json; a change that older files do not fit takes a new
 number."""
 Checkpoint: TypeAlias = Literal["best", "last"]
 """Which parameters of a run."""
@@ -50,11 +50,11 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
     name, form = str(values.get("task")), values.get("format")
     if name not in list_tasks():
         raise ValueError(
-            f"{run_dir} is a run of task {shown(name)}, expected one of {', '.join(list_tasks())}."
+            f"{run_dir} is a run of task {quote(name)}, expected one of {', '.join(list_tasks())}."
         )
     if form != FORMAT:
         raise ValueError(
-            f"{path} has the format {shown(form)}, this version reads {FORMAT}; use the version "
+            f"{path} has the format {quote(form)}, this version reads {FORMAT}; use the version "
             "that made the run."
         )
     return get_task(name)
@@ -71,7 +71,7 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
         return of_run.Config.from_json(options)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{run_dir / CONFIG_FILE} does not fit this version: {shown(error, TOLD)}"
+            f"{run_dir / CONFIG_FILE} does not fit this version: {quote(error, TOLD)}"
         ) from error
 
 
@@ -113,9 +113,9 @@ def check_run_dir(
             )
 
 
-def keep_problem(run_dir: Path, problem: DataSpec) -> None:
-    """Writes problem.json."""
-    write_json(run_dir / PROBLEM_FILE, {"format": FORMAT, **problem.to_json()})
+def write_data_spec(run_dir: Path, data_spec: DataSpec) -> None:
+    """Writes data_spec.json."""
+    write_json(run_dir / DATA_SPEC_FILE, {"format": FORMAT, **data_spec.to_json()})
 
 
 def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
@@ -129,25 +129,25 @@ def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
     differing = [name for name in now if without_floats(before[name]) != without_floats(now[name])]
     if differing:
         raise ValueError(
-            f"the data do not fit {run_dir / PROBLEM_FILE}, which has another {differing[0]}; "
+            f"the data do not fit {run_dir / DATA_SPEC_FILE}, which has another {differing[0]}; "
             "restore the file from a copy."
         )
 
 
-def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
+def read_data_spec(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
     """What the run in a folder learned of its data."""
-    path = run_dir / PROBLEM_FILE
+    path = run_dir / DATA_SPEC_FILE
     values = read_json(path)
     values.pop("format", None)
     try:
-        problem = task.DataSpec.from_json(values)
-        problem.check()
+        data_spec = task.DataSpec.from_json(values)
+        data_spec.check()
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{path} does not fit this version: {shown(error, TOLD)} Restore it from a copy, "
+            f"{path} does not fit this version: {quote(error, TOLD)} Restore it from a copy, "
             "or start a new run."
         ) from error
-    return problem
+    return data_spec
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def own_part(
     with reading_data(of_run=True):
         data = load(run.config.data) if run.data is None else run.data
         part = getattr(split(data, run.config.data), name)
-    if checksum_of(part) != run.problem.checksum[name]:
+    if checksum_of(part) != run.data_spec.checksum[name]:
         raise OptionError(
             "the data of the run have changed since; give other data to test on.", "test_file"
         )
@@ -256,13 +256,13 @@ def _unread(run_dir: Path) -> Run:
     """A run of a folder without its parameters."""
     task = read_task(run_dir)
     config = read_config(run_dir, task)
-    problem = read_problem(run_dir, task)
-    check_model(run_dir, task, config, problem)
-    return Run(task, config, problem, task.model(config, problem))
+    data_spec = read_data_spec(run_dir, task)
+    check_model(run_dir, task, config, data_spec)
+    return Run(task, config, data_spec, task.model(config, data_spec))
 
 
 def check_model(
-    run_dir: Path, task: Task[Any, Any, Any], config: Config, problem: DataSpec
+    run_dir: Path, task: Task[Any, Any, Any], config: Config, data_spec: DataSpec
 ) -> None:
     """Checks that a run's model is that of its checkpoints, before it takes any memory.
 
@@ -273,7 +273,7 @@ def check_model(
     one = config.with_layers(dataclasses.replace(layers, num_layers=1, mechanism=first))
     runs = config.fit.runs
     try:
-        shapes = jax.eval_shape(lambda: nnx.state(task.model(one, problem)))
+        shapes = jax.eval_shape(lambda: nnx.state(task.model(one, data_spec)))
         if runs > 1:  # stacked
             shapes = jax.eval_shape(
                 lambda state: jax.tree.map(lambda x: jnp.broadcast_to(x, (runs, *x.shape)), state),
@@ -281,8 +281,8 @@ def check_model(
             )
     except (TypeError, OverflowError, MemoryError) as error:
         raise ValueError(
-            f"no model can be made of {CONFIG_FILE} and {PROBLEM_FILE} in {run_dir}: "
-            f"{shown(error, TOLD)}"
+            f"no model can be made of {CONFIG_FILE} and {DATA_SPEC_FILE} in {run_dir}: "
+            f"{quote(error, TOLD)}"
         ) from error
     check_same_model(shapes, run_dir)
 

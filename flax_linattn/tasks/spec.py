@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 
 import numpy as np
 
-from flax_linattn.annotations import hints_of, of_types, origin_of
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.annotations import annotation_origin, check_types, type_hints
+from flax_linattn.checks import OptionError, quote
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
@@ -108,7 +108,7 @@ class DataSpec(abc.ABC):
 
     def not_continuing(self, previous: Self, name: str) -> OptionError:
         """The error that a field is not that of the data of the run to continue."""
-        before, now = (shown(_plain(getattr(spec, name)), 200) for spec in (previous, self))
+        before, now = (quote(_plain(getattr(spec, name)), 200) for spec in (previous, self))
         return OptionError(
             f"expected data with the {name} of the run to continue ({before}), got {now}; give "
             "such data, or start a new run.",
@@ -144,7 +144,7 @@ class Run(NamedTuple):
     Attributes:
         task: whose run it is.
         config: what the run was started with, resolved; of one of several seeds, that of all.
-        problem: what it learned of the data.
+        data_spec: what it learned of the data.
         model: an ``nnx.Module``.
         data: what its task loaded to train it; None in a run that comes from its folder.
         seed_index: its index among the runs of its folder, where these are several seeds.
@@ -152,7 +152,7 @@ class Run(NamedTuple):
 
     task: Task[Any, Any, Any]
     config: Any
-    problem: Any
+    data_spec: Any
     model: Any
     data: Any = None
     seed_index: int | None = None
@@ -190,10 +190,10 @@ def _plain(value: Any) -> Any:
 
 def _read(kind: Any, values: Mapping[str, Any]) -> Any:
     """A dataclass from its fields as JSON has them."""
-    hints, fields = hints_of(kind), {field.name: field for field in _fields(kind)}
+    hints, fields = type_hints(kind), {field.name: field for field in _fields(kind)}
     for name in values:
         if name not in fields:
-            raise ValueError(f"expected one of {', '.join(fields)}, got {shown(name)}.")
+            raise ValueError(f"expected one of {', '.join(fields)}, got {quote(name)}.")
     for name, field in fields.items():
         nothing = field.default is field.default_factory is dataclasses.MISSING
         if nothing and name not in values:
@@ -203,7 +203,7 @@ def _read(kind: Any, values: Mapping[str, Any]) -> Any:
 
 def _typed(hint: Any, value: Any) -> Any:
     """A value of a file as the annotation has it; one of another kind stays, for ``check``."""
-    origin, of = origin_of(hint), get_args(hint)
+    origin, of = annotation_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return _read(hint, value)
     if origin is tuple and isinstance(value, list):
@@ -215,7 +215,7 @@ def _typed(hint: Any, value: Any) -> Any:
 
 
 def _check_types(part: Any) -> None:
-    of_types(part)
+    check_types(part)
     for field in _fields(part):
         value = getattr(part, field.name)
         for item in value if isinstance(value, tuple) else (value,):

@@ -12,7 +12,7 @@ from typing import Any
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import join_cells
-from flax_linattn.storage import clear_unfinished, held
+from flax_linattn.storage import file_lock, remove_unfinished
 from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.lines import Rows, open_lines
 from flax_linattn.tasks.run import load_run
@@ -91,8 +91,8 @@ def stream_run(
     with ExitStack() as ends:
         if state is not None:
             lock = state.with_name(f"{state.name}.lock")
-            ends.enter_context(held(lock, f"the state {state}"))
-            clear_unfinished(state)
+            ends.enter_context(file_lock(lock, f"the state {state}"))
+            remove_unfinished(state)
             if state.is_file():
                 stream.load(state)
                 _tell(stream, skip_seen, say)

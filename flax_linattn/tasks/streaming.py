@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
-from flax_linattn.checks import OptionError, shown
-from flax_linattn.inference.room import counts
+from flax_linattn.checks import OptionError, quote
+from flax_linattn.inference.capacity import count_observations
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
@@ -211,7 +211,7 @@ class Streaming(abc.ABC):
         differ = [name for name, value in self._owner.items() if facts.get(name) != value]
         if differ:
             others = [name for name in self._owner if name != "model"]
-            name = f", {shown(facts['run'])}" if facts.get("run") else ""
+            name = f", {quote(facts['run'])}" if facts.get("run") else ""
             raise OptionError(
                 f"{path} is the state of a stream of another run{name}"
                 f"{''.join(f', or with another {name}' for name in others)} "
@@ -228,7 +228,7 @@ class Streaming(abc.ABC):
             name, here = "mechanism", mechanism_name(self._run.config.layers)
             if facts.get(name) == here:
                 return "the weights of its model are others"
-        return f"its {name} is {shown(facts.get(name))}, here {shown(here)}"
+        return f"its {name} is {quote(facts.get(name))}, here {quote(here)}"
 
     def _check_record(self, record: Record, state: Any) -> None:
         for name, value in record.items():
@@ -237,19 +237,19 @@ class Streaming(abc.ABC):
                 if leaf.dtype.kind in "if" and (leaf < 0 if whole else np.isinf(leaf)).any():
                     expected = "whole numbers from 0 on" if whole else "finite numbers"
                     what = name.rpartition(".")[2].removeprefix("_")
-                    raise ValueError(f"expected {what} as {expected}, got {shown(leaf.tolist())}")
+                    raise ValueError(f"expected {what} as {expected}, got {quote(leaf.tolist())}")
         ages, num_steps = self.ages(record), record["num_steps"]
         if max(ages) > num_steps + self.num_unlisted:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
         tokens = getattr(self._run.model, "tokens_per_observation", 1)
-        for taken in counts(state):
+        for taken in count_observations(state):
             # A model counts in 32 bits, and begins at the lowest number after the highest. The
             # first observation may have fewer tokens.
             missing = (tokens * np.asarray(ages, np.int64) - taken) % 2**32
             if taken.shape != missing.shape or (missing >= tokens).any():
                 raise ValueError(
-                    f"expected a state after {shown(ages)} observations, got one after "
-                    f"{shown((-(-taken // tokens)).tolist())}"
+                    f"expected a state after {quote(ages)} observations, got one after "
+                    f"{quote((-(-taken // tokens)).tolist())}"
                 )
         if not self.is_possible(record):
             raise ValueError("its counts and last values contradict each other")

@@ -132,24 +132,24 @@ class Task(abc.ABC, Generic[C, D, P]):
         return DataSummary()
 
     @abc.abstractmethod
-    def batches(self, data: D, config: C, problem: P, spans: int) -> training.Splits:
+    def batches(self, data: D, config: C, data_spec: P, spans: int) -> training.Splits:
         """Batches to train, validate and test on: pure functions of the step.
 
         Args:
             data: of the run.
             config: its options.
-            problem: what it learned of them.
+            data_spec: what it learned of them.
             spans: sequences are split over so many devices: their length has to be a multiple.
         """
 
     @abc.abstractmethod
     def model(
-        self, config: C, problem: P, placement: training.Placement = training.ONE_DEVICE
+        self, config: C, data_spec: P, placement: training.Placement = training.ONE_DEVICE
     ) -> nnx.Module:
         """The freshly initialised model of a run."""
 
     @abc.abstractmethod
-    def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
+    def objective(self, config: C, data_spec: P, steps_per_epoch: int) -> training.Objective:
         """Loss, optimizer, and what selects the best parameters."""
 
     @abc.abstractmethod

@@ -27,10 +27,10 @@ from flax_linattn.tasks.run import (
     check_model,
     check_run_dir,
     check_same_data,
-    keep_problem,
     read_config,
-    read_problem,
+    read_data_spec,
     write_config,
+    write_data_spec,
 )
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report, Task
@@ -57,7 +57,7 @@ def train(
         task: a task, or its name.
         config: the run's options, of the task's ``Config``.
         session: where and how: the run folder, devices, whether to resume. The folder gets
-            config.json, problem.json, metrics.jsonl, checkpoints, learning_curve.png, test.json
+            config.json, data_spec.json, metrics.jsonl, checkpoints, learning_curve.png, test.json
             and the task's figures. A path alone is ``Session(path)``.
         init_run: a run whose parameters the new one starts from, or its folder; ``InitRun`` says
             what else is taken over. The options of the model are those of that run, as in
@@ -126,25 +126,25 @@ def _train(
     choices: Sequence[str] = ()
     if not session.resume and isinstance(task, Choosing):
         config, choices = task.choose(data, config)
-    problem = task.describe(data, config)
+    data_spec = task.describe(data, config)
     if init is not None:
-        problem = init.spec(problem)
+        data_spec = init.spec(data_spec)
     if session.resume:
         check_shared(run_dir)
-        kept = read_problem(run_dir, task)
-        if check_resumed(run_dir, init_run) and kept.checksum == problem.checksum:
-            problem = problem.continuing(kept)
-        check_same_data(run_dir, kept, problem)
-        problem = kept  # to the bit: another machine may compute other last bits of its scales
-        check_model(run_dir, task, config, problem)
+        kept = read_data_spec(run_dir, task)
+        if check_resumed(run_dir, init_run) and kept.checksum == data_spec.checksum:
+            data_spec = data_spec.continuing(kept)
+        check_same_data(run_dir, kept, data_spec)
+        data_spec = kept  # to the bit: another machine may compute other last bits of its scales
+        check_model(run_dir, task, config, data_spec)
     of_runs = [config.of_run(index) for index in range(config.fit.runs)]
-    models = [task.model(of_run, problem, placement) for of_run in of_runs]
-    splits = [task.batches(data, of_run, problem, placement.spans) for of_run in of_runs]
+    models = [task.model(of_run, data_spec, placement) for of_run in of_runs]
+    splits = [task.batches(data, of_run, data_spec, placement.spans) for of_run in of_runs]
     test_batches = splits[0].test
     if test_batches is None:
         raise ValueError("the data have no test part; give test data, or another split.")
     if isinstance(task, Calibrating):
-        task.begin(models, splits[0], config, problem)
+        task.begin(models, splits[0], config, data_spec)
     if init is not None:
         init.fill(models)
     about = task.about_data(data, config)
@@ -155,14 +155,14 @@ def _train(
             if init is not None:
                 print(init.about, file=sys.stderr)
             print(about.text, file=sys.stderr)
-            _print_summary(models[0], problem.observation)
+            _print_summary(models[0], data_spec.observation)
             if len(models) > 1:
                 print(f"{len(models)} runs, seeds {config.seeds}", file=sys.stderr)
             print(f"on {devices}", file=sys.stderr)
 
     def begin() -> None:
         check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
-        keep_problem(run_dir, problem)
+        write_data_spec(run_dir, data_spec)
         write_config(run_dir, task, config)
         if init is not None:
             init.write(run_dir)
@@ -170,7 +170,7 @@ def _train(
 
     with session.holding():
         on_main(begin)
-        objective = task.objective(config, problem, len(splits[0].train))
+        objective = task.objective(config, data_spec, len(splits[0].train))
         several = len(models) > 1
         result = training.fit(
             models if several else models[0],
@@ -181,7 +181,7 @@ def _train(
             opt_state=None if init is None else init.opt_state(objective.optimizer, models[0]),
         )
         runs = [
-            Run(task, config, problem, model, data, seed_index=index if several else None)
+            Run(task, config, data_spec, model, data, seed_index=index if several else None)
             for index, model in enumerate(models)
             if result.runs[index].best_step is not None
         ]
@@ -292,14 +292,14 @@ def fit_data(
         config, choices = task.choose(data, config)
         for note in choices:
             print(f"note: {note}", file=sys.stderr)
-    problem = task.describe(data, config)
+    data_spec = task.describe(data, config)
     if init is not None:
-        problem = init.spec(problem)
-    model = task.model(config, problem)
-    splits = task.batches(data, config, problem, training.ONE_DEVICE.spans)
+        data_spec = init.spec(data_spec)
+    model = task.model(config, data_spec)
+    splits = task.batches(data, config, data_spec, training.ONE_DEVICE.spans)
     if isinstance(task, Calibrating):
-        task.begin([model], splits, config, problem)
-    objective = task.objective(config, problem, len(splits.train))
+        task.begin([model], splits, config, data_spec)
+    objective = task.objective(config, data_spec, len(splits.train))
     opt_state = None
     if init is not None:
         init.fill([model])
@@ -314,12 +314,12 @@ def fit_data(
             check_run_dir(folder, task, config, resume=False)
         session = training.Session(folder, progress=False, parallel=training.Parallel("none"))
         ends.enter_context(session.holding())
-        keep_problem(folder, problem)
+        write_data_spec(folder, data_spec)
         write_config(folder, task, config)
         if init is not None:
             init.write(folder)
         how: dict[str, Any] = {"config": fit_config(config), "session": session}
         training.fit(model, objective, splits, opt_state=opt_state, **how)
-        run = Run(task, config, problem, model, data)
+        run = Run(task, config, data_spec, model, data)
         calibrate(folder, run, splits.validation)
     return run

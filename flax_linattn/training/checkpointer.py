@@ -120,11 +120,11 @@ def check_folder(run_dir: str | Path, *, resume: bool) -> None:
         )
 
 
-def clear_unfinished(run_dir: str | Path) -> None:
+def remove_unfinished(run_dir: str | Path) -> None:
     """Removes what a kill or a full disk left half written; nobody else may be writing."""
     for path in checkpoints_folder(run_dir).glob(f"*{PARTIAL}"):
         shutil.rmtree(path)
-    storage.clear_unfinished(run_dir)
+    storage.remove_unfinished(run_dir)
 
 
 # Reading

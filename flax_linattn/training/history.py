@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from flax_linattn.annotations import fits, of_types
+from flax_linattn.annotations import check_types, fits
 from flax_linattn.checks import OptionError
 from flax_linattn.storage import append_text, write_text
 from flax_linattn.training.metrics import Means, column_means, metric_columns
@@ -366,7 +366,7 @@ class History:
         monitored = [line.get(f"validation_{made.monitor}") for line in history]
         best_steps = [run.best_step for run in progress if run.best_step is not None]
         for part in (made, *progress):
-            of_types(part)
+            check_types(part)
         if not (
             all(fits(step, int) for step in steps)
             and all(fits(value, float | None if runs else float) for value in monitored)

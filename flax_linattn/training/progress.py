@@ -23,8 +23,8 @@ from rich.progress import (
 )
 
 from flax_linattn.annotations import fits
-from flax_linattn.checks import shown
-from flax_linattn.storage import write_text, write_whole
+from flax_linattn.checks import quote
+from flax_linattn.storage import atomic_write, write_text
 from flax_linattn.training.history import METRICS_FILE
 
 
@@ -292,7 +292,7 @@ def learning_curve(run_dir: str | Path) -> Path | None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False)
     path = Path(run_dir) / "learning_curve.png"
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, dpi=150)
     return path
 
@@ -316,7 +316,7 @@ def _read_lines(source: Path) -> list[dict[str, Any]]:
         if not fits(line, _Line):
             raise ValueError(
                 f"{source}:{number}: expected the JSON of a validation, got "
-                f"{shown(text.decode(errors='backslashreplace'), 80)}; resume the run, which "
+                f"{quote(text.decode(errors='backslashreplace'), 80)}; resume the run, which "
                 "rewrites the file."
             )
         lines.append(line)

@@ -13,10 +13,10 @@ from flax import nnx
 
 from flax_linattn.checkpoint.arrays import (
     CorruptCheckpointError,
+    array_signature,
     named_leaves,
     read_arrays,
     read_item,
-    signature_of,
 )
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.training.checkpointer import (
@@ -170,8 +170,8 @@ def load_opt_state(
         found = None if of_schedule[name] else saved.get(name)
         fits = found is not None and found.shape == leaf.shape
         if not (fits or of_schedule[name] or (found is not None and skip_mismatched)):
-            what = "nothing" if found is None else signature_of(found)
-            differences.append(f"{name}: expected {signature_of(leaf)}, found {what}")
+            what = "nothing" if found is None else array_signature(found)
+            differences.append(f"{name}: expected {array_signature(leaf)}, found {what}")
         values.append(jnp.asarray(found, leaf.dtype) if fits else leaf)
     if differences:
         raise OptionError(

@@ -17,9 +17,9 @@ import jax
 from flax import nnx
 
 from flax_linattn.checks import at_least
-from flax_linattn.storage import held
+from flax_linattn.storage import file_lock
 from flax_linattn.training.batches import Loader
-from flax_linattn.training.checkpointer import Checkpointer, clear_unfinished, list_checkpoints
+from flax_linattn.training.checkpointer import Checkpointer, list_checkpoints, remove_unfinished
 from flax_linattn.training.history import History, Timer
 from flax_linattn.training.metrics import mean_columns, run_means
 from flax_linattn.training.objective import FitConfig, Objective
@@ -91,7 +91,7 @@ class Session:
         or after it does it around both. Of several processes of a run the main one holds it.
 
         Raises:
-            storage.HeldError: Another session works in the folder; says in which process.
+            storage.LockedError: Another session works in the folder; says in which process.
             OSError: The lock file cannot be made.
             LostProcessError: The same, in the processes that are not the main one.
 
@@ -102,7 +102,7 @@ class Session:
             ...     pass
             Traceback (most recent call last):
             ...
-            flax_linattn.storage.HeldError: another process works with the run in ...
+            flax_linattn.storage.LockedError: another process works with the run in ...
         """
         me = threading.get_ident()
         if me in self._holders:
@@ -111,8 +111,8 @@ class Session:
         with ExitStack() as ends:
 
             def begin() -> None:
-                ends.enter_context(held(self.lock_file, f"the run in {self.run_dir}"))
-                clear_unfinished(self.run_dir)
+                ends.enter_context(file_lock(self.lock_file, f"the run in {self.run_dir}"))
+                remove_unfinished(self.run_dir)
 
             on_main(begin)
             self._holders.add(me)

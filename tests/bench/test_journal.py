@@ -96,5 +96,5 @@ def test_files_are_locked_where_folders_cannot_be(
     assert capsys.readouterr().err == ""
     assert [p.name for p in path.parent.iterdir() if p.name[0] != "."] == ["results.json"]
     lock_file = path.with_name(".results.json.lock")
-    with locked(path), pytest.raises(storage.HeldError), storage.held(lock_file):
+    with locked(path), pytest.raises(storage.LockedError), storage.file_lock(lock_file):
         pass

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flax_linattn.bench.ratios import Ratio, falls, ratios
-from flax_linattn.bench.report import falls_table, ratios_table, times_table
+from flax_linattn.bench.ratios import Ratio, find_regressions, ratios
+from flax_linattn.bench.report import ratios_table, regressions_table, times_table
 
 
 def row(repeat: int = 0, *, peer_ms: float = 6.0, peer_bytes: int = 50_000_000) -> dict[str, Any]:
@@ -42,20 +42,20 @@ def test_a_peer_that_does_not_compile_has_none() -> None:
 
 def test_the_gate_sees_falls_beyond_the_factor_only() -> None:
     before = ratios([row()])
-    assert falls(ratios([row(peer_ms=4.1)]), before, 1.5) == []
-    (fall,) = falls(ratios([row(peer_ms=3.0)]), before, 1.5)
+    assert find_regressions(ratios([row(peer_ms=4.1)]), before, 1.5) == []
+    (fall,) = find_regressions(ratios([row(peer_ms=3.0)]), before, 1.5)
     assert fall.quantity == "time" and (fall.before, fall.now) == (3.0, 1.5)
-    assert "| time | 3 | 1.5 |" in falls_table([fall])
-    (fall,) = falls(ratios([row(peer_bytes=20_000_000)]), before, 1.5)
+    assert "| time | 3 | 1.5 |" in regressions_table([fall])
+    (fall,) = find_regressions(ratios([row(peer_bytes=20_000_000)]), before, 1.5)
     assert fall.quantity == "memory"
 
 
 def test_the_gate_does_not_tell_small_memory_apart() -> None:
     ratio = Ratio("aaren", 1, "forward", "scan", (1.0,), 4000.0, 40.0)
-    assert falls([ratio._replace(memory=400.0)], [ratio], 1.5) == []
+    assert find_regressions([ratio._replace(memory=400.0)], [ratio], 1.5) == []
 
 
 def test_the_gate_refuses_to_compare_nothing() -> None:
     ratio = Ratio("aaren", 1, "forward", "scan", (1.0,), 1.0, 1.0)
     with pytest.raises(ValueError, match="no comparison in common"):
-        falls([ratio], [ratio._replace(length=2)], 1.5)
+        find_regressions([ratio], [ratio._replace(length=2)], 1.5)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flax_linattn import ops
-from flax_linattn.ops.engine import draws
+from flax_linattn.ops.engine import random_features
 
 
 class Seen(NamedTuple):
@@ -188,7 +188,7 @@ def _performer(mechanism: Any, q: Any, seen: Seen, scale: Any, projection: Any) 
 
 def _rfa(mechanism: Any, q: Any, seen: Seen, feature_scale: Any) -> Any:
     """The mean of cos(w . (q - k)) over the rows w of the draw."""
-    w = draws.gaussian(mechanism.num_features, q.shape[-1], mechanism.seed)
+    w = random_features.gaussian(mechanism.num_features, q.shape[-1], mechanism.seed)
     angle = (_unit(q) - _unit(seen.k)) * feature_scale
     return _average(np.cos(np.einsum("nhk,mk->nhm", angle, w)).mean(axis=-1), seen.v)
 

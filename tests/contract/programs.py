@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from flax_linattn import ops
-from flax_linattn.ops.contract.masks import UNDECIDED
+from flax_linattn.ops.contract.masks import NO_SEGMENT
 from tests.compilation import AS_USERS, optimised
 from tests.contract import cases
 from tests.contract.cases import Tokens
@@ -194,7 +194,7 @@ def begin(mechanism: ops.Mechanism, *, packed: bool, capacity: int = 2 * LENGTH)
     with jax.enable_x64(True):
         state = cases.make_state(mechanism, capacity, np.float64)
         state = jax.tree.map(np.asarray, state)
-    nowhere = np.full(cases.BATCH, UNDECIDED, np.int32)
+    nowhere = np.full(cases.BATCH, NO_SEGMENT, np.int32)
     return ops.PackedState(state, nowhere) if packed else state
 
 

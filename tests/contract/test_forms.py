@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from flax_linattn.ops.contract.masks import UNDECIDED
+from flax_linattn.ops.contract.masks import NO_SEGMENT
 from tests.contract import cases, equations, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result, Weights
@@ -115,7 +115,7 @@ def _starts(run: list[int]) -> list[bool]:
 def _last(real: Any, ids: Any) -> np.ndarray:
     """The id of the last real token of each row."""
     return np.array(
-        [row[m][-1] if m.any() else UNDECIDED for row, m in zip(ids, real, strict=True)], np.int32
+        [row[m][-1] if m.any() else NO_SEGMENT for row, m in zip(ids, real, strict=True)], np.int32
     )
 
 

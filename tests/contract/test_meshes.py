@@ -18,7 +18,7 @@ TOKENS = PartitionSpec("data", None, "model")
 """Of [B, T, H, K]: batch and heads."""
 
 
-def explicit_mesh() -> Any:
+def find_explicit_mesh() -> Any:
     """Two axes of the default kind, and an automatic one beside them."""
     kinds = (AxisType.Explicit, AxisType.Explicit, AxisType.Auto)
     return jax.make_mesh((2, 2, 2), ("data", "model", "other"), axis_types=kinds)
@@ -39,7 +39,7 @@ def place_tokens(mesh: Any, tokens: cases.Tokens) -> cases.Tokens:
     return cases.Tokens(q, k, v, place(mesh, tokens.parameters, PartitionSpec()), gates)
 
 
-def axes_of(x: Any) -> tuple[Any, ...]:
+def partition_axes(x: Any) -> tuple[Any, ...]:
     return tuple(jax.typeof(x).sharding.spec)
 
 
@@ -52,15 +52,15 @@ def test_attend_and_its_gradients(mechanism: ops.Mechanism, is_causal: bool) -> 
     numbers = cases.make_numbers(mechanism, LENGTH)
     arguments = run.arguments(numbers, cases.make_mask(LENGTH), cases.make_ids(LENGTH))
     want = run.program(*arguments)
-    mesh, rows = explicit_mesh(), PartitionSpec("data")
+    mesh, rows = find_explicit_mesh(), PartitionSpec("data")
     tokens, state, mask, ids, weights = arguments
     with jax.enable_x64(True), jax.set_mesh(mesh):
         weights = programs.Weights(place(mesh, weights.y, TOKENS), place(mesh, weights.state, rows))
         placed = place_tokens(mesh, tokens), *place(mesh, (state, mask, ids), rows), weights
         got = run.program.compiled(*placed)
-        assert axes_of(got.y) == ("data", None, "model", None)
-        assert all(axes_of(leaf)[0] == "data" for leaf in jax.tree.leaves(got.state))
-        assert axes_of(got.tokens.k) == axes_of(placed[0].k)
+        assert partition_axes(got.y) == ("data", None, "model", None)
+        assert all(partition_axes(leaf)[0] == "data" for leaf in jax.tree.leaves(got.state))
+        assert partition_axes(got.tokens.k) == partition_axes(placed[0].k)
         got = jax.tree.map(np.asarray, got)
     programs.assert_results_close(got, want, np.float64)
 
@@ -80,7 +80,7 @@ def test_a_loop_carries_the_state(mechanism: ops.Mechanism) -> None:
         return y, cases.meaning(state)
 
     tokens = cases.make_tokens(mechanism, 2, np.float32)
-    want, mesh = run(tokens), explicit_mesh()
+    want, mesh = run(tokens), find_explicit_mesh()
     with jax.set_mesh(mesh):
         got = run(place_tokens(mesh, tokens))
     assert_close(jax.tree.map(np.asarray, got), want, np.float32)
@@ -90,17 +90,17 @@ def test_a_loop_carries_the_state(mechanism: ops.Mechanism) -> None:
 def test_a_new_state_is_split_as_its_tokens(name: str) -> None:
     """Over the batch, and over heads, wherever these stand in it; outside ``jit``, too."""
     mechanism = cases.MADE[name]
-    tokens, mesh = cases.make_tokens(mechanism, 2, np.float32), explicit_mesh()
+    tokens, mesh = cases.make_tokens(mechanism, 2, np.float32), find_explicit_mesh()
     with jax.set_mesh(mesh):
         placed = place_tokens(mesh, tokens)
         q, k, v, own = *placed[:3], placed.own
         _, state = mechanism.attend(q, k, v, is_causal=True, return_state=True, **own)
         for leaf in jax.tree.leaves(state):
             heads = [axis == cases.HEADS for axis in leaf.shape]
-            assert axes_of(leaf)[0] == "data"
-            assert ("model" in axes_of(leaf)) == any(heads)
+            assert partition_axes(leaf)[0] == "data"
+            assert ("model" in partition_axes(leaf)) == any(heads)
         _, after = mechanism.step(q if q.ndim == 2 else q[:, 0], k[:, 0], v[:, 0], state, **own)
-    assert jax.tree.map(axes_of, after) == jax.tree.map(axes_of, state)
+    assert jax.tree.map(partition_axes, after) == jax.tree.map(partition_axes, state)
 
 
 def test_time_may_be_split() -> None:
@@ -116,7 +116,7 @@ def test_time_may_be_split() -> None:
 
     with jax.set_mesh(mesh):
         y = run(*place(mesh, (q, k, v, ids), PartitionSpec("data", "seq")))
-        assert axes_of(y) == ("data", "seq", None, None)
+        assert partition_axes(y) == ("data", "seq", None, None)
     assert_close(np.asarray(y), run(q, k, v, ids), np.float32)
 
 

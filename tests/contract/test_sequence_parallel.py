@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from flax_linattn import ops
-from flax_linattn.bench import communicated
+from flax_linattn.bench import communication_bytes
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH
@@ -126,7 +126,7 @@ def test_communication_does_not_grow(mechanism: ops.Mechanism, is_causal: bool) 
         tokens = cases.make_tokens(mechanism, length, np.float32)
         mask, ids = cases.make_mask(length), cases.make_ids(length)
         arguments = place(mesh, (tokens, mask, ids), length)
-        return communicated(jax.jit(run).lower(*arguments).compile())
+        return communication_bytes(jax.jit(run).lower(*arguments).compile())
 
     short, long = sent(8 * cases.CHUNK_SIZE), sent(8 * 4 * cases.CHUNK_SIZE)
     assert short == long and short["all-gather"] > 0

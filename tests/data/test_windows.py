@@ -14,32 +14,32 @@ few = st.integers(1, 5)
 
 
 @given(st.integers(1, 40), few, few, few, few)
-def test_every_window_comes_once_an_epoch(extra, input_length, horizon, stride, batch_size):
+def test_every_window_comes_once_an_epoch(extra, context_length, horizon, stride, batch_size):
     rows = range(3, 3 + horizon + extra)
     values = np.arange(rows.stop + 2)
     try:
-        windows = data.Windows({"values": values}, rows, input_length=input_length,
+        windows = data.Windows({"values": values}, rows, context_length=context_length,
                                horizon=horizon, stride=stride, batch_size=batch_size,
                                seed=0)  # fmt: skip
     except ValueError as error:
         assert "to forecast needs" in str(error)
-        assert rows.stop - max(rows.start - input_length, 0) < input_length + horizon
+        assert rows.stop - max(rows.start - context_length, 0) < context_length + horizon
         return
     seen = []
     for batch in windows:
         taken = batch["values"][batch["weight"] > 0]
         assert (np.diff(taken, axis=1) == 1).all()
-        seen += taken[:, input_length].tolist()
-    first = max(rows.start, input_length)
+        seen += taken[:, context_length].tolist()
+    first = max(rows.start, context_length)
     assert sorted(seen) == list(range(first, rows.stop - horizon + 1, stride))
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=5), few, few, few)
-def test_windows_of_several_series_are_those_of_each(lengths, input_length, horizon, stride):
+def test_windows_of_several_series_are_those_of_each(lengths, context_length, horizon, stride):
     """One behind the other: the windows of each series alone, and none that two share."""
     begins = np.cumsum([0, *lengths])[:-1].tolist()
     values = np.arange(sum(lengths))
-    options = {"input_length": input_length, "horizon": horizon, "stride": stride,
+    options = {"context_length": context_length, "horizon": horizon, "stride": stride,
                "batch_size": 3, "seed": None}  # fmt: skip
     rows = [
         range(begin + length // 2, begin + length)
@@ -67,7 +67,7 @@ def test_windows_of_several_series_are_those_of_each(lengths, input_length, hori
 
 def test_beginnings_and_rows_of_several_series_go_together():
     with pytest.raises(ValueError, match="rows of each of 1 series"):
-        data.Windows({"values": np.arange(9)}, [range(4), range(4, 9)], input_length=1, horizon=1,
+        data.Windows({"values": np.arange(9)}, [range(4), range(4, 9)], context_length=1, horizon=1,
                      batch_size=1, seed=None)  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_customary_numbers_of_windows():
     series = data.etth1()
     split = data.chronological_split(series.num_steps, "8640/2880/2880")
     counts = [
-        data.Windows({"values": series.values}, rows, input_length=96, horizon=96, batch_size=32,
+        data.Windows({"values": series.values}, rows, context_length=96, horizon=96, batch_size=32,
                      seed=None).num_examples
         for rows in split
     ]  # fmt: skip

@@ -64,6 +64,6 @@ def test_a_mechanism_written_by_hand_is_on_the_ladder(own_mechanisms, tmp_path):
         y = relu.attend(q, k, v, is_causal=True, form=form)
         assert jnp.allclose(y, expected, atol=1e-5)
     sizes = {"base": 4, "features": 4, "delay": 1, "context": 6, "epochs": 3, "test_series": 1}
-    config = tasks.get_task("symbols").Config.of(mechanism="relu", **sizes)
-    values = tasks.train("symbols", config, training.Session(tmp_path, progress=False))
+    config = tasks.get_task("synthetic").Config.of(mechanism="relu", **sizes)
+    values = tasks.train("synthetic", config, training.Session(tmp_path, progress=False))
     assert values["mechanism"] == "relu"

@@ -64,11 +64,11 @@ def test_sequences_do_not_depend_on_those_beside_them(fitted):
 def test_the_run_is_kept(fitted, folder):
     X, _ = vowels(1, 3, 2)
     run = tasks.load_run(folder)
-    assert run.problem.classes == ("speaker 1", "speaker 2", "speaker 3")
+    assert run.data_spec.classes == ("speaker 1", "speaker 2", "speaker 3")
     from flax_linattn.tasks.classify import predict_proba
 
     dataset = data.TimeSeriesDataset(
-        "X", tuple(X), np.zeros(len(X), np.int32), run.problem.classes, run.problem.channels
+        "X", tuple(X), np.zeros(len(X), np.int32), run.data_spec.classes, run.data_spec.channels
     )
     np.testing.assert_allclose(predict_proba(run, dataset), fitted.predict_proba(X), atol=1e-6)
 

@@ -21,7 +21,7 @@ ROWS = 300
 
 def make(**parameters):
     return Forecaster(
-        horizon=4, input_length=16, epochs=1, batch_size=64, random_state=0, **parameters
+        horizon=4, context_length=16, epochs=1, batch_size=64, random_state=0, **parameters
     )
 
 
@@ -64,7 +64,7 @@ def test_forecasts_are_those_of_the_run(fitted, values, folder, tmp_path):
 def test_forecasts_are_in_the_units_of_the_series(fitted, values):
     """Of windows of validation rows they are those by which the parameters were selected."""
     run = fitted.run_
-    history = (fitted.run_.problem.standardizer, values[:ROWS])
+    history = (fitted.run_.data_spec.standardizer, values[:ROWS])
     scaled = ((history[1] - history[0].mean) / history[0].std).astype(np.float32)
     last = ROWS - 4
     window = {"values": scaled[None, last - 16 : last + 4]}
@@ -139,7 +139,7 @@ def test_what_does_not_fit(fitted, values):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
         fitted.predict(values[:10])
-    with pytest.raises(ValueError, match="expected at least 24 rows for input_length=16"):
+    with pytest.raises(ValueError, match="expected at least 24 rows for context_length=16"):
         make().fit(values[:20])
     with pytest.raises(ValueError, match="already holds a run"):
         make(run=fitted.run).fit(values)
@@ -193,10 +193,13 @@ def of_shops(tmp_path_factory):
 def test_a_panel_of_nixtla(of_shops, tmp_path):
     """One model of all series, whose covariates of the horizon come as a frame."""
     forecaster, folder = of_shops
-    problem = forecaster.run_.problem
-    assert problem.channels == ("y", "price", "region=north", "region=south")
-    assert problem.target_names == ("y",) and len(problem.known_future) == 3
-    assert [problem.channels[which] for which in problem.static] == ["region=north", "region=south"]
+    data_spec = forecaster.run_.data_spec
+    assert data_spec.channels == ("y", "price", "region=north", "region=south")
+    assert data_spec.target_names == ("y",) and len(data_spec.known_future) == 3
+    assert [data_spec.channels[which] for which in data_spec.static] == [
+        "region=north",
+        "region=south",
+    ]
     assert forecaster.feature_names_in_.tolist() == ["y", "price", "region"]
     later = shops().groupby("unique_id", sort=False).tail(4)
     found = forecaster.predict(X_future=later)
@@ -289,12 +292,12 @@ def test_missing_values_of_the_horizon_are_told(of_shops):
 
 def test_a_fit_continues_a_run(fitted, values, folder):
     """From its folder, or in memory: its model, its scales and its options of the model."""
-    scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)
+    scale, state = fitted.run_.data_spec.standardizer, nnx.state(fitted.run_.model, nnx.Param)
     for run in (folder, fitted.run_):
         with no_training():
             again = make().fit(values[20:], init_run=run)
         assert_same_bits(nnx.state(again.run_.model, nnx.Param), state)
-        np.testing.assert_array_equal(again.run_.problem.standardizer.mean, scale.mean)
+        np.testing.assert_array_equal(again.run_.data_spec.standardizer.mean, scale.mean)
         assert again.run_.config.layers == fitted.run_.config.layers
     with pytest.raises(ValueError, match="the given run has mechanism='aaren', got 'taylorshift'"):
         make(mechanism="taylorshift").fit(values, init_run=fitted.run_)
@@ -421,7 +424,7 @@ def test_a_frequency_that_is_given_decides():
     with no_training():
         ahead = fitted.predict().index
         assert ahead.equals(pd.date_range(index[-1], periods=5, freq="D")[1:])
-        assert fitted.run_.problem.freq == "D" and fitted.run_.problem.season == 7
+        assert fitted.run_.data_spec.freq == "D" and fitted.run_.data_spec.season == 7
         with pytest.raises(ValueError, match="by the frequency h, got none; the times suggest B"):
             make(options={**SMALL, "freq": "h"}).fit(series)
         with pytest.raises(ValueError, match="freq is of rows with times, got none"):
@@ -463,9 +466,9 @@ def test_one_channel_of_a_seasonal_series_is_learned():
     """A real fit: the error is far below that of repeating the last value."""
     rng = np.random.default_rng(0)
     series = np.sin(2 * np.pi * np.arange(1000) / 24) + 0.1 * rng.normal(size=1000)
-    forecaster = Forecaster(horizon=24, input_length=72, random_state=0, options=SMALL)
+    forecaster = Forecaster(horizon=24, context_length=72, random_state=0, options=SMALL)
     ahead = forecaster.fit(series[:-24]).predict()
     assert ahead.shape == (24,)
     assert np.mean((ahead - series[-24:]) ** 2) < 0.03
-    again = Forecaster(horizon=24, input_length=72, random_state=0, options=SMALL)
+    again = Forecaster(horizon=24, context_length=72, random_state=0, options=SMALL)
     np.testing.assert_array_equal(again.fit(series[:-24]).predict(), ahead)

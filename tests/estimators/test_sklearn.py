@@ -23,7 +23,7 @@ TINY = Classifier(
 
 FORECASTER = Forecaster(
     horizon=1,
-    input_length=4,
+    context_length=4,
     random_state=0,
     options={**SMALL, "patch_length": 2, "steps": 2, "validate_every": 2},
 )

@@ -80,7 +80,7 @@ class SktimeForecaster(BaseForecaster):
         if X is not None:
             options["known_future"] = ",".join(_known(X).columns)
         self.model_ = Forecaster(
-            steps, input_length=4, random_state=self.random_state, options=options
+            steps, context_length=4, random_state=self.random_state, options=options
         ).fit(_joined(y, X))
         return self
 

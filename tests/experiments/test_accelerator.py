@@ -22,7 +22,7 @@ from experiments.accelerator.smallest import SMALLEST
 from experiments.accelerator.states import DONE, FAILED, MORE, SKIPPED, Outcome
 from experiments.accelerator.supervise import MORE_TO_DO, last_words, status, supervise
 from experiments.measured import Measured
-from flax_linattn.bench import compile_program, observing, provenance
+from flax_linattn.bench import compile_program, observe_compilations, provenance
 
 
 @pytest.fixture(autouse=True)
@@ -321,7 +321,7 @@ def test_what_does_not_lower_says_why() -> None:
         return jax.lax.platform_dependent(x, cpu=jnp.sin, cuda=jnp.cos)
 
     seen: list[dict[str, str]] = []
-    with observing(lambda traced: seen.append(lowering.lower(traced))):
+    with observe_compilations(lambda traced: seen.append(lowering.lower(traced))):
         compile_program(jnp.sin, [jnp.ones(3)])
         compile_program(refused, [jnp.ones(3)])
     compile_program(jnp.sin, [jnp.ones(3)])

@@ -12,16 +12,16 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from experiments.decide.collect import StoppedError, collect, main
-from experiments.decide.policies import Noisy, RandomPolicy
+from experiments.offline_rl.collect import StoppedError, collect, main
+from experiments.offline_rl.policies import Noisy, RandomPolicy
 from flax_linattn.checks import OptionError
 from flax_linattn.control import make_environments, play
 from flax_linattn.data.episodes import load_episodes
-from flax_linattn.storage import HeldError, held
+from flax_linattn.storage import LockedError, file_lock
 from tests.control import toys
 
 ENVS, NAME = 3, "Collected-v0"
-collecting = importlib.import_module("experiments.decide.collect")
+collecting = importlib.import_module("experiments.offline_rl.collect")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -174,7 +174,10 @@ def test_damaged_options(tmp_path):
 
 def test_one_process_a_file(tmp_path):
     path = tmp_path / "set.npz"
-    with held(tmp_path / "set.npz.parts" / "lock"), pytest.raises(HeldError, match=r"set\.npz"):
+    with (
+        file_lock(tmp_path / "set.npz.parts" / "lock"),
+        pytest.raises(LockedError, match=r"set\.npz"),
+    ):
         run(path)
 
 
@@ -227,7 +230,7 @@ def test_the_command_writes_what_it_plays(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_signal_ends_it_and_the_same_command_continues(tmp_path):
-    command = [sys.executable, "-m", "experiments.decide.collect", "swing-up"]
+    command = [sys.executable, "-m", "experiments.offline_rl.collect", "swing-up"]
     command += ["--env", "Pendulum-v1", "--noise", "0.5", "--steps", "120000", "--num-envs", "4"]
     stopped, whole, parts = (tmp_path / name for name in ("a.npz", "b.npz", "a.npz.parts"))
     with subprocess.Popen(

@@ -72,7 +72,7 @@ def test_peers_learn(name):
     pytest.importorskip("neuralforecast")
     wave = np.sin(np.arange(400.0) / 4)[:, None].astype(np.float32)
     parts = [
-        data.Windows({"values": wave}, rows, input_length=32, horizon=4, batch_size=16, seed=seed)
+        data.Windows({"values": wave}, rows, context_length=32, horizon=4, batch_size=16, seed=seed)
         for rows, seed in ((range(200), 0), (range(200, 300), None), (range(300, 400), None))
     ]
     options = dict(peers.PEERS[name][0])
@@ -120,7 +120,7 @@ def test_a_statistical_model_is_fitted_to_each_channel_of_each_window():
     arrays = {"values": np.stack([waves, waves[::-1]]), "weight": np.array([1.0, 0.0])}
     none = np.zeros(2, np.int64)
     batch = WindowBatch(arrays, none, none, arrays["values"][:1, 48:])
-    options = patch.configured("forecast", input_length=48, horizon=12).data
+    options = patch.configured("forecast", context_length=48, horizon=12).data
     for model in (statistical.ets(12), statistical.mstl(12)):
         found = statistical.fitted_anew(model, options)(batch)
         assert found.shape == (1, 12, 2)

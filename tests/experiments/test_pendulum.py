@@ -5,7 +5,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from experiments.decide.pendulum import make_pendulum
+from experiments.offline_rl.pendulum import make_pendulum
 from flax_linattn.data.episodes import Episodes, load_episodes
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from experiments.decide.policies import Noisy, RandomPolicy, SwingUp
+from experiments.offline_rl.policies import Noisy, RandomPolicy, SwingUp
 from flax_linattn.checks import OptionError
 from flax_linattn.control import SamplingAgent, make_environments, play
 

@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from experiments.decide.weights import read_policy
+from experiments.offline_rl.weights import read_policy
 from flax_linattn.control import make_environments, play
 from flax_linattn.data.files import DataFormatError
 

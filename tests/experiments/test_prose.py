@@ -7,7 +7,7 @@ import pytest
 
 from tests.experiments.prose import Allowed, Sentence, page, prose, spelled, unchecked
 
-PAGES = ("time-series", "results", "efficiency", "symbols", "events", "decide", "sequences")
+PAGES = ("time-series", "results", "efficiency", "synthetic", "events", "offline-rl", "sequences")
 WITH_README = (*PAGES, "README")
 
 

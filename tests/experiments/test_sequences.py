@@ -121,8 +121,8 @@ def test_a_training_without_numbers_ends(monkeypatch):
     config = small(**layers, pooling="mean")
     build = SequenceTask.model
 
-    def large(self, config, problem, placement=None):
-        model = build(self, config, problem)
+    def large(self, config, data_spec, placement=None):
+        model = build(self, config, data_spec)
         attention = model.backbone.blocks[0].attention
         for projection in (attention.query_projection, attention.key_projection):
             projection.kernel[...] = 300 * projection.kernel[...]

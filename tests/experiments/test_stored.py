@@ -56,7 +56,7 @@ def test_the_page_of_all_claims_is_what_stored_results_say(tmp_path: Path) -> No
 def test_a_page_of_its_own_is_what_its_stored_results_say(
     module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.plots, "draw_curves", lambda *arguments: None)
+    monkeypatch.setattr(bench.plots, "plot_curves", lambda *arguments: None)
     monkeypatch.setattr(bench.plots, "save", lambda *arguments: None)
     name = "ratios" if module is ratios else "streaming"
     shutil.copy(module.FOLDER / f"{name}.json", tmp_path)  # type: ignore[attr-defined]
@@ -87,9 +87,9 @@ def test_every_page_has_stored_results_or_is_named() -> None:
             "accuracy",
             "streaming",
             "attention",
-            "symbols",
+            "synthetic",
             "events",
-            "decide",
+            "offline_rl",
             "sequences",
         )
         for path in ROOT.glob(f"{folder}/*.json")

@@ -25,8 +25,8 @@ SMALL = {
 }
 OPTIONS = {
     "classify": {"batch_size": 90, **SMALL},
-    "forecast": {"input_length": 12, "horizon": 4, "split": "300/60/100", "stride": 4, **SMALL},
-    "decide": {"num_episodes": 8, "context": 4, "play_episodes": 1, "clone_steps": 2, **SMALL},
+    "forecast": {"context_length": 12, "horizon": 4, "split": "300/60/100", "stride": 4, **SMALL},
+    "offline-rl": {"num_episodes": 8, "context": 4, "play_episodes": 1, "clone_steps": 2, **SMALL},
 }
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 3, 100_000, 10**9, 10**12, -(10**12), 10**400, 0.5, -0.5, 1e12,
@@ -104,7 +104,7 @@ def resume(run_dir: Path) -> None:
 def damage(run_dir: Path, draw: random.Random) -> str:
     """Does one thing to a run folder; says what."""
     files = sorted(p for p in run_dir.rglob("*") if p.is_file())
-    read = [p for p in files if p.name in ("config.json", "problem.json", "progress.json")]
+    read = [p for p in files if p.name in ("config.json", "data_spec.json", "progress.json")]
     path = draw.choice(read if draw.random() < 0.85 else files)
     does = [corrupt, corrupt, corrupt, replace, delete, make_folder]
     if path.suffix == ".json":

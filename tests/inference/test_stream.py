@@ -188,7 +188,7 @@ def programs():
     return stream, lambda x, mask: inference.unroll(model, x, mask)[:, -1]
 
 
-MOST = 6
+MAX_LINES = 6
 ROWS = st.lists(st.booleans(), min_size=3, max_size=3)
 EVENTS = st.one_of(
     st.tuples(st.just("step"), ROWS, ROWS),
@@ -197,7 +197,7 @@ EVENTS = st.one_of(
 )
 
 
-@given(st.lists(EVENTS, min_size=1, max_size=MOST))
+@given(st.lists(EVENTS, min_size=1, max_size=MAX_LINES))
 def test_rows_live_their_own_lives(events):
     """Any order of steps, resets and forks: each row answers for its own history alone."""
     stream, unroll = programs()
@@ -219,8 +219,8 @@ def test_rows_live_their_own_lives(events):
         y = stream.step(x, np.array(real), reset=np.array(forget))
         for row in range(3):
             histories[row] += [x[row]] * real[row]
-    padded = np.zeros((3, MOST + 1, CHANNELS), np.float32)
-    mask = np.zeros((3, MOST + 1), bool)
+    padded = np.zeros((3, MAX_LINES + 1, CHANNELS), np.float32)
+    mask = np.zeros((3, MAX_LINES + 1), bool)
     for row, history in enumerate(histories):
         padded[row, : len(history)], mask[row, : len(history)] = history, True
     assert_close(y, unroll(padded, mask), "float32")
@@ -326,7 +326,7 @@ def test_what_a_table_has_no_position_for_is_refused(options):
 def test_no_device_is_asked_about_rows_of_numpy():
     stream = inference.Stream(classifier("softmax"), batch_size=2, max_length=3)
     with jax.transfer_guard("disallow_explicit"):
-        taken = stream._room.after(np.array([True, False]), reset=[False, True])
+        taken = stream._capacity.after(np.array([True, False]), reset=[False, True])
     assert taken.tolist() == [1, 0]
 
 

@@ -237,9 +237,9 @@ def test_a_forecaster_knows_channels_from_marks():
     plain = models.Backbone(3, TINY, rngs=rngs)
     with pytest.raises(ValueError, match="expected a channel before the marks"):
         models.Forecaster(plain, 4, num_marks=3, rngs=rngs)
-    of_tokens = models.Backbone(models.TokenEmbedding(TOKENS, 8, rngs=rngs), TINY, rngs=rngs)
+    token_classifier = models.Backbone(models.TokenEmbedding(TOKENS, 8, rngs=rngs), TINY, rngs=rngs)
     with pytest.raises(ValueError, match="takes observations of channels"):
-        models.Forecaster(of_tokens, 4, rngs=rngs)
+        models.Forecaster(token_classifier, 4, rngs=rngs)
 
 
 def test_layers_refuse_at_once_what_no_model_can_have():

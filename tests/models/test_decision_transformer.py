@@ -324,7 +324,7 @@ def test_a_hybrid_stack_with_rotary_layers_streams():
 
 def test_columns_come_apart_and_together():
     x = jnp.asarray(episodes())
-    columns = models.DecisionColumns.of(x, SEEN)
+    columns = models.DecisionColumns.from_array(x, SEEN)
     assert columns.observation.shape == (2, LENGTH, SEEN)
     assert columns.action.shape == (2, LENGTH, DONE)
     assert_same_bits(columns.joined(), x)

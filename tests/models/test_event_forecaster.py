@@ -12,7 +12,7 @@ from scipy import special
 
 from flax_linattn import models
 from flax_linattn.models.event_embedding import FREQUENCIES
-from flax_linattn.models.event_forecaster import LEAST_DEVIATION, next_event
+from flax_linattn.models.event_forecaster import MIN_STD, next_event
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models import cases
 from tests.models.cases import run_whole as run
@@ -100,7 +100,7 @@ def test_outputs_say_what_their_equations_say():
     want = models.LogNormalMixture(
         special.log_softmax(weights, axis=-1),
         1.5 * (means + np.array([-1.5, -0.5, 0.5, 1.5])),
-        1.5 * (np.log1p(np.exp(deviations)) + LEAST_DEVIATION),
+        1.5 * (np.log1p(np.exp(deviations)) + MIN_STD),
     )
     assert_close(found.gap, want, "float32")
     assert_close(log_marks, special.log_softmax(marks, axis=-1), "float32")
@@ -244,7 +244,7 @@ def test_phases_stay_over_many_events():
 
 def test_columns_come_apart_and_together():
     x = jnp.asarray(events())
-    columns = models.EventColumns.of(x)
+    columns = models.EventColumns.from_array(x)
     assert columns.waves.shape == (2, LENGTH, 4)
     assert_same_bits(columns.joined(), x)
 
@@ -256,14 +256,14 @@ def small(num_marks=MARKS, **options):
     return models.EventForecaster(num_marks, layers=TINY, rngs=nnx.Rngs(0), **options)
 
 
-def of_backbone(**options):
+def backbone_call(**options):
     embedding = models.EventEmbedding(MARKS, 8, rngs=nnx.Rngs(0))
     return models.Backbone(embedding, TINY, rngs=nnx.Rngs(1), **options)
 
 
 def test_the_options_of_one_are_those_of_its_parts():
     """A backbone of one's own is used as it is."""
-    backbone = of_backbone()
+    backbone = backbone_call()
     model = models.EventForecaster(backbone, num_components=2, rngs=nnx.Rngs(2))
     assert model.backbone is backbone
     assert (model.num_marks, model.spread, model.periods, model.streams) == (MARKS, 1.0, (), True)
@@ -303,12 +303,12 @@ def test_backbones_of_something_else_are_refused():
     with pytest.raises(TypeError, match=r"num_marks must be a whole number, got 2\.5"):
         small(2.5)
     message = "with is_causal=True and an EventEmbedding"
-    for backbone in (of_backbone(is_causal=False), models.Backbone(3, TINY, rngs=nnx.Rngs(0))):
+    for backbone in (backbone_call(is_causal=False), models.Backbone(3, TINY, rngs=nnx.Rngs(0))):
         with pytest.raises(ValueError, match=message):
             models.EventForecaster(backbone, rngs=nnx.Rngs(0))
     for name, value in {"spread": 2.0, "kernel_size": 2, "periods": (), "layers": TINY}.items():
         with pytest.raises(ValueError, match=name):
-            models.EventForecaster(of_backbone(), rngs=nnx.Rngs(0), **{name: value})
+            models.EventForecaster(backbone_call(), rngs=nnx.Rngs(0), **{name: value})
     with pytest.raises(ValueError, match="4 features and the layers 8"):
         models.Backbone(models.EventEmbedding(2, 4, rngs=nnx.Rngs(0)), TINY, rngs=nnx.Rngs(0))
 

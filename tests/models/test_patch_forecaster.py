@@ -106,8 +106,8 @@ def every_forecast(model, x):
         if model.mixing is not None:
             told = np.stack(h) + array(model.mixing.channels)
             h = transformed(model.mixing.block, told, causal=False)
-        of_each = zip(h, channels, gone, range(len(h)), strict=True)
-        found = [read_out(model, *each) for each in of_each]
+        per_target = zip(h, channels, gone, range(len(h)), strict=True)
+        found = [read_out(model, *each) for each in per_target]
         want[row, t] = np.stack(found, axis=-1)
     return want
 

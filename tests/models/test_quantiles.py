@@ -40,11 +40,13 @@ def corrected(kind):
     return model
 
 
-@pytest.mark.parametrize("of_each", [True, False])
-def test_quantiles_are_the_equation(of_each):
-    head = moved(models.QuantileHead(LEVELS, 6, HORIZON, 2, of_each=of_each, rngs=nnx.Rngs(0)))
+@pytest.mark.parametrize("per_target", [True, False])
+def test_quantiles_are_the_equation(per_target):
+    head = moved(
+        models.QuantileHead(LEVELS, 6, HORIZON, 2, per_target=per_target, rngs=nnx.Rngs(0))
+    )
     head.correction[...] = np.asarray(normal(1, HORIZON, 2, len(LEVELS)))
-    h = np.asarray(normal(2, 3, *([2] if of_each else []), 6))
+    h = np.asarray(normal(2, 3, *([2] if per_target else []), 6))
     point, std = np.asarray(normal(3, 3, HORIZON, 2)), np.exp(np.asarray(normal(4, 3, 2)))
     kernel, bias, correction, wide = (
         np.asarray(a, np.float64)
@@ -56,9 +58,9 @@ def test_quantiles_are_the_equation(of_each):
         found = []
         for q, level in enumerate(LEVELS):
             column = step * len(LEVELS) + q
-            if not of_each:
+            if not per_target:
                 column = (step * 2 + target) * len(LEVELS) + q
-            features = wide[row, target] if of_each else wide[row]
+            features = wide[row, target] if per_target else wide[row]
             offset = NormalDist().inv_cdf(level) + features @ kernel[:, column] + bias[column]
             found.append(point[place] + std[row, target] * offset)
         want[place] = [point[place], *sorted(sorted(found) + correction[step, target])]

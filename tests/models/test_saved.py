@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from flax_linattn import checkpoint, models, nn, ops, storage
 from flax_linattn.models import saved
-from flax_linattn.models.description import KINDS, describe, make, make_abstract
+from flax_linattn.models.description import KINDS, build_abstract, describe, make
 from tests.contract.tolerances import assert_same_bits
 from tests.nn.cases import moved, normal
 
@@ -229,11 +229,11 @@ def test_files_that_are_older_than_an_option_have_its_default(small, tmp_path):
     path = shutil.copytree(small, tmp_path / "model")
     description = checkpoint.read_json(path / saved.FILE)["description"]
     options = description["SequenceClassifier"]
-    of_backbone = options["backbone"]["Backbone"]
+    backbone_call = options["backbone"]["Backbone"]
     assert options.pop("head_activation") == "gelu"
-    assert of_backbone.pop("class_token") is False
-    assert of_backbone["layers"]["Layers"].pop("drop_path_rate") == 0
-    assert of_backbone["layers"]["Layers"].pop("layer_scale") is None
+    assert backbone_call.pop("class_token") is False
+    assert backbone_call["layers"]["Layers"].pop("drop_path_rate") == 0
+    assert backbone_call["layers"]["Layers"].pop("layer_scale") is None
     rewritten(path, description=description)
     older, model = models.load_model(path), models.load_model(small)
     assert nnx.graphdef(older) == nnx.graphdef(model)
@@ -502,7 +502,7 @@ def test_a_model_to_compare_takes_no_memory(small, monkeypatch):
 
 def test_a_model_made_of_shapes_is_the_same(small):
     described = checkpoint.read_json(small / saved.FILE)["description"]
-    assert nnx.graphdef(make_abstract(described)) == nnx.graphdef(make(described))
+    assert nnx.graphdef(build_abstract(described)) == nnx.graphdef(make(described))
 
 
 def test_a_description_that_is_too_deep(small, tmp_path):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import ops
-from flax_linattn.ops.contract.masks import UNDECIDED
+from flax_linattn.ops.contract.masks import NO_SEGMENT
 from tests.contract.cases import unpacked
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import LAYOUTS, WIDTH, at_real, normal, padded, pulled, run_steps
@@ -22,7 +22,7 @@ WEIGHTS = normal(1, ROWS, LENGTH, WIDTH)
 def run(layer, x, mask=EVERYWHERE, ids=ONE_SEGMENT, state=None, weights=WEIGHTS):
     """The causal program that all checks of a streaming mechanism share."""
     if capabilities(layer).packed:
-        start = np.full(ROWS, UNDECIDED, np.int32)
+        start = np.full(ROWS, NO_SEGMENT, np.int32)
         state = ops.PackedState(begin(layer), start) if state is None else state
     else:
         state, ids = begin(layer) if state is None else state, None

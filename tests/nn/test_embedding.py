@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import nn
-from flax_linattn.ops.contract.masks import segment_runs
+from flax_linattn.ops.contract.masks import find_segments
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import LAYOUTS, at_real, call, normal, padded, run_steps
 
@@ -96,7 +96,7 @@ def test_packed_is_separate(kernel_size):
     ids = np.array([[1, 1, 2, 2, 2, 2], [5, 3, 3, 3, 3, 4]])
     mask = np.array([[1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1]], bool)
     x = np.where(mask[..., None], x, np.float32(np.nan))
-    y = call(embed, x, mask=mask, runs=jax.jit(segment_runs)(ids, mask))
+    y = call(embed, x, mask=mask, runs=jax.jit(find_segments)(ids, mask))
     for row in range(2):
         for segment in np.unique(ids[row]):
             there = np.asarray((ids[row] == segment) & mask[row])
@@ -128,7 +128,7 @@ def test_circular_sees_padding_as_zeros():
 def test_circular_refuses_to_stream():
     embed = make(3, "circular")
     x = normal(7, 2, 4, CHANNELS)
-    runs = jax.jit(segment_runs)(np.zeros((2, 4), np.int32))
+    runs = jax.jit(find_segments)(np.zeros((2, 4), np.int32))
     for refused in (
         lambda: embed.init_state(2),
         lambda: embed(x, return_state=True),

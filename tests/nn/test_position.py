@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn import nn
-from flax_linattn.ops.contract.masks import segment_runs
+from flax_linattn.ops.contract.masks import find_segments
 
 LENGTH = 7
 
@@ -36,12 +36,12 @@ def count(mask, ids, offset, carried):
 
 @jax.jit
 def positions_of_runs(mask, ids, offset, carried):
-    return nn.token_positions(mask, segment_runs(ids, mask, carried), offset)
+    return nn.token_positions(mask, find_segments(ids, mask, carried), offset)
 
 
 @jax.jit
 def positions_of_runs_from_the_first(mask, ids, offset):
-    return nn.token_positions(mask, segment_runs(ids, mask), offset)
+    return nn.token_positions(mask, find_segments(ids, mask), offset)
 
 
 @jax.jit
@@ -66,9 +66,9 @@ def test_positions_are_those_of_the_loop(mask, ids, offset, carried):
 @partial(jax.jit, static_argnums=0)
 def parts_from(split, mask, ids):
     """Two calls, the second of which goes on in the first one's segment, if it had any token."""
-    runs = segment_runs(ids[:, :split], mask[:, :split])
+    runs = find_segments(ids[:, :split], mask[:, :split])
     first, offset = nn.token_positions(mask[:, :split], runs, jnp.array([0]))
-    runs = segment_runs(ids[:, split:], mask[:, split:], runs.last)
+    runs = find_segments(ids[:, split:], mask[:, split:], runs.last)
     second, _ = nn.token_positions(mask[:, split:], runs, offset)
     return jnp.concatenate([first, second], axis=1)
 

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_linattn import models, nn, ops
-from flax_linattn.ops.engine.gates import memories
+from flax_linattn.ops.engine.gates import log_spaced_memories
 from tests.contract.tolerances import assert_close
 from tests.meshes import make_mesh
 from tests.nn.cases import (
@@ -94,13 +94,13 @@ def test_first_decays_of_gated_linear_attention() -> None:
 
 def test_memories_of_one_head_and_of_channels() -> None:
     for shape in ((1,), (3,), (3, 2)):
-        bias = memories(jax.random.key(0), shape)
+        bias = log_spaced_memories(jax.random.key(0), shape)
         memory = -1 / jax.nn.log_sigmoid(bias)
         assert memory.shape == shape
         first, last = (8, 1024) if shape[0] > 1 else (np.sqrt(8 * 1024),) * 2
         np.testing.assert_allclose(memory[0], first, rtol=1e-4)
         np.testing.assert_allclose(memory[-1], last, rtol=1e-3)
-    assert memories(jax.random.key(0), (2,), jnp.bfloat16).dtype == jnp.bfloat16
+    assert log_spaced_memories(jax.random.key(0), (2,), jnp.bfloat16).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("name", GATED)

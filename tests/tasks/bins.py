@@ -109,9 +109,9 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
         borders = np.quantile(data_[0], shares)
         return BinsSpec(tuple(borders.tolist()), checksum(data_))
 
-    def batches(self, data_, config, problem, spans):
+    def batches(self, data_, config, data_spec, spans):
         def of(values, seed):
-            symbols = problem.symbols(values)
+            symbols = data_spec.symbols(values)
             rows = symbols[: len(symbols) // config.data.length * config.data.length]
             arrays = {"symbols": rows.reshape(-1, config.data.length)}
             return data.Batches(arrays, config.fit.batch_size, seed=seed)
@@ -119,7 +119,7 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
         train, validation, test = data_
         return training.Splits(of(train, config.seed), of(validation, None), of(test, None))
 
-    def model(self, config, problem, placement=training.ONE_DEVICE):
+    def model(self, config, data_spec, placement=training.ONE_DEVICE):
         layers = config.layers.map_mechanisms(placement.mechanism)
         return models.LanguageModel(
             config.data.num_symbols,
@@ -128,7 +128,7 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
             rngs=nnx.Rngs(config.seed),
         )
 
-    def objective(self, config, problem, steps_per_epoch):
+    def objective(self, config, data_spec, steps_per_epoch):
         probe = jnp.arange(config.data.length)[None] % config.data.num_symbols
 
         def validate(model, step):
@@ -142,9 +142,9 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
         if file is not None:
             raise ValueError("the symbols come with the package; leave the test file out.")
         data_ = self.load(run.config)
-        if checksum(data_) != run.problem.checksum:
+        if checksum(data_) != run.data_spec.checksum:
             raise ValueError("the data of the run have changed since.")
-        return self.batches(data_, run.config, run.problem, 1).test
+        return self.batches(data_, run.config, run.data_spec, 1).test
 
     def test(self, run, batches):
         metrics = training.evaluate(run.model, loss, batches)
@@ -181,6 +181,6 @@ class BinsStream(Streaming):
                 raise ValueError(f"expected a number, got {line!r}.") from None
 
     def cells(self, observation):
-        symbol = self._run.problem.symbols(np.array([observation]))
+        symbol = self._run.data_spec.symbols(np.array([observation]))
         self.num_steps += 1
         return [self.num_steps, *np.asarray(jax.nn.softmax(self._stream.step(symbol)[0]))]

@@ -17,8 +17,8 @@ from tests.tasks.commands import SIZES
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "classify": {},
-    "decide": {"num_episodes": 5},
-    "forecast": {"input_length": 12, "horizon": 2, "split": "300/60/100"},
+    "offline-rl": {"num_episodes": 5},
+    "forecast": {"context_length": 12, "horizon": 2, "split": "300/60/100"},
 }
 
 
@@ -30,8 +30,8 @@ def untrained_run(name: str, **options: Any) -> Run:
     """A run as ``load_run`` gives it, with parameters as they were initialised."""
     task = tasks.get_task(name)
     config = task.Config.of(**SIZES, **OPTIONS[name], **options)
-    problem = task.describe(task.load(config), config)
-    return Run(task, config, problem, task.model(config, problem))
+    data_spec = task.describe(task.load(config), config)
+    return Run(task, config, data_spec, task.model(config, data_spec))
 
 
 STORED = Path(__file__).parent / "stored" / "runs.tar.gz"
@@ -55,7 +55,7 @@ def lines_of(name: str, count: int) -> list[str]:
     """What a stream of that task reads."""
     if name == "classify":
         return [",".join(map(str, row)) for row in data.japanese_vowels()[1].series[0][:count]]
-    if name == "decide":
+    if name == "offline-rl":
         one = data.pendulum().take([0])
         rows = zip(["", *one.rewards[: count - 1]], one.observations, strict=False)
         return [",".join(map(str, [reward, *seen])) for reward, seen in rows]

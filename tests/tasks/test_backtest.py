@@ -40,8 +40,8 @@ def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "waves"
     config = tasks.get_task("forecast").Config.of(
         csv=path, split=f"{TRAIN}/{VALIDATION}/{ROWS - TRAIN - VALIDATION}", model="patch",
-        input_length=INPUT, horizon=HORIZON, patch_length=5, features=8, num_layers=1, num_heads=2,
-        hidden_features=8, calendar=False, steps=4, batch_size=16,
+        context_length=INPUT, horizon=HORIZON, patch_length=5, features=8, num_layers=1,
+        num_heads=2, hidden_features=8, calendar=False, steps=4, batch_size=16,
         quantiles="0.1,0.9",
     )  # fmt: skip
     with no_drawing():
@@ -58,7 +58,7 @@ def folder(kept, tmp_path):
 
 def by_loop(run, series, forecasts, begin, stop):
     """MSE and MAE of forecasts by their last row, on values scaled by the run."""
-    mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
+    mean, std = run.data_spec.standardizer.mean, run.data_spec.standardizer.std
     errors = [
         (forecasts[row] - (series.values[row + 1 : row + 1 + HORIZON] - mean) / std)
         for row in range(begin - 1, stop - HORIZON)
@@ -87,9 +87,9 @@ def test_folds_from_windows_are_those_of_a_plain_loop(folder, capsys):
     report = json.loads((folder / "backtest/plain-3/backtest.json").read_text())
     run = tasks.load_run(folder)
     series = data.load_series(run.config.data.csv)
-    arrays = standardize(series, run.problem)
+    arrays = standardize(series, run.data_spec)
     forecast = compile_forecast(run)
-    windows = PanelWindows([run.problem], arrays, [range(TRAIN, ROWS)], run.config)
+    windows = PanelWindows([run.data_spec], arrays, [range(TRAIN, ROWS)], run.config)
     found = np.asarray(forecast(windows.take(np.arange(windows.num_examples))))
     forecasts = dict(zip((windows.starts + INPUT - 1).tolist(), found, strict=True))
     naive = dict(enumerate(arrays["values"][:, None]))
@@ -142,7 +142,7 @@ def test_a_fold_without_known_values_counts_in_no_mean(folder, monkeypatch, carr
     values = series.values.copy()
     values[110:130] = np.nan
     blanked = dataclasses.replace(series, values=values)
-    read = SeriesPanel.of_one(blanked, run.problem.parts)
+    read = SeriesPanel.of_one(blanked, run.data_spec.parts)
     monkeypatch.setattr(backtests, "own_panel", lambda _: read)
     report = backtest(folder, folds=3, carry=carry)
     first, empty, last = report.values["by_fold"]
@@ -163,7 +163,7 @@ def test_a_carried_stream_goes_on_over_all_rows(folder):
     run = tasks.load_run(folder)
     series = data.load_series(run.config.data.csv)
     stream = ForecastStream(run, context=0)
-    mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
+    mean, std = run.data_spec.standardizer.mean, run.data_spec.standardizer.std
     forecasts = [
         (stream.step(Row(time, row))[..., 0] - mean) / std
         for time, row in zip(series.times, series.values, strict=True)
@@ -189,7 +189,7 @@ def recorded(monkeypatch, series):
         return evaluate.sum_errors({"naive": of["naive"]}, run, windows)
 
     def read(run):
-        return SeriesPanel.of_one(series, run.problem.parts)
+        return SeriesPanel.of_one(series, run.data_spec.parts)
 
     monkeypatch.setattr(backtests, "own_panel", read)
     monkeypatch.setattr(backtests, "sum_errors", record)
@@ -232,19 +232,19 @@ def test_a_model_trained_anew_knows_no_row_of_its_fold(folder, monkeypatch):
                 lines[row] = lines[row].partition(",")[0] + ",9,9"
             run.config.data.csv.write_text("\n".join(lines) + "\n")
             series = data.load_series(run.config.data.csv)
-            panel = SeriesPanel.of_one(series, run.problem.parts)
+            panel = SeriesPanel.of_one(series, run.data_spec.parts)
             monkeypatch.setattr(backtests, "own_panel", lambda _, panel=panel: panel)
             shutil.rmtree(folder / "backtest", ignore_errors=True)
             report = backtest(folder, folds=1, refit=True, progress=False, parallel=NONE)
             refitted = tasks.load_run(folder / "backtest/refit-1/1")
             found.append((report.values, nnx.to_flat_state(nnx.state(refitted.model))))
             if not change:
-                arrays = standardize(series, refitted.problem)
+                arrays = standardize(series, refitted.data_spec)
                 rows = [range(TRAIN, ROWS)]
-                windows = PanelWindows([refitted.problem], arrays, rows, run.config)
+                windows = PanelWindows([refitted.data_spec], arrays, rows, run.config)
                 seen = windows.take(np.arange(windows.num_examples))
                 made = np.asarray(compile_forecast(refitted)(seen), np.float64)
-                own, of_run = refitted.problem.standardizer, run.problem.standardizer
+                own, of_run = refitted.data_spec.standardizer, run.data_spec.standardizer
                 made = (made * own.std + own.mean - of_run.mean) / of_run.std
                 forecasts = dict(zip((windows.starts + INPUT - 1).tolist(), made, strict=True))
                 want = by_loop(run, series, forecasts, TRAIN, ROWS)

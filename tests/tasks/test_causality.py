@@ -45,20 +45,21 @@ def rows():
 @pytest.mark.parametrize("mechanism", AAREN)
 def test_forecasts_of_real_rows(rows, mechanism, model):
     config = ForecastConfig.of(
-        mechanism=spec(mechanism, 24), model=model, split="400/50/150", input_length=24, horizon=12,
-        batch_size=128, **({"label_length": 12} if model == "encoder-decoder" else {}), **SMALL,
+        mechanism=spec(mechanism, 24), model=model, split="400/50/150", context_length=24,
+        horizon=12, batch_size=128,
+        **({"label_length": 12} if model == "encoder-decoder" else {}), **SMALL,
     )  # fmt: skip
     split = data.chronological_split(len(rows.values), config.data.split)
     other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))
     found = []
     for series in (rows, other):
-        problem = describe(SeriesPanel.of_one(series, split), config)
-        run = tasks.Run(FORECAST, config, problem, FORECAST.model(config, problem))
+        data_spec = describe(SeriesPanel.of_one(series, split), config)
+        run = tasks.Run(FORECAST, config, data_spec, FORECAST.model(config, data_spec))
         forecast_of = compile_forecast(run)
-        arrays = standardize(series, problem)
-        windows = PanelWindows([problem], arrays, [split.test], config)
+        arrays = standardize(series, data_spec)
+        windows = PanelWindows([data_spec], arrays, [split.test], config)
         found.append(np.concatenate([forecast_of(batch) for batch in windows]))
-    last_seen = windows.starts + config.data.input_length - 1
+    last_seen = windows.starts + config.data.context_length - 1
     before = last_seen < CHANGED
     assert 0 < before.sum() < len(before)
     whole, other = (values[: len(before)] for values in found)

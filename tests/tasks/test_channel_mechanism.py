@@ -11,7 +11,7 @@ from tests.tasks.commands import fail, no_drawing
 ROWS = 600
 OPTIONS = [
     *("--features", "16", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "16"),
-    *("--input-length", "8", "--horizon", "2", "--patch-length", "4", "--no-calendar"),
+    *("--context-length", "8", "--horizon", "2", "--patch-length", "4", "--no-calendar"),
     *("--epochs", "8", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--targets", "orders,sales", "--channel-mechanism", "softmax"),
@@ -40,7 +40,7 @@ def test_a_run_learns_what_another_channel_tells(run_dir):
     report = json.loads((run_dir / "test.json").read_text())
     assert report["channel_mechanism"] == "softmax"
     test = np.loadtxt(run_dir.parent / "sales.csv", delimiter=",", skiprows=1)[480:]
-    scale = tasks.load_run(run_dir).problem.standardizer.std
+    scale = tasks.load_run(run_dir).data_spec.standardizer.std
     variance = np.mean(np.var(test, axis=0) / np.square(scale))
     assert report["test_mse"] < 0.9 * variance < variance < report["ridge_mse"]
 

@@ -49,32 +49,32 @@ def test_the_shortest_context_that_is_as_good_is_chosen():
     panel = panel_of(repeated())
     config, notes = choices.choose(panel, preset())
     assert config.data.season == 12 and not config.open_choices
-    problem = FORECAST.describe(panel, config)
-    (values,) = problem.standardizer.apply([panel.series[0].values])
+    data_spec = FORECAST.describe(panel, config)
+    (values,) = data_spec.standardizer.apply([panel.series[0].values])
     train, validation, _ = panel.splits[0]
     lengths = [24, 48, 84]  # 12 is shorter than a patch, 168 more than a third of the rows
     errors = [
         fit_ridge(values, [train], [validation], length, 4).validation_error for length in lengths
     ]
     within = [one for one, error in zip(lengths, errors, strict=True) if error < 1.01 * min(errors)]
-    assert config.data.input_length == within[0] > 24
+    assert config.data.context_length == within[0] > 24
     assert f"context length {within[0]} was chosen on the validation rows (season 12)" in notes[0]
-    given, notes = choices.choose(panel, preset(input_length=30, season=7))
-    assert (given.data.input_length, given.data.season, notes) == (30, 7, [])
+    given, notes = choices.choose(panel, preset(context_length=30, season=7))
+    assert (given.data.context_length, given.data.season, notes) == (30, 7, [])
     assert choices.choose(panel, config) == (config, [])
 
 
 @pytest.mark.parametrize("rows", [20, 40, 60])
 def test_a_short_series_gets_a_context_that_fits(rows):
     config, _ = choices.choose(panel_of(repeated(rows), f"{rows - 12}/6/6"), preset())
-    assert 1 <= config.data.input_length <= rows - 12 - 4
+    assert 1 <= config.data.context_length <= rows - 12 - 4
 
 
 @pytest.mark.usefixtures("no_steps")
 def test_training_in_memory_notes_what_was_chosen(capsys):
     options = {"features": 8, "num_heads": 2, "steps": 1, "epochs": 1}
     run = fit_data(FORECAST, preset(**options), panel_of(repeated(400)))
-    length = run.config.data.input_length
+    length = run.config.data.context_length
     assert f"note: context length {length} was chosen" in capsys.readouterr().err
 
 
@@ -90,7 +90,7 @@ def test_windows_are_left_out_only_where_all_take_too_long():
     panel = panel_of(repeated())
 
     def stride(**options):
-        config, notes = choices.choose(panel, preset(input_length=24, **options))
+        config, notes = choices.choose(panel, preset(context_length=24, **options))
         assert any("training window" in note for note in notes) == (config.data.stride > 1)
         return config.data.stride
 
@@ -121,11 +121,11 @@ def test_a_run_keeps_what_was_chosen_and_resumes_with_it(tmp_path, capsys):
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     found = tasks.load_run(tmp_path / "run")
     assert not found.config.open_choices and stored["season"] == 12
-    assert found.model.context == stored["input_length"] == report.values["input_length"]
+    assert found.model.context == stored["context_length"] == report.values["context_length"]
     assert report.judged.keys() >= {"beaten_by", "beaten_by_in_crps"}
     assert "CRPS" in report.verdict and "lie in the interval of 80 %" in report.verdict
     again = train(config.replace(epochs=2), resume=True)
-    assert again.values["input_length"] == stored["input_length"]
+    assert again.values["context_length"] == stored["context_length"]
     with pytest.raises(ValueError, match="has horizon=4, got 5"):
         train(config.replace(horizon=5), resume=True)
     limited = train(config.replace(epochs=90, time_limit=1e-3), resume=True)

@@ -23,7 +23,7 @@ from tests.tasks.commands import SMALL, succeed
 INPUT, HORIZON, LEVELS = 12, 4, 3
 ALL = [
     *("--preset", "patch", "--patch-length", "4", "--schedule", "constant", *SMALL),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--season", "6"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--season", "6"),
     *("--batch-size", "32", "--known-future", "price", "--tell-missing"),
     *("--quantiles", "0.1,0.5,0.9"),
 ]
@@ -95,7 +95,7 @@ def copied(run_dir, tmp_path) -> Path:
 
 def test_a_run_has_all_of_it_and_evaluate_repeats_its_test(run_dir, which):
     run = tasks.load_run(run_dir)
-    assert run.problem.tells_missing and run.problem.known_future == (1,)
+    assert run.data_spec.tells_missing and run.data_spec.known_future == (1,)
     kernel = fitted_ridge(run).kernel
     np.testing.assert_allclose(run.model.linear_map.kernel[...], kernel, atol=1e-6)
     assert 0 <= float(run.model.share[...]) <= 1
@@ -159,7 +159,7 @@ def test_backtests(copied, how):
     report = backtest(copied, folds=2, progress=False, **how).values
     assert report["folds_ahead_of_ridge"] >= 0
     run = tasks.load_run(copied)
-    (series,), scale = own_panel(run).series, run.problem.standardizer
+    (series,), scale = own_panel(run).series, run.data_spec.standardizer
     stream, errors = ForecastStream(run), []
     (first, second) = report["by_fold"]
     for at in range(second["end"] - HORIZON):
@@ -199,7 +199,7 @@ def test_known_values_that_are_missing_are_those_before_in_streams_too(run_dir):
     for at in range(INPUT):
         found = stream.step(row_of(series, at, (1,), HORIZON))
     filled = series.fill_forward().values
-    scale = run.problem.standardizer
+    scale = run.data_spec.standardizer
     seen = ((filled - scale.mean) / scale.std).astype(np.float32)[None]
     batch = {"values": seen, "missing": np.zeros_like(seen)}
     expected = np.asarray(compile_forecast(run)(batch))[0]

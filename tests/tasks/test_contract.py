@@ -15,9 +15,9 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
-from flax_linattn.storage import held
+from flax_linattn.storage import file_lock
 from flax_linattn.tasks import protocols
-from flax_linattn.tasks.decide.agent import make_agent
+from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SMALL, command_line, fail, succeed
@@ -48,14 +48,14 @@ CASES = {
         ["--max-length", "29"], "ridge_accuracy",
     ),
     "forecast": Case(
-        [*("--input-length", "12", "--horizon", "4", "--split", "300/60/100"),
+        [*("--context-length", "12", "--horizon", "4", "--split", "300/60/100"),
          *("--positions", "3", "--stride", "4", "--model", "decoder")],
         lines_of("forecast", 12),
         ("noon,1,2,3,4,5,6,7", "expected a time such as"),
         ["--context", "12"],
         "ridge_mse",
     ),
-    "symbols": Case(
+    "synthetic": Case(
         [*("--base", "8", "--features", "8", "--delay", "1", "--context", "6"),
          *("--validate-every", "1"),
          *("--batch-size", "8", "--test-series", "2", "--learning-rate", "0.001")],
@@ -72,10 +72,10 @@ CASES = {
         ["--begin", "0"],
         "hawkes_nll",
     ),
-    "decide": Case(
+    "offline-rl": Case(
         [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
          *("--clone-steps", "10")],
-        lines_of("decide", 12),
+        lines_of("offline-rl", 12),
         ("-1,0.5,0.5", "expected 4 cells (reward, observation1, observation2, observation3), got"),
         ["--target-return", "-100"],
         "clone_return",
@@ -168,7 +168,7 @@ def test_options_have_names_of_their_own(task):
 
 def test_a_run_folder_is_complete(task, run_dir):
     names = {path.name for path in run_dir.iterdir()}
-    assert {"config.json", "problem.json", "metrics.jsonl", "checkpoints", "test.json"} <= names
+    assert {"config.json", "data_spec.json", "metrics.jsonl", "checkpoints", "test.json"} <= names
     config = json.loads((run_dir / "config.json").read_text())
     assert (config["format"], config["task"]) == (2, task)
     assert "steps.jsonl" in names
@@ -181,7 +181,7 @@ def test_a_run_folder_is_complete(task, run_dir):
     assert task != "bins" or stored["symbols"] == 120  # the last fifth of 600 hours
 
 
-@fast("symbols", "sequence")
+@fast("synthetic", "sequence")
 def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     stored = json.loads((run_dir / "test.json").read_text())
     report = tasks.evaluate_run(run_dir)
@@ -217,7 +217,7 @@ def test_what_only_other_tasks_do_is_refused(task, run_dir, capsys):
         assert f"a run of {task} has no folds in time" in message
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     """By the run's own options, which are not given again."""
     folder = tmp_path / "two"
@@ -230,14 +230,14 @@ def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     assert "learning_rate=0.001, got 0.5" in message and "(--learning-rate)" in message
 
 
-@fast("symbols", "bins")
+@fast("synthetic", "bins")
 def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
     """With its options and scales; without a step of training it is that run, to the bit."""
     folder = tmp_path / "continued"
     args = ["train", task, "--run", str(folder), "--from", str(run_dir), "--parallel", "none"]
     succeed(capsys, *args, "--epochs", "1")
     assert_same_bits(parameters(folder), parameters(run_dir))
-    for name in ("config.json", "problem.json"):
+    for name in ("config.json", "data_spec.json"):
         before, now = (json.loads((of / name).read_text()) for of in (run_dir, folder))
         assert {**before, "epochs": 1} == {**now, "epochs": 1}
     origin = json.loads((folder / "init_run.json").read_text())
@@ -252,7 +252,7 @@ def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
         assert succeed(capsys, *streams[0]) == succeed(capsys, *streams[1])
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_continued_run_resumes_to_the_same_bits(task, copied, tmp_path, capsys):
     """When the run that it continues is gone, too."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -281,7 +281,7 @@ def test_what_a_run_does_not_continue(task, run_dir, classify_run, tmp_path, cap
     assert not (tmp_path / "new").exists()
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_training_counted_in_steps(task, tmp_path, capsys):
     folder = tmp_path / "steps"
     counted = ["--steps", "5", "--validate-every", "2"]
@@ -310,7 +310,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     assert succeed(capsys, *stream, "0") != succeed(capsys, *stream, "1")
 
 
-@fast("classify", "forecast", "sequence", "symbols", "bins")  # the others by files of their own
+@fast("classify", "forecast", "sequence", "synthetic", "bins")  # the others by files of their own
 def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, capsys):
     """Of halves with a state as of the whole; a file that is none is refused."""
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines), *CASES[task].own)
@@ -331,7 +331,7 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
     assert "is no state file, or a damaged one" in message
 
 
-@fast("forecast", "symbols", "events")
+@fast("forecast", "synthetic", "events")
 def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     """What the state has seen is told, and left out where that is asked for."""
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
@@ -353,7 +353,7 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
     saved, save = [], tasks.Streaming.save
 
@@ -368,7 +368,7 @@ def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, m
     assert "(--save-every)" in fail(capsys, *args, "--save-every", "0")
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_figure_that_cannot_be_drawn_is_refused_at_once(run_dir, lines, tmp_path, capsys):
     args = ["stream", str(run_dir), "--input", str(lines), "--figure", str(tmp_path / "a.png")]
     assert cli.main(args) == 2
@@ -403,7 +403,7 @@ def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_p
     assert succeed(capsys, *stream, str(lines), "--accept-partial-line") == whole
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_no_line_at_all(run_dir, lines, tmp_path, capsys):
     empty = tmp_path / "empty.csv"
     empty.write_text("")
@@ -423,7 +423,7 @@ def test_help_is_made_of_the_options(task, run_dir, capsys):
     assert f"train {task}" in capsys.readouterr().out
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_a_taken_folder_is_left_as_it_is(task, run_dir, capsys):
     before = {p: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
     message = fail(capsys, "train", task, "--run", str(run_dir), *CASES[task].args)
@@ -434,17 +434,17 @@ def test_a_taken_folder_is_left_as_it_is(task, run_dir, capsys):
 def test_one_process_a_folder(task, tmp_path, capsys):
     folder = tmp_path / "run"
     args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]
-    with held(folder / "training.lock", "it"):
+    with file_lock(folder / "training.lock", "it"):
         (line,) = fail(capsys, *args).splitlines()  # no summary of data or model before it
     assert "another process works with the run" in line
     assert not (folder / "config.json").exists()
 
 
 def test_data_that_changed_are_refused(task, copied, capsys):
-    problem = json.loads((copied / "problem.json").read_text())
-    changed = problem["checksum"]
-    problem["checksum"] = dict.fromkeys(changed, "0") if isinstance(changed, dict) else "0"
-    (copied / "problem.json").write_text(json.dumps(problem))
+    data_spec = json.loads((copied / "data_spec.json").read_text())
+    changed = data_spec["checksum"]
+    data_spec["checksum"] = dict.fromkeys(changed, "0") if isinstance(changed, dict) else "0"
+    (copied / "data_spec.json").write_text(json.dumps(data_spec))
     assert "the data of the run have changed since" in fail(capsys, "evaluate", str(copied))
     message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
     assert "the data are not those that the run" in message
@@ -460,7 +460,7 @@ def predicted(capsys, run_dir, out, *args):
     return rows
 
 
-@fast("classify", "symbols", "bins")
+@fast("classify", "synthetic", "bins")
 def test_predictions_of_its_own_data(task, run_dir, tmp_path, capsys):
     """One home for all tasks; a task that has none says so."""
     if task == "bins":
@@ -485,10 +485,10 @@ def only(*names):
     return pytest.mark.parametrize("task", [names[0], *slow], indirect=True, scope="module")
 
 
-@only("forecast", "events", "sequence", "symbols")
+@only("forecast", "events", "sequence", "synthetic")
 def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_path, capsys):
     if task == "forecast":
-        names = ["date", *tasks.load_run(run_dir).problem.channels]
+        names = ["date", *tasks.load_run(run_dir).data_spec.channels]
         lines.write_text(",".join(names) + "\n" + lines.read_text())
     header, *_, last = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
     said = dict(zip(header.split(","), last.split(","), strict=True))
@@ -541,7 +541,7 @@ def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
     assert "has 2 channels, the run was trained on 12" in message
 
 
-@only("decide")
+@only("offline-rl")
 def test_actions_are_those_of_the_agent_by_the_window(run_dir, tmp_path, capsys):
     """The agent is shown the episode, and its last actions are those that were taken."""
     run = tasks.load_run(run_dir)
@@ -549,7 +549,7 @@ def test_actions_are_those_of_the_agent_by_the_window(run_dir, tmp_path, capsys)
     (row,) = predicted(capsys, run_dir, tmp_path / "rows.jsonl")
     agent = make_agent(run, 1, episodes.num_steps, act="window")
     rewards = np.concatenate([[0.0], episodes.rewards[:-1]])
-    taken = run.problem.scaled_actions(episodes.actions)
+    taken = run.data_spec.scaled_actions(episodes.actions)
     for step in range(episodes.num_steps):
         begins = np.array([step == 0])
         (action,) = agent.act(episodes.observations[step : step + 1], rewards[[step]], begins)
@@ -565,7 +565,7 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
     image_module = pytest.importorskip("PIL.Image")
     run = tasks.load_run(run_dir)
     batch = run.task.test_batches(run, None).batch(0)
-    scaled = batch["image"][:2] * np.array(run.problem.deviation) + np.array(run.problem.mean)
+    scaled = batch["image"][:2] * np.array(run.data_spec.deviation) + np.array(run.data_spec.mean)
     for name, pixels in zip("ab", np.round(scaled * 255).astype(np.uint8), strict=True):
         image_module.fromarray(pixels[..., 0]).save(tmp_path / f"{name}.png")
     own = predicted(capsys, run_dir, tmp_path / "own.jsonl")[:2]
@@ -577,15 +577,15 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
     assert one[0]["prediction"] == rows[1]["prediction"] and one[0]["file"] == "b.png"
 
 
-@fast("symbols", "forecast")
-@pytest.mark.parametrize("name", ["problem.json", "config.json"])
+@fast("synthetic", "forecast")
+@pytest.mark.parametrize("name", ["data_spec.json", "config.json"])
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"borders": {}}', "\xff"])
 def test_damaged_files_are_named(copied, capsys, name, text):
     (copied / name).write_text(text, encoding="latin-1")
     assert str(copied) in fail(capsys, "evaluate", str(copied))
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     path = copied / "config.json"
     config = json.loads(path.read_text())
@@ -602,7 +602,7 @@ def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     assert tasks.load_run(copied).config == tasks.load_run(run_dir).config
 
 
-@fast("symbols")
+@fast("synthetic")
 def test_damaged_checkpoints_are_named(copied, capsys):
     for path in (copied / "checkpoints").rglob("*"):
         if path.is_file() and path.parent.name == "d":
@@ -614,7 +614,7 @@ def test_damaged_checkpoints_are_named(copied, capsys):
 @pytest.mark.parametrize(
     "name",
     [
-        name if name == "symbols" else pytest.param(name, marks=pytest.mark.slow)
+        name if name == "synthetic" else pytest.param(name, marks=pytest.mark.slow)
         for name in CASES
         if name in registry.TASKS
     ],

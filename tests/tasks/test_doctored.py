@@ -78,7 +78,7 @@ def test_options_that_no_run_has(stored, harmed, option, value):
 
 
 @pytest.mark.parametrize(
-    ("problem", "message"),
+    ("data_spec", "message"),
     [
         ({"lengths": [1e12]}, "lengths must be a list, each a whole number, got"),
         ({"lengths": [10**12]}, r"lengths must be at most 16777216, got 1000000000000"),
@@ -87,30 +87,30 @@ def test_options_that_no_run_has(stored, harmed, option, value):
         ({"lengths": 29}, "lengths must be a list, each a whole number, got 29"),
         ({"channels": ["a", "b"]}, "as many of each, got 2 of channels"),
         ({"classes": [1, 2]}, "classes must be a list, each text"),
-        ({"standardizer": {"mean": "x", "std": []}}, "problem.json"),
+        ({"standardizer": {"mean": "x", "std": []}}, "data_spec.json"),
         ({"checksum": 5}, "checksum must be names and values, got 5"),
     ],
 )
-def test_problems_that_no_data_have(stored, harmed, problem, message):
-    path = harmed("classify/problem.json", None)
+def test_problems_that_no_data_have(stored, harmed, data_spec, message):
+    path = harmed("classify/data_spec.json", None)
     path.write_bytes(b"{}")
-    harmed("classify/problem.json", json.dumps(json.loads(original(stored)) | problem).encode())
+    harmed("classify/data_spec.json", json.dumps(json.loads(original(stored)) | data_spec).encode())
     with pytest.raises(ValueError, match=message) as caught:
         tasks.load_run(stored / "classify")
     assert str(path) in str(caught.value)
 
 
 def original(stored: Path) -> bytes:
-    """The run's problem.json, as it was stored."""
+    """The run's data_spec.json, as it was stored."""
     with tarfile.open(STORED) as archive:
-        file = archive.extractfile("classify/problem.json") or archive.extractfile(
-            "./classify/problem.json"
+        file = archive.extractfile("classify/data_spec.json") or archive.extractfile(
+            "./classify/data_spec.json"
         )
         assert file is not None
         return file.read()
 
 
-@pytest.mark.parametrize("name", ["config.json", "problem.json"])
+@pytest.mark.parametrize("name", ["config.json", "data_spec.json"])
 @pytest.mark.parametrize(
     "content",
     [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"\xff{}", '{"ä": 1}'.encode("latin-1")],
@@ -125,17 +125,17 @@ def test_text_that_is_no_json(stored, harmed, name, content):
 
 def test_a_problem_with_a_class_less_is_named_on_resume(stored, harmed):
     """Where the data have a label that the run's file does not know."""
-    path = stored / "classify" / "problem.json"
+    path = stored / "classify" / "data_spec.json"
     classes = json.loads(path.read_text())["classes"]
-    harmed("classify/problem.json", changed(path, classes=classes[:2] + classes[3:]))
+    harmed("classify/data_spec.json", changed(path, classes=classes[:2] + classes[3:]))
     config = read_config(path.parent)
-    with pytest.raises(ValueError, match=r"the data do not fit .*problem.json"):
+    with pytest.raises(ValueError, match=r"the data do not fit .*data_spec.json"):
         tasks.train("classify", config, training.Session(path.parent, resume=True, progress=False))
 
 
 def test_a_problem_that_is_gone_is_not_made_anew(stored, harmed, capsys):
     """It alone says whether the data are those that the run began with."""
-    path = harmed("classify/problem.json", None)
+    path = harmed("classify/data_spec.json", None)
     args = ["train", "classify", "--run", str(stored / "classify"), "--resume", "--epochs", "2"]
     message = fail(capsys, *args, "--parallel", "none")
     assert f"{path} is missing" in message and "Restore it from a copy" in message

@@ -52,16 +52,16 @@ CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 """Of numbers that a float32 model and float64 NumPy agree on."""
 
 
-def in_file_units(nll, problem):
+def in_file_units(nll, data_spec):
     """Of times in units of the scale -> of those of the file."""
-    return nll + math.log(problem.scale)
+    return nll + math.log(data_spec.scale)
 
 
 def make_run(events, **options) -> Run:
     """A run whose parameters nobody trained; all parts are the same events."""
     config = EventsConfig.of(**EVENT_SIZES | options)
-    problem = describe(EventSplit(events, events, events), config)
-    return Run(TASK, config, problem, moved(TASK.model(config, problem), 0.3))
+    data_spec = describe(EventSplit(events, events, events), config)
+    return Run(TASK, config, data_spec, moved(TASK.model(config, data_spec), 0.3))
 
 
 def drawn(*lengths):
@@ -89,19 +89,19 @@ def in_units(events, factor):
 # -- scores --------------------------------------------------------------------------------
 
 
-def tokens_by_hand(events, problem, index):
+def tokens_by_hand(events, data_spec, index):
     """What the model is to see of a sequence, cell by cell; and whether its begin is the first."""
     begin, known = events.begins[index], not np.isnan(events.begins[index])
     times = [*([begin] if known else []), *events.times[index]]
-    marks = [*([len(problem.mark_names)] if known else []), *events.marks[index]]
+    marks = [*([len(data_spec.mark_names)] if known else []), *events.marks[index]]
     rows = []
     for number, (time, mark) in enumerate(zip(times, marks, strict=True)):
         gap = 0.0
         if number:
-            waited = max(time - times[number - 1], problem.resolution)
-            gap = math.log(waited / problem.scale)
-        turns = [math.fmod(time, period) / period for period in problem.periods]
-        turns += [math.fmod(time - times[0], period) / period for period in problem.clock]
+            waited = max(time - times[number - 1], data_spec.resolution)
+            gap = math.log(waited / data_spec.scale)
+        turns = [math.fmod(time, period) / period for period in data_spec.periods]
+        turns += [math.fmod(time - times[0], period) / period for period in data_spec.clock]
         waves = [wave(2 * math.pi * turn) for wave in (math.cos, math.sin) for turn in turns]
         rows.append([gap, float(number > 0), mark, *waves])
     return np.array(rows), known
@@ -114,8 +114,8 @@ def call(model, x):
 
 def scores_by_hand(run, events):
     """In float64, an event after the other, from the outputs of one call without any mask."""
-    problem, K = run.problem, run.model.num_components
-    rows = [tokens_by_hand(events, problem, i) for i in range(len(events))]
+    data_spec, K = run.data_spec, run.model.num_components
+    rows = [tokens_by_hand(events, data_spec, i) for i in range(len(events))]
     x = np.zeros((len(rows), max(len(row) for row, _ in rows), rows[0][0].shape[1]), np.float32)
     for i, (row, _) in enumerate(rows):
         x[i, : len(row)] = row
@@ -125,28 +125,28 @@ def scores_by_hand(run, events):
         times = events.times[i]
         for event in range(int(events.num_given[i]), len(times)):
             before = times[event - 1] if event else events.begins[i]
-            gap = max(times[event] - before, problem.resolution)
+            gap = max(times[event] - before, data_spec.resolution)
             said = outputs[i, event - 1 + known]
-            mixture = mixture_of(said, K, problem.spread)
-            x = math.log(gap / problem.scale)
+            mixture = mixture_of(said, K, data_spec.spread)
+            x = math.log(gap / data_spec.scale)
             marks = special.log_softmax(said[3 * K :])
             found["sequence"].append(i)
             found["log_gap"].append(math.log(gap))
-            found["time"].append(log_density(mixture, x) - x - math.log(problem.scale))
+            found["time"].append(log_density(mixture, x) - x - math.log(data_spec.scale))
             found["mark"].append(marks[events.marks[i][event]])
             found["rank"].append(sum(other > marks[events.marks[i][event]] for other in marks))
             found["rescaled"].append(-log_survival(mixture, x))
             logs, means, deviations = mixture
-            mean = np.sum(np.exp(logs + means + deviations**2 / 2)) * problem.scale
+            mean = np.sum(np.exp(logs + means + deviations**2 / 2)) * data_spec.scale
             found["log_mean"].append(math.log(mean))
             median = optimize.brentq(
                 lambda x, own=mixture: log_survival(own, x) - math.log(0.5), -60, 60
             )
-            found["log_median"].append(median + math.log(problem.scale))
+            found["log_median"].append(median + math.log(data_spec.scale))
         rest = events.ends[i] - times[-1]
-        said = mixture_of(outputs[i, len(rows[i][0]) - 1], K, problem.spread)
+        said = mixture_of(outputs[i, len(rows[i][0]) - 1], K, data_spec.spread)
         found["survival"].append(
-            log_survival(said, math.log(rest / problem.scale)) if rest > 0 else 0.0
+            log_survival(said, math.log(rest / data_spec.scale)) if rest > 0 else 0.0
         )
     return evaluate.Scores(**{name: np.array(values) for name, values in found.items()})
 
@@ -185,7 +185,7 @@ def test_scores_are_those_of_the_definition(kind):
     make, options = KINDS[kind]
     events = make()
     run = make_run(events, **options)
-    found, expected = evaluate.score(run.model, events, run.problem), scores_by_hand(run, events)
+    found, expected = evaluate.score(run.model, events, run.data_spec), scores_by_hand(run, events)
     for name in evaluate.Scores._fields:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), **CLOSE)
     assert found.num_events == events.num_forecast == len(expected.time)
@@ -202,7 +202,7 @@ def test_scores_are_those_of_the_definition(kind):
         "test_rmse_of_sequence_sums": math.sqrt(sum(np.square(sums)) / n),
         "test_ks": stats.kstest(expected.rescaled, "expon").statistic,
     }
-    if run.problem.num_marks > 1:
+    if run.data_spec.num_marks > 1:
         defined |= {
             "test_time_nll": -(expected.time.sum() + ends) / n,
             "test_mark_nll": -expected.mark.sum() / n,
@@ -219,10 +219,10 @@ def test_what_is_asked_and_seen_by_hand():
         [[1.0, 1.0, 3.0], [10.0, 14.0]], [[1, 0, 1], [0, 1]], 2,
         begin=[0.5, np.nan], end=[5.0, 14.0], given=[1, 1],
     )  # fmt: skip
-    problem = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
-    first, second = tokens_of(events, problem)
+    data_spec = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
+    first, second = tokens_of(events, data_spec)
     for index, tokens in enumerate((first, second)):
-        rows, _ = tokens_by_hand(events, problem, index)
+        rows, _ = tokens_by_hand(events, data_spec, index)
         np.testing.assert_allclose(tokens.observations, rows, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(
         first.observations[:, :3],
@@ -242,8 +242,8 @@ def test_what_is_asked_and_seen_by_hand():
 
 @given(any_events())
 def test_any_events_are_asked_for_once_and_told_in_finite_numbers(events):
-    problem = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
-    tokens = tokens_of(events, problem)
+    data_spec = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
+    tokens = tokens_of(events, data_spec)
     asked = [own.asked == EVENT for own in tokens]
     found = np.concatenate([own.log_gap[rows] for own, rows in zip(tokens, asked, strict=True)])
     gaps = np.maximum(np.concatenate(events.gaps()), 0.25)
@@ -264,18 +264,18 @@ def spec(mechanism, length):
 def test_long_sequences_are_scored_in_spans(mechanism, monkeypatch):
     events = drawn(30, 21, 5)
     run = make_run(events, mechanism=spec(mechanism, 64))
-    whole = evaluate.score(run.model, events, run.problem)
+    whole = evaluate.score(run.model, events, run.data_spec)
     monkeypatch.setattr(evaluate, "SPAN", 8)
-    for name, values in evaluate.score(run.model, events, run.problem)._asdict().items():
+    for name, values in evaluate.score(run.model, events, run.data_spec)._asdict().items():
         np.testing.assert_allclose(values, getattr(whole, name), **CLOSE)
 
 
 def test_scores_do_not_depend_on_their_company(monkeypatch):
     events = drawn(14, 9, 5, 12, 14)
     run = make_run(events)
-    whole = evaluate.score(run.model, events, run.problem)
+    whole = evaluate.score(run.model, events, run.data_spec)
     order = [3, 0, 4, 2, 1]
-    shuffled = evaluate.score(run.model, events.select(order), run.problem)
+    shuffled = evaluate.score(run.model, events.select(order), run.data_spec)
     for index, old in enumerate(order):
         for name in ("time", "mark", "rank", "rescaled", "log_mean", "log_median"):
             own = getattr(shuffled, name)[shuffled.sequence == index]
@@ -283,7 +283,7 @@ def test_scores_do_not_depend_on_their_company(monkeypatch):
                 own, getattr(whole, name)[whole.sequence == old], rtol=1e-6, atol=1e-6
             )
     monkeypatch.setattr(evaluate, "ROWS", 2)
-    for name, values in evaluate.score(run.model, events, run.problem)._asdict().items():
+    for name, values in evaluate.score(run.model, events, run.data_spec)._asdict().items():
         np.testing.assert_allclose(values, getattr(whole, name), rtol=1e-6, atol=1e-6)
 
 
@@ -294,18 +294,18 @@ def test_another_unit_of_time(factor):
     other = in_units(events, factor)
     run = make_run(events, clock=True, periods="5")
     config = run.config.replace(periods=f"{5 * factor!r}")
-    problem = describe(EventSplit(other, other, other), config)
+    data_spec = describe(EventSplit(other, other, other), config)
     for name in ("scale", "resolution", "periods", "clock"):
-        own = np.array(getattr(run.problem, name))
-        np.testing.assert_allclose(getattr(problem, name), factor * own, rtol=1e-9)
-    assert problem.spread == pytest.approx(run.problem.spread, rel=1e-9)
-    batches = make_batches(events, config, run.problem, seed=0)
-    for one, two in zip(batches, make_batches(other, config, problem, seed=0), strict=True):
+        own = np.array(getattr(run.data_spec, name))
+        np.testing.assert_allclose(getattr(data_spec, name), factor * own, rtol=1e-9)
+    assert data_spec.spread == pytest.approx(run.data_spec.spread, rel=1e-9)
+    batches = make_batches(events, config, run.data_spec, seed=0)
+    for one, two in zip(batches, make_batches(other, config, data_spec, seed=0), strict=True):
         for name, values in one.items():
             np.testing.assert_allclose(two[name], values, rtol=1e-5, atol=1e-5)
     found, again = (
         evaluate.score(run.model, own, of_unit)
-        for own, of_unit in ((events, run.problem), (other, problem))
+        for own, of_unit in ((events, run.data_spec), (other, data_spec))
     )
     shift = math.log(factor)
     np.testing.assert_allclose(again.time, found.time - shift, **CLOSE)
@@ -336,7 +336,7 @@ def changed(events):
 def check_no_leak(run, events):
     """No score or prediction of what stays changes, by a single bit; later ones do."""
     found, other = (
-        evaluate.score(run.model, own, run.problem) for own in (events, changed(events))
+        evaluate.score(run.model, own, run.data_spec) for own in (events, changed(events))
     )
     numbers = [
         np.arange(given, len(own))
@@ -364,7 +364,7 @@ def test_badges(data_dir):
     events = events.select(range(20))
     run = make_run(events)
     check_no_leak(run, events)
-    scores = evaluate.score(run.model, events, run.problem)
+    scores = evaluate.score(run.model, events, run.data_spec)
     stream = EventsStream(run, EventsStreamOptions())
     found = steps(stream, [*text_of(events, names=True, blank=True).splitlines()])
     np.testing.assert_allclose(found, scores.time + scores.mark, rtol=1e-4, atol=1e-4)
@@ -390,7 +390,7 @@ def test_every_event_is_asked_for_once(length, history):
     events = numbered()
     run = make_run(events)
     config = run.config.replace(length=length, history=history, batch_size=2)
-    batches = make_batches(events, config, run.problem, seed=None)
+    batches = make_batches(events, config, run.data_spec, seed=None)
     asked = []
     for batch in batches:
         real = batch["mask"] & (batch["weight"][:, None] > 0)
@@ -399,13 +399,13 @@ def test_every_event_is_asked_for_once(length, history):
             assert own.sum() <= length + 1
             if own.any() and not (batch["asked"][row][own] == EVENT).any():
                 # An end alone is a piece of the sequence that has nothing else.
-                gap = np.exp(batch["log_gap"][row][own]) * run.problem.scale
+                gap = np.exp(batch["log_gap"][row][own]) * run.data_spec.scale
                 assert gap == pytest.approx(101)
             # What is asked is the last part of a piece, behind up to ``history`` more.
             if own.any():
                 first = int(np.argmax(own))
                 assert own.sum() == real[row].sum() - first and first <= history
-            asked += [*np.exp(batch["log_gap"][row][own]) * run.problem.scale]
+            asked += [*np.exp(batch["log_gap"][row][own]) * run.data_spec.scale]
     expected = [*np.concatenate(events.gaps()), 100, 101]
     np.testing.assert_allclose(sorted(asked), sorted(expected), rtol=1e-5)
 
@@ -414,7 +414,7 @@ def test_the_loss_of_pieces_is_that_of_the_whole():
     """Where the history covers all; and that of the scores, but for the unit."""
     events = numbered()
     run = make_run(events, batch_size=4)
-    one_program = dataclasses.replace(run.problem, lengths=(17,))
+    one_program = dataclasses.replace(run.data_spec, lengths=(17,))
     whole, pieces = (
         training.evaluate(
             run.model,
@@ -424,8 +424,8 @@ def test_the_loss_of_pieces_is_that_of_the_whole():
         for options in ({"length": 64}, {"length": 3, "history": 64})
     )
     assert pieces == pytest.approx(whole, rel=1e-5)
-    scores = evaluate.score(run.model, events, run.problem)
-    assert in_file_units(whole["loss"], run.problem) == pytest.approx(
+    scores = evaluate.score(run.model, events, run.data_spec)
+    assert in_file_units(whole["loss"], run.data_spec) == pytest.approx(
         -scores.total / scores.num_events, rel=1e-5
     )
     assert whole["mark_nll"] == pytest.approx(-scores.mark.mean(), rel=1e-5)
@@ -436,12 +436,12 @@ def test_a_batch_of_nothing_but_ends_adds_up():
     """Sequences of one event that is given: no event, and yet a likelihood."""
     events = sequences([[1.0], [2.0, 3.0, 5.0]], num_marks=1, begin=[np.nan] * 2, end=[4.0, 9.0])
     run = make_run(events, batch_size=1)
-    problem = dataclasses.replace(run.problem, lengths=(3,))
-    batches = make_batches(events, run.config, problem, seed=None)
+    data_spec = dataclasses.replace(run.data_spec, lengths=(3,))
+    batches = make_batches(events, run.config, data_spec, seed=None)
     assert len(batches) == 2
-    scores = evaluate.score(run.model, events, run.problem)
+    scores = evaluate.score(run.model, events, run.data_spec)
     loss = training.evaluate(run.model, events_loss, batches)["loss"]
-    assert in_file_units(loss, run.problem) == pytest.approx(-scores.total / 2, rel=1e-2)
+    assert in_file_units(loss, run.data_spec) == pytest.approx(-scores.total / 2, rel=1e-2)
 
 
 # -- streams -------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ def tied():
 def tied_run(tied):
     """As if its sequences had a known begin."""
     run = make_run(tied, mechanism="softmax", periods="5", clock=True)
-    return run._replace(problem=dataclasses.replace(run.problem, begins=True))
+    return run._replace(data_spec=dataclasses.replace(run.data_spec, begins=True))
 
 
 def test_a_begin_that_was_not_learned_is_refused(tied):
@@ -505,7 +505,7 @@ def test_a_stream_is_one_sequence():
 @pytest.mark.parametrize("begin", ["", "-3"])
 def test_a_stream_says_what_the_scores_are(tied, tied_run, begin):
     events = dataclasses.replace(tied, begin=np.full(3, -3.0)) if begin else tied
-    scores = evaluate.score(tied_run.model, events, tied_run.problem)
+    scores = evaluate.score(tied_run.model, events, tied_run.data_spec)
     stream = EventsStream(tied_run, EventsStreamOptions(begin=begin, marks=2, within=1.5))
     rows = streamed(stream, text_of(events, blank=True).splitlines())
     assert stream.header == [
@@ -699,8 +699,8 @@ ONE = dataclasses.replace(NUMBERS, mark_names=("event",))
 DATES = dataclasses.replace(NUMBERS, dates=True)
 
 
-def parsed(problem, lines, timezone="UTC", columns=("time", "mark", "sequence")):
-    return read_lines(EventLines(problem, columns, timezone).parse, lines, name="lines")
+def parsed(data_spec, lines, timezone="UTC", columns=("time", "mark", "sequence")):
+    return read_lines(EventLines(data_spec, columns, timezone).parse, lines, name="lines")
 
 
 def test_lines_of_events():
@@ -724,7 +724,7 @@ def test_dates_and_zones():
 
 
 @pytest.mark.parametrize(
-    "problem, line, message",
+    "data_spec, line, message",
     [
         (NUMBERS, "1", "expected 2 cells (time, mark), got 1."),
         (NUMBERS, "1,x,y", "expected 2 cells (time, mark), got 3."),
@@ -743,10 +743,10 @@ def test_dates_and_zones():
         (DATES, "2016-03-27 02:30,x", "expected a time that there is, got '2016-03-27 02:30'"),
     ],
 )
-def test_bad_lines_are_named(problem, line, message):
-    good = "1970-01-01 12:00,x" if problem.dates else "0.5,x" if problem is NUMBERS else "0.5"
+def test_bad_lines_are_named(data_spec, line, message):
+    good = "1970-01-01 12:00,x" if data_spec.dates else "0.5,x" if data_spec is NUMBERS else "0.5"
     with pytest.raises(ValueError) as refused:
-        parsed(problem, [good, line], "Europe/Berlin")
+        parsed(data_spec, [good, line], "Europe/Berlin")
     assert str(refused.value).startswith("lines:2: ") and message in str(refused.value)
 
 
@@ -778,13 +778,13 @@ def test_dates_in_and_out(tmp_path):
     path.write_text("time,mark\n" + "\n".join(rows) + "\n")
     config = EventsConfig.of(file=path, timezone="Europe/Berlin", **EVENT_SIZES)
     events = TASK.load(config)
-    problem = dataclasses.replace(TASK.describe(events, config), begins=True)
-    assert problem.dates and problem.periods == (86_400.0, 7 * 86_400.0)
+    data_spec = dataclasses.replace(TASK.describe(events, config), begins=True)
+    assert data_spec.dates and data_spec.periods == (86_400.0, 7 * 86_400.0)
     assert (
         "from 2016-07-01 06:30:00+00:00 to 2016-07-03 16:30:00+00:00"
         in TASK.about_data(events, config).text
     )
-    run = Run(TASK, config, problem, TASK.model(config, problem))
+    run = Run(TASK, config, data_spec, TASK.model(config, data_spec))
     stream = EventsStream(run, EventsStreamOptions(begin="2016-07-04", within=3600.0))
     rows = streamed(stream, ["2016-07-04 08:00,a", "2016-07-04 08:00:00.5+00:00,a"])
     assert [row[1] for row in rows] == [
@@ -815,9 +815,9 @@ def test_unix_seconds_keep_their_digits_and_sequences_their_names(tmp_path):
         path.write_text("time,sequence\n" + "\n".join(rows) + "\n")
         config = EventsConfig.of(file=path, **SIZES)
         if not frames:
-            problem = TASK.describe(TASK.load(config), config)
-            model = moved(TASK.model(config, problem), 0.3)
-        frames.append(TASK.predict(Run(TASK, config, problem, model), path))
+            data_spec = TASK.describe(TASK.load(config), config)
+            model = moved(TASK.model(config, data_spec), 0.3)
+        frames.append(TASK.predict(Run(TASK, config, data_spec, model), path))
     late, early = frames
     assert late["sequence"].tolist() == ["u0", "u1", "u2"]
     times = late.columns[1:]
@@ -826,7 +826,7 @@ def test_unix_seconds_keep_their_digits_and_sequences_their_names(tmp_path):
     write_table(tmp_path / "next.csv", late)
     written = pd.read_csv(tmp_path / "next.csv", dtype=str)[times].astype(np.float64)
     pd.testing.assert_frame_equal(written, late[times], check_exact=True)
-    stream = EventsStream(Run(TASK, config, problem, model), EventsStreamOptions(begin=""))
+    stream = EventsStream(Run(TASK, config, data_spec, model), EventsStreamOptions(begin=""))
     first = [f"{origin + time:.3f}" for time in np.cumsum(gaps)[::3]]
     printed = [join_cells(row).split(",") for row in streamed(stream, first)][-1]
     assert float(printed[1]) == late["time"][0]
@@ -1036,10 +1036,10 @@ def test_options_of_files_alone(tmp_path, capsys):
 def test_the_published_protocol():
     events = drawn(14, 9)
     config = tasks.get_task("events").presets["thp"](EventsConfig.of())
-    problem = describe(EventSplit(events, events, events), config)
-    assert len(problem.clock) == 16
-    model = TASK.model(config, problem)
-    loss = training.evaluate(model, events_loss, make_batches(events, config, problem, seed=None))[
-        "loss"
-    ]
+    data_spec = describe(EventSplit(events, events, events), config)
+    assert len(data_spec.clock) == 16
+    model = TASK.model(config, data_spec)
+    loss = training.evaluate(
+        model, events_loss, make_batches(events, config, data_spec, seed=None)
+    )["loss"]
     assert np.isfinite(loss)

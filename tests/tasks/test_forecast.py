@@ -30,7 +30,7 @@ FORECAST = tasks.get_task("forecast")
 ROWS, INPUT, HORIZON = 200, 12, 4
 ANY = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON)),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON)),
     *("--epochs", "2", "--parallel", "none", "--model", "decoder"),
 ]
 SMALL = [*ANY, "--positions", "3"]
@@ -64,11 +64,11 @@ def test_what_a_run_folder_says(run_dir, csv):
     report = json.loads((run_dir / "test.json").read_text())
     assert report["num_test_windows"] == 40 - HORIZON + 1
     assert report["targets"] == "load, OT"
-    problem = tasks.load_run(run_dir).problem
-    assert isinstance(problem, ForecastSpec)
-    assert problem.season == 24 and problem.marks == ("hour", "weekday", "day", "day of year")
+    data_spec = tasks.load_run(run_dir).data_spec
+    assert isinstance(data_spec, ForecastSpec)
+    assert data_spec.season == 24 and data_spec.marks == ("hour", "weekday", "day", "day of year")
     fitted = data.load_series(csv).fill_forward().values[:140]
-    np.testing.assert_allclose(problem.standardizer.mean, fitted.mean(axis=0))
+    np.testing.assert_allclose(data_spec.standardizer.mean, fitted.mean(axis=0))
 
 
 def test_metrics_are_those_of_the_definition(run_dir, csv):
@@ -76,7 +76,7 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
     report = json.loads((run_dir / "test.json").read_text())
     run = tasks.load_run(run_dir)
     values = data.load_series(csv).fill_forward().values
-    mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
+    mean, std = run.data_spec.standardizer.mean, run.data_spec.standardizer.std
     stream = [ForecastStream(run, context=0) for _ in range(160, 200 - HORIZON + 1)]
     squares, naives, seasonal = [], [], []
     times = data.load_series(csv).times
@@ -90,8 +90,8 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
         seasonal.append(np.abs(values[start - 24 : start - 24 + HORIZON] - truth))
         if i == 3:
             break
-    arrays = standardize(data.load_series(csv), run.problem)
-    windows = PanelWindows([run.problem], arrays, [range(160, 163 + HORIZON)], run.config)
+    arrays = standardize(data.load_series(csv), run.data_spec)
+    windows = PanelWindows([run.data_spec], arrays, [range(160, 163 + HORIZON)], run.config)
     few = evaluate_model(run, windows).values | evaluate_baselines(run, windows)
     assert few["num_test_windows"] == 4
     np.testing.assert_allclose(few["test_mse"], np.mean(squares), rtol=1e-4)
@@ -108,12 +108,12 @@ def test_errors_by_step_and_by_channel_are_those_of_a_plain_loop(run_dir, csv):
     values = series.values.copy()
     values[190, 1] = np.nan
     series = dataclasses.replace(series, values=values)
-    arrays = standardize(series, run.problem)
-    windows = PanelWindows([run.problem], arrays, [range(160, 200)], run.config)
+    arrays = standardize(series, run.data_spec)
+    windows = PanelWindows([run.data_spec], arrays, [range(160, 200)], run.config)
     found = evaluate_model(run, windows).values
     simple = evaluate_baselines(run, windows)
     forecast = compile_forecast(run)
-    scaled = (values - run.problem.standardizer.mean) / run.problem.standardizer.std
+    scaled = (values - run.data_spec.standardizer.mean) / run.data_spec.standardizer.std
     errors = []
     for window in range(windows.num_examples):
         start = windows.starts[window] + INPUT
@@ -147,7 +147,7 @@ def test_validation_rows_are_those_that_selected_the_parameters(run_dir, csv, ca
     best = min(line["validation_mse"] for line in lines)
     assert report["validation_mse"] == pytest.approx(best, rel=1e-5)
     run = tasks.load_run(run_dir)
-    values = standardize(data.load_series(csv), run.problem)["values"]
+    values = standardize(data.load_series(csv), run.data_spec)["values"]
     errors = [
         values[start - 1] - values[start : start + HORIZON]
         for start in range(140, 160 - HORIZON + 1)
@@ -183,16 +183,16 @@ def test_patches_stream_as_they_are_trained(patch_run, csv):
     assert report["model"] == "patch" and report["stream_max_error"] < 1e-5
     run, series = tasks.load_run(patch_run), data.load_series(csv)
     assert series.times is not None
-    arrays = standardize(series, run.problem)
+    arrays = standardize(series, run.data_spec)
     x = np.concatenate([arrays["values"], arrays["marks"]], axis=1)[None]
     call = nnx.jit(lambda model, x: model(x, every_step=True))
-    every, std = np.asarray(call(run.model, x))[0], run.problem.standardizer.std
+    every, std = np.asarray(call(run.model, x))[0], run.data_spec.standardizer.std
     endless, anew = (ForecastStream(run, context=context) for context in (0, INPUT))
     for t in range(20):
         row = Row(series.times[t], series.values[t])
-        found = (endless.step(row) - run.problem.standardizer.mean) / std
+        found = (endless.step(row) - run.data_spec.standardizer.mean) / std
         np.testing.assert_allclose(found, every[t], rtol=1e-4, atol=1e-5)
-        again = (anew.step(row) - run.problem.standardizer.mean) / std
+        again = (anew.step(row) - run.data_spec.standardizer.mean) / std
         if t < INPUT:
             np.testing.assert_allclose(again, every[t], rtol=1e-4, atol=1e-5)
     seen = x[:, 20 - anew.context : 20]
@@ -203,9 +203,9 @@ def test_patches_stream_as_they_are_trained(patch_run, csv):
 def test_patches_learn_from_their_ends(patch_run, csv):
     """In training from the last row and those whole patches before, in validation from the last."""
     run = tasks.load_run(patch_run)
-    arrays = standardize(data.load_series(csv), run.problem)
-    batch = PanelWindows([run.problem], arrays, [range(60, 76)], run.config).batch(0)
-    loss = nnx.jit(make_loss(run.config, run.problem))
+    arrays = standardize(data.load_series(csv), run.data_spec)
+    batch = PanelWindows([run.data_spec], arrays, [range(60, 76)], run.config).batch(0)
+    loss = nnx.jit(make_loss(run.config, run.data_spec))
     x = np.concatenate([batch["values"], batch["marks"]], axis=-1)
     every = np.asarray(nnx.jit(lambda model, x: model(x, every_step=True))(run.model, x))
     real = batch["weight"] > 0
@@ -225,7 +225,7 @@ def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
     run = tasks.load_run(run_dir)
     series = data.load_series(csv)
     assert series.times is not None
-    (scaled,) = run.problem.standardizer.apply([series.fill_forward().values])
+    (scaled,) = run.data_spec.standardizer.apply([series.fill_forward().values])
     marks, _ = data.calendar_features(series.times, "h")
     x = np.concatenate([scaled, marks], axis=1).astype(np.float32)
     stream = ForecastStream(run, context=context)
@@ -236,7 +236,7 @@ def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
         if t in (3, 29):
             seen = x[None, t + 1 - stream.context : t + 1]
             want = np.asarray(nnx.jit(lambda model, x: model(x))(run.model, seen)[0])
-            want = want * run.problem.standardizer.std + run.problem.standardizer.mean
+            want = want * run.data_spec.standardizer.std + run.data_spec.standardizer.mean
             np.testing.assert_allclose(found, want, rtol=1e-4)
 
 
@@ -444,10 +444,10 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     usual = options("usual")
     given = {name: value for name, value in usual.flat().items() if name in ("csv", "split")}
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
-    shape = {"input_length": INPUT, "horizon": HORIZON, "epochs": 2}
+    shape = {"context_length": INPUT, "horizon": HORIZON, "epochs": 2}
     kind = type(usual)
     chosen = {name: usual.flat()[name] for name in kind.left_to_data}
-    assert not usual.open_choices and chosen["input_length"] == INPUT
+    assert not usual.open_choices and chosen["context_length"] == INPUT
     assert (chosen["season"], chosen["stride"], chosen["patch_length"]) == (24, 1, 16)
     assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar
@@ -580,12 +580,12 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     assert np.isfinite(json.loads((tmp_path / "run" / "test.json").read_text())["test_mse"])
     run = tasks.load_run(tmp_path / "run")
     assert run.config.data.split == "0.7/0.1/0.2"
-    assert isinstance(run.problem, ForecastSpec) and len(run.problem.channels) == 21
+    assert isinstance(run.data_spec, ForecastSpec) and len(run.data_spec.channels) == 21
     series = data.load_series(weather, dialect=run.config.data.dialect)
-    arrays = standardize(series, run.problem)
+    arrays = standardize(series, run.data_spec)
     # A row has the calendar of its own stamp.
     np.testing.assert_array_equal(arrays["marks"][299], arrays["marks"][300])
-    hours = arrays["marks"][:, run.problem.marks.index("hour")]
+    hours = arrays["marks"][:, run.data_spec.marks.index("hour")]
     assert [round(23 * (hour + 0.5)) for hour in hours[[349, 350]]] == [10, 12]
 
 
@@ -606,18 +606,19 @@ def test_splits_of_known_files(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for input_len"),
-        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for input_length=12 and"),
-        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for input_length=12 "
-         "and horizon=200 (1987 rows in all); give more rows"),
-        (["--horizon", "200", "--input-length", "0"], "expected at least 201 for input_length=1 "),
+        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for context_len"),
+        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for context_length=12 "),
+        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for context_length="
+         "12 and horizon=200 (1987 rows in all); give more rows"),
+        (["--horizon", "200", "--context-length", "0"],
+         "expected at least 201 for context_length=1 "),
     ],
 )  # fmt: skip
 def test_data_without_a_window_are_refused_when_loaded(csv, tmp_path, capsys, args, message):
     run = ["--run", str(tmp_path / "run"), *SMALL]
     told = fail(capsys, "train", "forecast", "--csv", str(csv), *run, *args)
     assert told.startswith(f"error: {csv} has 200 rows, of which split=") and message in told
-    assert told.endswith("(--horizon, --input-length, --split)\n")
+    assert told.endswith("(--horizon, --context-length, --split)\n")
     assert not (tmp_path / "run").exists()
 
 
@@ -672,21 +673,21 @@ def test_a_first_line_that_may_be_damaged_asks_for_its_flag(tmp_path, capsys):
 def test_the_scale_is_that_of_the_published_protocol(csv):
     """scikit-learn's: the deviation of the population."""
     series = data.load_series(csv)
-    problem = describe(
+    data_spec = describe(
         SeriesPanel.of_one(series, data.chronological_split(ROWS)), ForecastConfig.of(csv=csv)
     )
     fitted = series.fill_forward().values[:140]
-    np.testing.assert_allclose(problem.standardizer.std, fitted.std(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(data_spec.standardizer.std, fitted.std(axis=0), rtol=1e-12)
 
 
 def test_a_run_goes_on_with_the_scales_that_it_began_with(copied, monkeypatch, capsys):
     folder, _ = copied
-    stored = json.loads((folder / "problem.json").read_text())
+    stored = json.loads((folder / "data_spec.json").read_text())
     stored["standardizer"]["std"] = [2.0, 3.0]
-    (folder / "problem.json").write_text(json.dumps(stored))
+    (folder / "data_spec.json").write_text(json.dumps(stored))
 
-    def batches(self, data, config, problem, spans):
-        raise ValueError(f"scaled by {problem.standardizer.std.tolist()}")
+    def batches(self, data, config, data_spec, spans):
+        raise ValueError(f"scaled by {data_spec.standardizer.std.tolist()}")
 
     monkeypatch.setattr(type(FORECAST), "batches", batches)
     args = ["train", "forecast", "--run", str(folder), "--epochs", "3", "--parallel", "none"]
@@ -703,7 +704,7 @@ def test_a_value_that_flattens_its_channel_is_told(tmp_path, capsys):
 
     write(row20="1e30,1")
     assert FORECAST.load(
-        ForecastConfig.of(csv=path, horizon=4, input_length=12).resolve()
+        ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
         "values so far out that they flatten all others of their channel: 1 ('load' 1e+30, line "
         "23); leave the cell empty where one stands for a missing value"
@@ -723,7 +724,7 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
     rows = [f"{i % 7},{rain.get(i, 0)},{events.get(i, 0)}" for i in range(200)]
     path.write_text("load,rain,event\n" + "\n".join(rows) + "\n")
     assert FORECAST.load(
-        ForecastConfig.of(csv=path, horizon=4, input_length=12).resolve()
+        ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
         "channels of one value but for a few rows ('event' 0 but for 1, the first 1, line 22): 1"
     ]
@@ -803,26 +804,26 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     holes = values.copy()
     holes[50:, 1] = holes[55, 0] = np.nan
     config = ForecastConfig.of(
-        csv=tmp_path / "x.csv", model="decoder", horizon=4, input_length=8, features=8,
+        csv=tmp_path / "x.csv", model="decoder", horizon=4, context_length=8, features=8,
         num_heads=2, hidden_features=8, num_layers=1, split="40/6/14", calendar=False,
     )  # fmt: skip
     series = data.TimeSeries("holes", holes, ("a", "b"))
     split = data.chronological_split(60, config.data.split)
-    problem = describe(SeriesPanel.of_one(series, split), config)
-    arrays = standardize(series, problem)
-    model = FORECAST.model(config, problem)
-    run = tasks.Run(FORECAST, config, problem, model)
-    loss = nnx.jit(make_loss(config, problem))
+    data_spec = describe(SeriesPanel.of_one(series, split), config)
+    arrays = standardize(series, data_spec)
+    model = FORECAST.model(config, data_spec)
+    run = tasks.Run(FORECAST, config, data_spec, model)
+    loss = nnx.jit(make_loss(config, data_spec))
     forecast_of = compile_forecast(run)
 
-    windows = PanelWindows([problem], arrays, [range(50, 60)], config)
+    windows = PanelWindows([data_spec], arrays, [range(50, 60)], config)
     first = windows.batch(0)
     report = evaluate_model(run, windows).values
     found, metrics = loss(model, first, None)
     forecasts = np.asarray(forecast_of(first))
     real = first["weight"] > 0
     index = windows.starts[:, None] + 8 + np.arange(4)
-    scaled = (holes - problem.standardizer.mean) / problem.standardizer.std
+    scaled = (holes - data_spec.standardizer.mean) / data_spec.standardizer.std
     error = forecasts[real] - scaled[index]
     # The last channel has no known truth.
     mean = np.nanmean(np.square(error[..., 0]))
@@ -831,7 +832,7 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     assert float(metrics["mse"][1]) < real.sum()
     # By it parts of a batch are weighted: they add up to the whole.
     np.testing.assert_array_equal(metrics["loss"], metrics["mse"])
-    early = PanelWindows([problem], arrays, [range(46, 60)], config)
+    early = PanelWindows([data_spec], arrays, [range(46, 60)], config)
     index = early.starts[:, None] + 8 + np.arange(4)
     (whole,) = early
     forecasts = np.asarray(forecast_of(whole))

@@ -31,7 +31,7 @@ NORMAL = NormalDist()
 ROWS, INPUT, HORIZON, LEVELS = 200, 12, 4, (0.1, 0.5, 0.6, 0.9)
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "5"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "5"),
     *("--epochs", "2", "--parallel", "none", "--split", "0.6/0.2/0.2"),
     *("--quantiles", ",".join(map(str, LEVELS))),
 ]
@@ -162,8 +162,8 @@ def run_dir(csv, tmp_path_factory) -> Path:
 
 
 def windows_of(run, csv, part):
-    arrays = standardize(data.load_series(csv), run.problem)
-    return PanelWindows([run.problem], arrays, [range(*run.problem.split[part])], run.config)
+    arrays = standardize(data.load_series(csv), run.data_spec)
+    return PanelWindows([run.data_spec], arrays, [range(*run.data_spec.split[part])], run.config)
 
 
 def test_corrections_are_the_ranks_of_errors_on_validation_rows(run_dir, csv):
@@ -224,9 +224,9 @@ def test_a_stream_tells_the_quantiles(run_dir, csv, tmp_path, capsys):
     source.write_text("".join(lines[:31]))
     rest = succeed(capsys, *args, "--state", str(state), "--skip-seen").splitlines()
     assert rest[1:] == whole[11:]
-    x = standardize(series, run.problem)["values"][None, :30]
+    x = standardize(series, run.data_spec)["values"][None, :30]
     every = np.asarray(nnx.jit(lambda model, x: model(x, every_step=True))(run.model, x)[0])
-    scale = run.problem.standardizer
+    scale = run.data_spec.standardizer
     want = every * scale.std[:, None] + scale.mean[:, None]
     found = np.array([line.split(",")[2:] for line in whole[1:]], np.float64)
     np.testing.assert_allclose(found, want.reshape(30, -1), rtol=2e-5)
@@ -271,7 +271,7 @@ def test_bad_options_are_refused(options, message, tmp_path, capsys):
 
 
 def test_no_quantiles_leave_all_as_it_was(csv):
-    config = ForecastConfig.of(csv=csv, model="patch", horizon=4, input_length=8)
+    config = ForecastConfig.of(csv=csv, model="patch", horizon=4, context_length=8)
     assert config.model.levels == () and config.model.conformal and not config.model.is_conformal
     task = tasks.get_task("forecast")
     rows = task.load(config.resolve())

@@ -21,8 +21,8 @@ from tests.tasks.states import untrained_run
 def new_model(run, **options):
     """Options and a new model of other parameters, for data that differ by options."""
     config = run.config.replace(**options)
-    problem = run.task.describe(run.task.load(config), config)
-    return config, run.task.model(config.replace(seed=9), problem)
+    data_spec = run.task.describe(run.task.load(config), config)
+    return config, run.task.model(config.replace(seed=9), data_spec)
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,16 @@ def test_what_does_not_fit_is_initialized_and_named(forecaster):
 
 def test_scales_stay_or_are_fitted_again(forecaster):
     config = forecaster.config.replace(split="400/60/100")
-    problem = forecaster.task.describe(forecaster.task.load(config), config)
+    data_spec = forecaster.task.describe(forecaster.task.load(config), config)
     kept, refit = (
-        Initializer(InitRun(forecaster, refit_scales=refit), forecaster.task, config).spec(problem)
+        Initializer(InitRun(forecaster, refit_scales=refit), forecaster.task, config).spec(
+            data_spec
+        )
         for refit in (False, True)
     )
-    assert kept.standardizer is forecaster.problem.standardizer
-    assert refit.standardizer is problem.standardizer
-    assert kept.checksum == problem.checksum and kept.split == problem.split
+    assert kept.standardizer is forecaster.data_spec.standardizer
+    assert refit.standardizer is data_spec.standardizer
+    assert kept.checksum == data_spec.checksum and kept.split == data_spec.split
 
 
 def test_a_panel_keeps_the_scales_of_its_series(forecaster):
@@ -79,7 +81,7 @@ def test_a_panel_keeps_the_scales_of_its_series(forecaster):
         return SeriesInfo(name, (mean,), (1.0,), ((0, 8),) * 3, (None,), "")
 
     one = dataclasses.replace(
-        forecaster.problem,
+        forecaster.data_spec,
         channels=("value",),
         targets=(0,),
         standardizer=data.Standardizer(np.zeros(1), np.ones(1)),
@@ -99,13 +101,13 @@ def test_a_panel_keeps_the_scales_of_its_series(forecaster):
 
 
 def test_a_new_series_takes_the_scale_of_covariates_that_all_share(forecaster):
-    def problem(names, own, shared):
+    def data_spec(names, own, shared):
         members = tuple(
             SeriesInfo(name, (own, shared), (1.0, shared), ((0, 3), (3, 4), (4, 5)), (None,), "0")
             for name in names
         )
         return dataclasses.replace(
-            forecaster.problem,
+            forecaster.data_spec,
             channels=("value", "price"),
             targets=(0,),
             known_future=(1,),
@@ -113,7 +115,7 @@ def test_a_new_series_takes_the_scale_of_covariates_that_all_share(forecaster):
             members=members,
         )
 
-    old, new = problem("ab", 1.0, 10.0), problem("ac", 5.0, 77.0)
+    old, new = data_spec("ab", 1.0, 10.0), data_spec("ac", 5.0, 77.0)
     spec = new.continuing(old)
     assert [(one.mean, one.std) for one in spec.members] == [
         ((1.0, 10.0), (1.0, 10.0)),
@@ -123,13 +125,13 @@ def test_a_new_series_takes_the_scale_of_covariates_that_all_share(forecaster):
 
 
 def test_other_outputs_are_refused(forecaster):
-    problem = forecaster.problem
-    fewer = dataclasses.replace(problem, targets=(0,))
+    data_spec = forecaster.data_spec
+    fewer = dataclasses.replace(data_spec, targets=(0,))
     expected = (
         r"expected data with the targets of the run to continue \(\[0, 1.*\), got \[0\]; give"
     )
     with pytest.raises(OptionError, match=expected):
-        fewer.continuing(problem)
+        fewer.continuing(data_spec)
     marks = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
     with pytest.raises(OptionError, match=r"mark_names of the run to continue \(\['x', 'y'\]\)"):
         dataclasses.replace(marks, mark_names=("x", "z")).continuing(marks)
@@ -137,9 +139,9 @@ def test_other_outputs_are_refused(forecaster):
 
 def test_sequences_stay_as_long_as_the_model_takes():
     run = untrained_run("classify")
-    shorter = dataclasses.replace(run.problem, lengths=(11,), classes=run.problem.classes)
-    assert shorter.continuing(run.problem).lengths == (11, run.problem.max_length)
-    assert run.problem.continuing(shorter).lengths == run.problem.lengths
+    shorter = dataclasses.replace(run.data_spec, lengths=(11,), classes=run.data_spec.classes)
+    assert shorter.continuing(run.data_spec).lengths == (11, run.data_spec.max_length)
+    assert run.data_spec.continuing(shorter).lengths == run.data_spec.lengths
 
 
 def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):
@@ -150,7 +152,7 @@ def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):
 
 def test_seeds_continue_one_by_one(tmp_path, capsys):
     """A single run may start several; others than those of the folder are refused."""
-    task = tasks.get_task("symbols")
+    task = tasks.get_task("synthetic")
     config = task.Config.of(
         **{"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8, "context": 6},
         **{"base": 8, "delay": 1, "batch_size": 8, "test_series": 2, "epochs": 1, "runs": 2},

@@ -21,7 +21,7 @@ BEGIN = datetime(2024, 1, 31)
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 OPTIONS = [
     *(word for name, size in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(size))),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
     *("--epochs", "12", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--no-calendar", "--schedule", "cosine", "--known-calendar", "day,month"),
@@ -61,7 +61,7 @@ def circles(days: list[datetime]) -> np.ndarray:
 
 def by_hand(run, values: np.ndarray, days: list[datetime]) -> np.ndarray:
     """The forecast [H] from the last of these rows, whose window is made up here."""
-    scale = run.problem.standardizer
+    scale = run.data_spec.standardizer
     scaled = (values[-INPUT:] - scale.mean[0]) / scale.std[0]
     ahead = [days[-1] + timedelta(days=h) for h in range(1, HORIZON + 1)]
     known = circles([*days[-INPUT:], *ahead])
@@ -76,7 +76,7 @@ def test_a_run_learns_the_month(run_dir):
     report = json.loads((run_dir / "test.json").read_text())
     assert report["test_mse"] < 0.75 * report["ridge_mse"]
     run = tasks.load_run(run_dir)
-    assert run.problem.calendar == ("day", "month") and run.problem.channels == ("sales",)
+    assert run.data_spec.calendar == ("day", "month") and run.data_spec.channels == ("sales",)
     assert tasks.evaluate_run(run_dir)["stream_max_error"] < 1e-4
 
 
@@ -136,12 +136,12 @@ def test_missing_values_and_own_columns_beside_it():
     series = data.TimeSeries("toy", values, ("sales", "price"), pd.DatetimeIndex(DAYS))
     config = ForecastConfig.of(model="patch", known_future="price", known_calendar="day")
     split = data.chronological_split(ROWS)
-    problem = describe(SeriesPanel.of_one(series, split), config)
-    assert problem.known_inputs == (1, 2, 3) and problem.num_inputs == 4
-    again = type(problem).from_json(json.loads(json.dumps(problem.to_json())))
+    data_spec = describe(SeriesPanel.of_one(series, split), config)
+    assert data_spec.known_inputs == (1, 2, 3) and data_spec.num_inputs == 4
+    again = type(data_spec).from_json(json.loads(json.dumps(data_spec.to_json())))
     assert again.calendar == ("day",) and again.known_inputs == (1, 2, 3)
     again.check()
-    told = standardize(series, problem.__class__(**{**vars(problem), "tells_missing": True}))
+    told = standardize(series, data_spec.__class__(**{**vars(data_spec), "tells_missing": True}))
     np.testing.assert_allclose(told["values"][:, 2:], circles(DAYS)[:, :2], atol=1e-6)
     assert told["known"].shape == told["missing"].shape == (ROWS, 4)
     assert np.argwhere(told["missing"]).tolist() == [[3, 0]] == np.argwhere(~told["known"]).tolist()
@@ -158,7 +158,7 @@ def test_several_series_have_it(csv, tmp_path):
     report = json.loads((folder / "test.json").read_text())
     assert report["test_mse"] < 0.75 * report["ridge_mse"]
     run = tasks.load_run(folder)
-    own = run._replace(problem=run.problem.of_series("a"))
+    own = run._replace(data_spec=run.data_spec.of_series("a"))
     table = tasks.predict_run(folder)
     np.testing.assert_allclose(table["sales"][:HORIZON], by_hand(own, sales(), DAYS), rtol=1e-4)
     stream = ForecastStream(run, context=0, series="a")
@@ -173,10 +173,12 @@ def test_a_stream_of_months_counts_months(csv, monkeypatch):
     values = np.sin(np.arange(len(months)) * np.pi / 6)[:, None]
     frame = data.TimeSeries("toy", values, ("load",), months)
     options = {**SIZES, "known_calendar": "month", "patch_length": 4}
-    config = ForecastConfig.of(model="patch", calendar=False, input_length=12, horizon=6, **options)
-    problem = describe(SeriesPanel.of_one(frame, data.chronological_split(len(months))), config)
+    config = ForecastConfig.of(
+        model="patch", calendar=False, context_length=12, horizon=6, **options
+    )
+    data_spec = describe(SeriesPanel.of_one(frame, data.chronological_split(len(months))), config)
     task = tasks.get_task("forecast")
-    run = tasks.Run(task, config, problem, task.model(config, problem))
+    run = tasks.Run(task, config, data_spec, task.model(config, data_spec))
     stream = ForecastStream(run, context=0)
     turns = 2 * np.pi * np.arange(1, 7) / 12
     _, first = stream._circles(months[0])
@@ -199,11 +201,11 @@ def test_a_stream_keeps_the_clock_of_its_zone(tmp_path):
     values = np.sin(np.arange(20.0))[:, None]
     series = data.TimeSeries("toy", values, ("load",), days)
     sizes = {**SIZES, "known_calendar": "weekday", "patch_length": 4}
-    config = ForecastConfig.of(model="patch", calendar=True, input_length=8, horizon=2, **sizes)
-    problem = describe(SeriesPanel.of_one(series, data.chronological_split(20)), config)
-    assert (problem.freq, problem.time_zone, problem.season) == ("D", "Europe/Berlin", 7)
+    config = ForecastConfig.of(model="patch", calendar=True, context_length=8, horizon=2, **sizes)
+    data_spec = describe(SeriesPanel.of_one(series, data.chronological_split(20)), config)
+    assert (data_spec.freq, data_spec.time_zone, data_spec.season) == ("D", "Europe/Berlin", 7)
     task = tasks.get_task("forecast")
-    run = tasks.Run(task, config, problem, task.model(config, problem))
+    run = tasks.Run(task, config, data_spec, task.model(config, data_spec))
     stream, other = ForecastStream(run, context=0), ForecastStream(run, context=0)
     weekdays = (days.day_of_week.to_numpy()[:, None] + [0, 1, 2]) % 7
     for at, (time, row) in enumerate(zip(days, values, strict=True)):
@@ -230,7 +232,12 @@ def test_an_estimator_takes_it_from_the_index():
     frame = pd.DataFrame({"sales": sales()}, pd.DatetimeIndex(DAYS))
     options = {**SIZES, "known_calendar": "day", "patch_length": 4}
     forecaster = Forecaster(
-        HORIZON, input_length=INPUT, epochs=12, learning_rate=0.01, random_state=0, options=options
+        HORIZON,
+        context_length=INPUT,
+        epochs=12,
+        learning_rate=0.01,
+        random_state=0,
+        options=options,
     )
     ahead = forecaster.fit(frame[:-HORIZON]).predict()
     assert list(ahead.index) == DAYS[-HORIZON:]

@@ -15,7 +15,7 @@ from tests.tasks.commands import fail, no_drawing, one_line, succeed
 ROWS, INPUT, HORIZON = 400, 8, 4
 OPTIONS = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
     *("--epochs", "12", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--no-calendar", "--known-future", "price"),
@@ -53,7 +53,7 @@ def test_a_run_learns_what_the_past_does_not_tell(run_dir):
     """
     report = json.loads((run_dir / "test.json").read_text())
     assert report["targets"] == "sales"
-    scale = tasks.load_run(run_dir).problem.standardizer.std[0]
+    scale = tasks.load_run(run_dir).data_spec.standardizer.std[0]
     variance = np.var(table()[320:, 0]) / scale**2
     assert report["test_mse"] < 3 / 8 * variance < 0.9 * variance < report["ridge_mse"]
     assert tasks.evaluate_run(run_dir)["stream_max_error"] < 1e-4
@@ -61,7 +61,7 @@ def test_a_run_learns_what_the_past_does_not_tell(run_dir):
 
 def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, capsys):
     run, values = tasks.load_run(run_dir), table()
-    scale = run.problem.standardizer
+    scale = run.data_spec.standardizer
     seen = ((values - scale.mean) / scale.std)[: INPUT + HORIZON].astype(np.float32)
     expected = np.asarray(compile_forecast(run)({"values": seen[None]}))[0]
     expected = expected * scale.std[:1] + scale.mean[:1]

@@ -30,7 +30,7 @@ def config(tmp_path_factory) -> ForecastConfig:
     rows = np.sin(np.arange(220.0)[:, None] / [4, 7]) + 0.3 * rng.normal(size=(220, 2))
     csv = tmp_path_factory.mktemp("data") / "waves.csv"
     csv.write_text("a,b\n" + "".join(f"{a:.5f},{b:.5f}\n" for a, b in rows))
-    of_data = {"csv": csv, "split": "0.6/0.2/0.2", "input_length": INPUT, "horizon": HORIZON}
+    of_data = {"csv": csv, "split": "0.6/0.2/0.2", "context_length": INPUT, "horizon": HORIZON}
     fit = {"epochs": 3, "learning_rate": 0.03, "batch_size": 16}
     options = {"model": "patch", "ridge": True, "ridge_maps": "channel", "patch_length": 5}
     return ForecastConfig.of(**options, **SIZES, **of_data, **fit)
@@ -46,14 +46,14 @@ def trained(config, tmp_path_factory) -> tasks.Run:
 
 
 def made(config):
-    """A new model, its splits and problem."""
+    """A new model, its splits and data_spec."""
     task, config = tasks.get_task("forecast"), config.resolve()
     rows = task.load(config)
-    problem = task.describe(rows, config)
-    splits = task.batches(rows, config, problem, 1)
-    model = task.model(config, problem)
-    task.begin([model], splits, config, problem)
-    return tasks.Run(task, config, problem, model, rows), splits
+    data_spec = task.describe(rows, config)
+    splits = task.batches(rows, config, data_spec, 1)
+    model = task.model(config, data_spec)
+    task.begin([model], splits, config, data_spec)
+    return tasks.Run(task, config, data_spec, model, rows), splits
 
 
 def errors(forecast, windows):
@@ -167,7 +167,7 @@ def test_the_ridge_of_several_series_is_that_of_all_their_windows():
 def test_the_map_sees_at_most_the_rows_that_a_ridge_is_fitted_on(config, monkeypatch):
     run, splits = made(config)
     monkeypatch.setattr("flax_linattn.tasks.forecast.ridge.MAX_INPUT", 8)
-    set_to_ridge([run.model], ridge_of(splits.train, splits.validation, run.problem, "channel"))
+    set_to_ridge([run.model], ridge_of(splits.train, splits.validation, run.data_spec, "channel"))
     kernel = run.model.linear_map.kernel[...]
     assert kernel.shape == (2, INPUT, HORIZON)
     assert not kernel[:, :4].any() and kernel[:, 4:-1].all()

@@ -32,8 +32,8 @@ def test_a_model_by_hand_is_the_command_s():
     """The same parameters and options from the short constructors' defaults."""
     train, _ = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = ClassifySpec(train.name, train.channels, train.classes, (29,), standardizer, {})
-    command = tasks.get_task("classify").model(ClassifyConfig(), problem)
+    data_spec = ClassifySpec(train.name, train.channels, train.classes, (29,), standardizer, {})
+    command = tasks.get_task("classify").model(ClassifyConfig(), data_spec)
     hand = models.SequenceClassifier(12, 9, max_length=29, rngs=nnx.Rngs(0))
     assert_same_bits(nnx.state(hand), nnx.state(command))
     assert hand.dropout.rate == command.dropout.rate == 0.1

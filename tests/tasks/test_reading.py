@@ -16,7 +16,7 @@ FORECAST = tasks.get_task("forecast")
 ROWS = 1200
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", "12", "--horizon", "4", "--positions", "3", "--parallel", "none"),
+    *("--context-length", "12", "--horizon", "4", "--positions", "3", "--parallel", "none"),
     *("--model", "decoder"),
 ]
 
@@ -30,7 +30,7 @@ def written(tmp_path, load, times=None, separator=","):
 
 
 def notes(path, **options):
-    config = ForecastConfig.of(csv=path, horizon=4, input_length=8, **options)
+    config = ForecastConfig.of(csv=path, horizon=4, context_length=8, **options)
     return FORECAST.load(config.resolve()).notes
 
 
@@ -75,7 +75,7 @@ def test_a_panel_of_nixtla_needs_no_option(tmp_path, load):
     days = pd.date_range("2022-01-01", periods=200).astype(str)
     rows = [f"{name},{day},{y}" for name in "AB" for day, y in zip(days, load, strict=False)]
     path.write_text("unique_id,ds,y\n" + "\n".join(rows) + "\n")
-    config = ForecastConfig.of(csv=path, horizon=4, input_length=8).resolve()
+    config = ForecastConfig.of(csv=path, horizon=4, context_length=8).resolve()
     assert config.data.id_column == "unique_id" and config.resolve() == config
     assert [one.name for one in FORECAST.load(config).series] == ["A", "B"]
 
@@ -100,7 +100,7 @@ def test_options_of_the_file_are_those_of_the_run(tmp_path, load):
     days = [f"{day.day}.{day.month}.{day.year}" for day in
             (np.datetime64("2021-01-01") + np.arange(ROWS)).tolist()]  # fmt: skip
     path = written(tmp_path, texts, days, separator=";")
-    config = ForecastConfig.of(csv=path, decimal=",", day_first=True, horizon=2, input_length=4)
+    config = ForecastConfig.of(csv=path, decimal=",", day_first=True, horizon=2, context_length=4)
     assert config.data.dialect == Dialect(decimal=",", day_first=True)
     assert ForecastConfig.from_json(config.to_json()) == config
     (loaded,) = FORECAST.load(config.resolve()).series
@@ -149,7 +149,7 @@ def run_dir(tmp_path_factory):
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
     run = tasks.load_run(run_dir)
-    assert run.problem.time_zone == "UTC+01:00" and run.config.data.dialect.missing_values == (
+    assert run.data_spec.time_zone == "UTC+01:00" and run.config.data.dialect.missing_values == (
         "-9999",
     )
     told = {

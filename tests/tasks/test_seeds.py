@@ -9,16 +9,16 @@ from functools import partial
 import numpy as np
 import pytest
 from flax import nnx
+from tests.training.data_spec import poison_at, signal_at
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyTask
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.run import read_config
-from flax_linattn.tasks.symbols import SymbolsConfig
+from flax_linattn.tasks.synthetic import SyntheticConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SIZES, fail, flags, succeed
-from tests.training.problem import poison_at, signal_at
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -35,9 +35,9 @@ def train(run_dir, *, resume=False, parallel=ALONE, **options):
 def train_symbols(run_dir, *, parallel=ALONE, **options):
     """The same with the smallest of all tasks, whose seed splits no data."""
     sizes = {"base": 4, "delay": 1, "context": 8, "features": 4, "test_series": 2}
-    config = SymbolsConfig.of(**sizes | {"epochs": 2, "seed": OPTIONS["seed"]} | options)
+    config = SyntheticConfig.of(**sizes | {"epochs": 2, "seed": OPTIONS["seed"]} | options)
     session = training.Session(run_dir, progress=False, parallel=parallel)
-    return tasks.train("symbols", config, session)
+    return tasks.train("synthetic", config, session)
 
 
 def parameters(run_dir):
@@ -58,8 +58,8 @@ def training_batches(change, of_runs):
     """Those of some runs are changed before they are given out."""
     batches = ClassifyTask.batches
 
-    def changed(task, data, config, problem, spans):
-        splits = batches(task, data, config, problem, spans)
+    def changed(task, data, config, data_spec, spans):
+        splits = batches(task, data, config, data_spec, spans)
         if config.seed - OPTIONS["seed"] not in of_runs:
             return splits
         return splits._replace(train=change(splits.train))

@@ -20,7 +20,7 @@ from tests.tasks.commands import fail, no_drawing, succeed
 INPUT, HORIZON, SEASON = 12, 4, 6
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--season", str(SEASON)),
+    *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--season", str(SEASON)),
     *("--epochs", "2", "--steps", "4", "--parallel", "none", "--model", "patch"),
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--patch-length", "4", "--no-calendar"),
@@ -88,7 +88,7 @@ def test_y_is_the_target_of_a_frame_of_nixtla(id_column, targets, tmp_path):
     file = tmp_path / "panel.csv"
     rows = [f"{name},2024-01-{day},{day}.5,{day % 3}\n" for name in "ab" for day in range(10, 30)]
     file.write_text(f"{id_column},ds,y,price\n" + "".join(rows))
-    config = ForecastConfig.of(csv=file, id_column=id_column, horizon=1, input_length=2).resolve()
+    config = ForecastConfig.of(csv=file, id_column=id_column, horizon=1, context_length=2).resolve()
     assert describe(load_panel(config), config).targets == targets
 
 
@@ -130,19 +130,19 @@ def test_errors_are_those_of_the_definition(run_dir, shops):
 
 
 def test_what_a_run_remembers_of_each_series(run_dir, shops):
-    problem = tasks.load_run(run_dir).problem
-    assert isinstance(problem, ForecastSpec) and len(problem.members) == 100
-    assert ForecastSpec.from_json(json.loads(json.dumps(problem.to_json()))).members == (
-        problem.members
+    data_spec = tasks.load_run(run_dir).data_spec
+    assert isinstance(data_spec, ForecastSpec) and len(data_spec.members) == 100
+    assert ForecastSpec.from_json(json.loads(json.dumps(data_spec.to_json()))).members == (
+        data_spec.members
     )
     one = next(s for s in data.load_long(shops, id_column="shop") if s.name == "s40")
-    own = problem.of_series("s40")
+    own = data_spec.of_series("s40")
     train = one.values[: own.split[0][1]]
     np.testing.assert_allclose(own.standardizer.mean, train.mean(axis=0))
     np.testing.assert_allclose(own.standardizer.std, train.std(axis=0))
     assert own.members == () and own.dataset == "s40"
-    damaged = problem.to_json()
-    damaged["members"] = [{**problem.to_json()["members"][0], "std": [0.0]}]
+    damaged = data_spec.to_json()
+    damaged["members"] = [{**data_spec.to_json()["members"][0], "std": [0.0]}]
     with pytest.raises(ValueError, match="positive"):
         ForecastSpec.from_json(damaged).check()
 
@@ -153,19 +153,19 @@ def test_no_unit_changes_what_the_model_sees():
     seen = []
     for series in (several, other):
         splits = tuple(data.chronological_split(one.num_steps) for one in series)
-        problem = describe(SeriesPanel("toy", tuple(series), splits), GLOBAL)
-        arrays, begins = stack(series, [problem.of_series(one.name) for one in series])
+        data_spec = describe(SeriesPanel("toy", tuple(series), splits), GLOBAL)
+        arrays, begins = stack(series, [data_spec.of_series(one.name) for one in series])
         seen.append(arrays["values"])
         assert begins == [0, 90, 181]
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-5)
 
 
 def test_windows_are_a_function_of_the_step_and_see_one_series(shops):
-    config = ForecastConfig.of(csv=shops, id_column="shop", input_length=INPUT, horizon=HORIZON)
+    config = ForecastConfig.of(csv=shops, id_column="shop", context_length=INPUT, horizon=HORIZON)
     several = load_panel(config.resolve())
-    problem = describe(several, config.resolve())
-    train, validation, test = part_windows(several, config.resolve(), problem)
-    again, *_ = part_windows(several, config.resolve(), problem)
+    data_spec = describe(several, config.resolve())
+    train, validation, test = part_windows(several, config.resolve(), data_spec)
+    again, *_ = part_windows(several, config.resolve(), data_spec)
     np.testing.assert_array_equal(train.batch(7)["values"], again.batch(7)["values"])
     assert train.seed == config.seed and validation.seed is None
     ends = np.append(train.begins[1:], len(train.arrays["values"]))
@@ -178,7 +178,7 @@ def test_windows_are_a_function_of_the_step_and_see_one_series(shops):
 def test_a_stream_of_a_series_is_the_parallel_forecast(run_dir, shops):
     run = tasks.load_run(run_dir)
     one = next(s for s in data.load_long(shops, id_column="shop") if s.name == "s40")
-    own = run.problem.of_series("s40").standardizer
+    own = run.data_spec.of_series("s40").standardizer
     stream = ForecastStream(run, context=0, series="s40")
     for value in one.values[:INPUT]:
         found = stream.step(Row(None, value))
@@ -206,18 +206,21 @@ def test_streams_of_new_series_and_states_of_others(run_dir, tmp_path, capsys):
 
 def test_a_new_series_has_the_scale_of_its_first_rows(run_dir):
     """What comes later changes nothing."""
-    problem = tasks.load_run(run_dir).problem
+    data_spec = tasks.load_run(run_dir).data_spec
     new = dataclasses.replace(series_of(20)[19], name="new")
     later = dataclasses.replace(new, values=np.where(np.arange(len(new.values))[:, None] < INPUT,
                                                      new.values, 1e6))  # fmt: skip
-    scale = problem.for_series(new, INPUT).standardizer
+    scale = data_spec.for_series(new, INPUT).standardizer
     np.testing.assert_allclose(scale.mean, new.values[:INPUT].mean(axis=0))
     np.testing.assert_allclose(scale.std, new.values[:INPUT].std(axis=0))
-    assert problem.for_series(later, INPUT).standardizer.mean == scale.mean
+    assert data_spec.for_series(later, INPUT).standardizer.mean == scale.mean
     empty = dataclasses.replace(new, values=np.full_like(new.values, np.nan))
-    assert problem.for_series(empty).standardizer.mean == problem.standardizer.mean
+    assert data_spec.for_series(empty).standardizer.mean == data_spec.standardizer.mean
     known = dataclasses.replace(new, name="s40")
-    assert problem.for_series(known).standardizer.mean == problem.of_series("s40").standardizer.mean
+    assert (
+        data_spec.for_series(known).standardizer.mean
+        == data_spec.of_series("s40").standardizer.mean
+    )
 
 
 def test_evaluate_repeats_the_test_and_takes_other_files(run_dir, shops, tmp_path, capsys):
@@ -242,7 +245,7 @@ def test_tsf_series_of_different_lengths(tmp_path):
         f"A:2024-01-01 00-00-00:{','.join(map(str, range(40)))}\n"
         f"B:2024-03-01 00-00-00:{','.join(map(str, range(30)))}\n"
     )
-    options = {"csv": path, "input_length": 6, "horizon": 2, "split": "0.6/0.2/0.2"}
+    options = {"csv": path, "context_length": 6, "horizon": 2, "split": "0.6/0.2/0.2"}
     with pytest.raises(OptionError, match="series of the same times") as caught:
         tasks.get_task("forecast").load(ForecastConfig.of(**options))
     assert "global_model" in caught.value.options
@@ -266,9 +269,9 @@ def test_a_table_of_channels_becomes_one_of_series():
     [
         (
             "a,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,2\nb,2024-01-01,2\nb,2024-01-02,2\n",
-            {"horizon": 7, "input_length": 5},
+            {"horizon": 7, "context_length": 5},
             r"long\.csv, whose longest series a has 3 rows, of which split=0\.7/0\.1/0\.2 makes 2 "
-            r"training rows; expected at least 12 for input_length=5 and horizon=7 \(57 rows in",
+            r"training rows; expected at least 12 for context_length=5 and horizon=7 \(57 rows in",
         ),
         ("a,2024-01-01,big\n", {}, "as static covariates are read by estimators.Forecaster alone"),
         ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected a series to train on"),
@@ -303,17 +306,17 @@ def test_what_is_known_ahead_has_one_scale_for_all_series():
         several.append(dataclasses.replace(one, values=values, channels=("load", "size")))
     splits = tuple(data.chronological_split(one.num_steps) for one in several)
     options = {"model": "patch", "known_future": "size"}
-    problem = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
-    told = [stack([one], [problem.of_series(one.name)])[0]["values"][:, 1] for one in several]
+    data_spec = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
+    told = [stack([one], [data_spec.of_series(one.name)])[0]["values"][:, 1] for one in several]
     sizes = np.repeat([30.0, 50.0, 100.0], [len(split.train) for split in splits])
     for own, size in zip(told, (30.0, 50.0, 100.0), strict=True):
         np.testing.assert_allclose(own, (size - sizes.mean()) / sizes.std(), rtol=1e-6)
     new = dataclasses.replace(several[0], name="new")
-    scale = problem.for_series(new).standardizer
+    scale = data_spec.for_series(new).standardizer
     assert (scale.mean[1], scale.std[1]) == pytest.approx((sizes.mean(), sizes.std()))
-    assert len({problem.of_series(one.name).standardizer.mean[0] for one in several}) == 3
-    assert problem.static == (1,)
-    again = ForecastSpec.from_json(json.loads(json.dumps(problem.to_json())))
+    assert len({data_spec.of_series(one.name).standardizer.mean[0] for one in several}) == 3
+    assert data_spec.static == (1,)
+    again = ForecastSpec.from_json(json.loads(json.dumps(data_spec.to_json())))
     assert again.static == again.known_future == (1,)
     several[2].values[10, 1] = 90.0
     again = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
@@ -345,12 +348,12 @@ def test_series_with_missing_values_tell_the_model(tmp_path):
     options = ["--csv", str(csv), "--id-column", "shop", "--run", str(run_dir), *SMALL]
     assert cli.main(["train", "forecast", "--tell-missing", *options]) == 0
     run = tasks.load_run(run_dir)
-    assert run.problem.tells_missing and run.model.missing
+    assert run.data_spec.tells_missing and run.model.missing
     one = several[2]
     stream = ForecastStream(run, context=0, series=one.name)
     for value in one.values[:INPUT]:
         found = stream.step(Row(None, value))
-    own = run.problem.of_series(one.name)
+    own = run.data_spec.of_series(one.name)
     arrays, _ = stack([one], [own])
     batch = {name: arrays[name][None, :INPUT] for name in ("values", "missing")}
     expected = np.asarray(compile_forecast(run)(batch))[0]

@@ -143,7 +143,7 @@ CRAFTED = {
 }  # fmt: skip
 
 
-LAST = {"classify": "_last", "decide": "agent.returns_to_go", "forecast": "_last_values"}
+LAST = {"classify": "_last", "offline-rl": "agent.returns_to_go", "forecast": "_last_values"}
 RECORDS = {
     "num_steps below 0": ({"num_steps": -5}, "expected num_steps as whole numbers from 0 on"),
     "another num_steps": ({"num_steps": 3}, "expected (at least 5|a state after)"),

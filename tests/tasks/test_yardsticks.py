@@ -24,9 +24,9 @@ def untrained(task, **options):
     kind = tasks.get_task(task)
     config = kind.Config.of(**options).resolve()
     data_ = kind.load(config)
-    problem = kind.describe(data_, config)
-    run = tasks.Run(kind, config, problem, None, data_)
-    return run, kind.batches(data_, config, problem, 1).test
+    data_spec = kind.describe(data_, config)
+    run = tasks.Run(kind, config, data_spec, None, data_)
+    return run, kind.batches(data_, config, data_spec, 1).test
 
 
 class TestVerdict:
@@ -234,7 +234,7 @@ def test_every_sequence_of_the_training_file_counts():
     """Those that select the parameters, too: an independent count on Japanese Vowels."""
     run, test = untrained("classify")
     report = run.task.yardsticks(run, test)
-    series = [run.problem.standardizer.apply(part.series) for part in run.data.files]
+    series = [run.data_spec.standardizer.apply(part.series) for part in run.data.files]
     x, new = (data.pad(part, 29)[0].reshape(len(part), -1).astype(float) for part in series)
     labels, truth = (part.labels for part in run.data.files)
     squares = np.sum(np.square(x), axis=1)
@@ -320,7 +320,7 @@ class TestForecasts:
 
 @pytest.mark.parametrize("rows", [2, 4])
 def test_rows_without_a_window_are_named(rows):
-    message = r"^rows 90 to \d+ have no window of input_length=12 and horizon=5; give more rows"
+    message = r"^rows 90 to \d+ have no window of context_length=12 and horizon=5; give more rows"
     with pytest.raises(ValueError, match=message):
         ridges.fit_ridge(noisy_waves(), [range(90)], [range(90, 90 + rows)], 12, 5)
     few = ridges.fit_ridge(noisy_waves()[:, :0], [range(90)], [range(90, 120)], 12, 5)
@@ -425,7 +425,7 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     csv = tmp_path / "holes.csv"
     lines = [",".join("" if np.isnan(v) else f"{v:.6f}" for v in row) for row in rows]
     csv.write_text("a,b,c\n" + "\n".join(lines) + "\n")
-    options = {"csv": csv, "targets": "b", "input_length": 8, "horizon": 3, "split": "80/20/20"}
+    options = {"csv": csv, "targets": "b", "context_length": 8, "horizon": 3, "split": "80/20/20"}
     run, windows = untrained("forecast", **options)
     ridge = forecasts.fitted_ridge(run)
     report = evaluate_baselines(run, windows)
@@ -440,16 +440,16 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     assert report["ridge_mse"] == pytest.approx(np.nanmean(np.square(errors)))
     assert report["ridge_mae"] == pytest.approx(np.nanmean(np.abs(errors)))
     assert ridge.num_windows == 80 - 8 - 3 + 1 and report["ridge_maps"] == "shared"
-    std = run.problem.standardizer.std[1]
+    std = run.data_spec.standardizer.std[1]
     assert report["ridge_original_rmse"] == pytest.approx(report["ridge_rmse"] * std)
 
     stored = run._replace(data=None)
     np.testing.assert_array_equal(forecasts.fitted_ridge(stored).kernel, ridge.kernel)
-    changed = dataclasses.replace(run.problem, checksum="of others")
+    changed = dataclasses.replace(run.data_spec, checksum="of others")
     with pytest.raises(
         ValueError, match=r"the data of the run have changed since \(.*holes.*, 120 rows\); restore"
     ):
-        forecasts.fitted_ridge(stored._replace(problem=changed))
+        forecasts.fitted_ridge(stored._replace(data_spec=changed))
 
 
 def test_ett_as_it_is_known():

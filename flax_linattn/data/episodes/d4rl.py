@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, listed
+from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.episodes.episodes import Episodes, environment_name
 from flax_linattn.data.episodes.hdf5_file import Hdf5File, import_h5py
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
 from flax_linattn.data.files import DataFormatError, check_is_file, printed
-from flax_linattn.storage import write_whole
+from flax_linattn.storage import atomic_write
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 KEYS = (*REQUIRED, "timeouts", "next_observations")
@@ -90,8 +90,8 @@ def _check_keys(path: Path, names: list[str]) -> None:
     missing = [key for key in REQUIRED if key not in names]
     if missing:
         raise DataFormatError(
-            f"{path}: expected arrays {listed(REQUIRED)}, got {printed(names)}; there is "
-            f"no {listed(missing)}: save the steps under these names"
+            f"{path}: expected arrays {itemize(REQUIRED)}, got {printed(names)}; there is "
+            f"no {itemize(missing)}: save the steps under these names"
         )
 
 
@@ -259,7 +259,7 @@ def write_episodes(
             for key, array in arrays.items():
                 file.create_dataset(key, data=array, compression="gzip", chunks=True)
             file.attrs.update({**texts, **about})
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(content.getvalue())
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, shown
+from flax_linattn.checks import MAX_SEED, OptionError, at_least, quote
 from flax_linattn.data.files import DataFormatError
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -112,11 +112,11 @@ class Episodes:
         if self.env_id is not None and environment_name(self.env_id) is None:
             raise ValueError(
                 f"{self.name}: expected env_id as a name such as 'Hopper-v5', or None, got "
-                f"{shown(self.env_id)}."
+                f"{quote(self.env_id)}."
             )
         notes: object = self.notes
         if not (isinstance(notes, tuple) and all(isinstance(note, str) for note in notes)):
-            raise TypeError(f"{self.name}: expected notes as a tuple of texts, got {shown(notes)}.")
+            raise TypeError(f"{self.name}: expected notes as a tuple of texts, got {quote(notes)}.")
         refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
         for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
             self._set(what, as_float32(f"{self.name}:{what}", getattr(self, what), ndim))
@@ -343,8 +343,8 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
     for other in named[1:]:
         if other.env_id != named[0].env_id:
             raise ValueError(
-                f"{other.name}: expected data of {shown(named[0].env_id)}, as {named[0].name} is, "
-                f"got {shown(other.env_id)}; join only data of one environment."
+                f"{other.name}: expected data of {quote(named[0].env_id)}, as {named[0].name} is, "
+                f"got {quote(other.env_id)}; join only data of one environment."
             )
     ends = np.cumsum([part.num_steps for part in parts])
     starts = [part.starts[1:] + end - part.num_steps for part, end in zip(parts, ends, strict=True)]
@@ -382,7 +382,7 @@ def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Ep
         >>> train.num_episodes, held_out.num_episodes
         (3, 1)
     """
-    at_least(0, LARGEST_SEED, seed=seed)
+    at_least(0, MAX_SEED, seed=seed)
     if not 0 < validation < 1:
         raise OptionError(
             f"validation must be a share above 0 and below 1, got {validation}.", "validation"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.episodes.episodes import (
     Episodes,
     as_float32,
@@ -134,8 +134,8 @@ def _episode(file: Hdf5File, group: str) -> _Part:
     names = file.names(group)
     if missing := [key for key in _KEYS if key not in names]:
         raise DataFormatError(
-            f"{file.place(group)}: expected {listed(_KEYS)}, got {printed(names)}; there "
-            f"is no {listed(missing)}: fetch the data set again"
+            f"{file.place(group)}: expected {itemize(_KEYS)}, got {printed(names)}; there "
+            f"is no {itemize(missing)}: fetch the data set again"
         )
     arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
     refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
@@ -197,7 +197,7 @@ def _env_id(path: Path) -> str | None:
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataFormatError(
             f"{path}:{getattr(error, 'lineno', 1)}: expected JSON with a text env_spec, which is "
-            f"JSON with the id of the environment, got something else ({shown(error, 100)}); fetch "
+            f"JSON with the id of the environment, got something else ({quote(error, 100)}); fetch "
             "it again"
         ) from None
     return environment_name(found)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.episodes.episodes import Episodes
 
 
@@ -112,7 +112,7 @@ def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
     if family is None:
         raise ValueError(
             f"expected an environment of {', '.join(REFERENCE_RETURNS)}, for which D4RL has "
-            f"references, got {shown(env_id)}; compare returns instead."
+            f"references, got {quote(env_id)}; compare returns instead."
         )
     random, expert = REFERENCE_RETURNS[family]
     return 100 * (np.asarray(returns, np.float64) - random) / (expert - random)

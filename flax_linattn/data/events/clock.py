@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import numpy as np
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.cells import is_number, parse_time
 
 LARGEST_TIME = 1e100
@@ -96,7 +96,7 @@ def parse_bound(
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float, str, np.number)):
-        raise TypeError(f"{name} must be a number or a date as text, got {shown(value)}.")
+        raise TypeError(f"{name} must be a number or a date as text, got {quote(value)}.")
     seconds: float | None = None
     if not isinstance(value, str):
         seconds = float(value) if abs(value) <= LARGEST_TIME else None
@@ -104,21 +104,21 @@ def parse_bound(
         seconds = float(value)
     elif zone is None:
         raise OptionError(
-            f"{name} must be a number, as the times of {path} are, got {shown(value)}.", name
+            f"{name} must be a number, as the times of {path} are, got {quote(value)}.", name
         )
     else:
         try:
             seconds = parse_date(value.strip(), zone)
         except SkippedTimeError as error:
             raise OptionError(
-                f"{name} must be a time that there is, got {shown(value)}, but {error}; give it in "
+                f"{name} must be a time that there is, got {quote(value)}, but {error}; give it in "
                 "UTC, as 2016-07-01 00:00:00+00:00.",
                 name,
             ) from None
     if seconds is None or abs(seconds) > LARGEST_TIME:
         dates = "" if zone is None else " or a date such as 2016-07-01 00:00:00"
         raise OptionError(
-            f"{name} must be a finite number{dates}, at most {LARGEST_TIME:g}, got {shown(value)}.",
+            f"{name} must be a finite number{dates}, at most {LARGEST_TIME:g}, got {quote(value)}.",
             name,
         )
     return seconds

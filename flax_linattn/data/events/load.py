@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from flax_linattn.checks import OptionError, choice, shown
+from flax_linattn.checks import OptionError, choice, quote
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.npz import read_event_npz
 from flax_linattn.data.events.readers import (
@@ -156,7 +156,7 @@ def load_events(
         if name not in takes:
             others = " or ".join(other for other in _READERS if name in _READERS[other][1])
             raise EventFileError(
-                f"{name} is an option of format {others}, got {shown(options[name])} for {path} of "
+                f"{name} is an option of format {others}, got {quote(options[name])} for {path} of "
                 f"format {chosen}",
                 "leave it out, or give the format.",
                 name,

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.events.clock import LARGEST_TIME
-from flax_linattn.data.events.rows import LARGEST_MARK, EventFileError, EventRows
+from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
 from flax_linattn.data.files import DataFormatError
 
 KEYS = ("times", "marks", "masks", "lengths", "t_max")
@@ -142,10 +142,10 @@ class _EventArrays:
         values = self._array("marks", "iuf", "whole numbers").reshape(-1)[flat]
         if values.dtype.kind == "f":
             values = _doubles(values)
-        wrong = ~((values >= 0) & (values <= LARGEST_MARK))
+        wrong = ~((values >= 0) & (values <= MAX_EVENT_TYPE))
         if values.dtype.kind == "f":
             wrong |= values != np.floor(np.where(wrong, 0, values))
-        expected = f"a whole number from 0 to {LARGEST_MARK}"
+        expected = f"a whole number from 0 to {MAX_EVENT_TYPE}"
         self._refuse("marks", wrong, expected, "correct it", flat)
         return values.astype(np.int64)
 
@@ -180,7 +180,7 @@ class _EventArrays:
         if wrong.any():
             first = int(np.argmax(wrong))
             place = first if flat is None else int(flat[first])
-            got = shown(self.arrays[key].reshape(-1)[place].item())
+            got = quote(self.arrays[key].reshape(-1)[place].item())
             raise DataFormatError(
                 f"{self.place(key, place)}: expected {expected}, got {got}; {advice}"
             )

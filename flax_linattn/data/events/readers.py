@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, choice, listed, shown
+from flax_linattn.checks import OptionError, choice, itemize, quote
 from flax_linattn.data.cells import BadCellError, is_number, parse_numbers
 from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
-from flax_linattn.data.events.rows import LARGEST_MARK, EventFileError, EventRows
+from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
 from flax_linattn.data.files import MEND, LineReader
 from flax_linattn.data.tables import Table, read_table
 
@@ -41,7 +41,7 @@ def read_event_table(
     """Reads a table with a header."""
     columns = {"time": time, "mark": mark, "sequence": sequence}
     if len(set(columns.values())) < len(columns):
-        names = listed([*columns.values()])
+        names = itemize([*columns.values()])
         raise OptionError(
             f"time, mark and sequence must be different columns, got {names}.", *columns
         )
@@ -65,7 +65,7 @@ def read_event_table(
         if "" in cells:
             row = cells.index("")
             raise EventFileError(
-                f"{rows.where(row)}: expected a text in column {shown(columns[what])}, got an "
+                f"{rows.where(row)}: expected a text in column {quote(columns[what])}, got an "
                 "empty cell",
                 "fill it, or drop the row",
             )
@@ -79,7 +79,8 @@ def _column(table: Table, what: str, name: str) -> list[str] | None:
         place = f"{place}:{table.header_line}"
     if names.count(name) > 1:
         raise EventFileError(
-            f"{place}: expected different names of columns, got {shown(name)} twice", "rename one"
+            f"{place}: expected different names of columns, got {quote(name)} twice",
+            "rename one",
         )
     if name in names:
         cells = table.frame.iloc[:, names.index(name)]
@@ -87,8 +88,8 @@ def _column(table: Table, what: str, name: str) -> list[str] | None:
     if name == _OPTIONAL.get(what):
         return None
     raise EventFileError(
-        f"{place}: expected a column {shown(name)} of {what}s, got columns "
-        f"{listed([shown(other, 80)[1:-1] for other in names])}",
+        f"{place}: expected a column {quote(name)} of {what}s, got columns "
+        f"{itemize([quote(other, 80)[1:-1] for other in names])}",
         f"name one of these with {what}=..., or add a header if the file has none",
         what,
     )
@@ -116,8 +117,8 @@ def _date(rows: EventRows, column: str, row: int, cell: str, zone: tzinfo) -> fl
         seconds = None if is_number(cell) else parse_date(cell, zone)
     except SkippedTimeError as error:
         raise EventFileError(
-            f"{rows.where(row)}: expected a time that there is in column {shown(column)}, got "
-            f"{shown(cell)}, but {error}",
+            f"{rows.where(row)}: expected a time that there is in column {quote(column)}, got "
+            f"{quote(cell)}, but {error}",
             "correct it, or give the time zone that the dates are in with timezone=...",
             "timezone",
         ) from None
@@ -131,7 +132,7 @@ def _no_time(rows: EventRows, column: str, row: int, cell: str) -> EventFileErro
     if row:
         expected = f"a {'date' if rows.dates else 'number'}, as in the first row"
     return EventFileError(
-        f"{rows.where(row)}: expected {expected} in column {shown(column)}, got {shown(cell)}",
+        f"{rows.where(row)}: expected {expected} in column {quote(column)}, got {quote(cell)}",
         f"correct it; numbers are finite, at most {LARGEST_TIME:g}, and dates have the year first "
         "and a time zone such as +00:00 or none",
     )
@@ -173,7 +174,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
                     advice = advice if header else "choose another mark"
                     raise EventFileError(
                         f"{path}:{reader.line}: expected a header that begins with "
-                        f"{','.join(_JODIE)}, got {shown(text, 80)}",
+                        f"{','.join(_JODIE)}, got {quote(text, 80)}",
                         f"add it as the first line, or {advice}",
                         "format" if header else "mark",
                     )
@@ -183,7 +184,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
                     "user, item, timestamp, state label and features, separated by ','"
                     if header
                     else "user, item and timestamp, separated by blanks",
-                    shown(text),
+                    quote(text),
                     MEND,
                 )
             for column, cell in zip(cells, row, strict=False):
@@ -200,7 +201,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
             if not (cell.isascii() and cell.isdigit()) and (not cell or _is_float(cell)):
                 raise EventFileError(
                     f"{rows.where(place)}: expected {name} as a whole number from 0 on or a word, "
-                    f"got {shown(cell)}",
+                    f"got {quote(cell)}",
                     MEND,
                 )
     return _timed(rows, "timestamp", texts["timestamp"], zone, named=True)
@@ -229,7 +230,7 @@ def read_rmtpp(path: Path, marks: str | Path | None = None) -> EventRows:
             if bad is not None:
                 raise reader.error(
                     f"finite times separated by blanks, at most {LARGEST_TIME:g}",
-                    f"{shown(cells[bad])} as event {bad + 1} of the line",
+                    f"{quote(cells[bad])} as event {bad + 1} of the line",
                     MEND,
                 )
             times.append(numbers)
@@ -257,10 +258,10 @@ def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
                 )
             for cell in cells:
                 digits = cell.isascii() and cell.isdigit() and len(cell) < 20
-                if not (digits and int(cell) <= LARGEST_MARK):
+                if not (digits and int(cell) <= MAX_EVENT_TYPE):
                     raise reader.error(
-                        f"marks as whole numbers from 0 to {LARGEST_MARK}, separated by blanks",
-                        shown(cell),
+                        f"marks as whole numbers from 0 to {MAX_EVENT_TYPE}, separated by blanks",
+                        quote(cell),
                         "correct it; check that this is the file of marks and the other that of "
                         "times",
                     )
@@ -295,7 +296,7 @@ def read_easytpp(path: Path) -> EventRows:
                 keys = [*value] if isinstance(value, dict) else []
                 raise reader.error(
                     "an object with time_since_start and type_event for each sequence",
-                    f"one of {listed(keys)}" if keys else shown(value),
+                    f"one of {itemize(keys)}" if keys else quote(value),
                     "write the sequences of one split so, as EasyTPP does",
                 )
             declared = _num_marks(reader, value.get("dim_process"))
@@ -305,13 +306,13 @@ def read_easytpp(path: Path) -> EventRows:
                 )
             count = declared
             times.append(_object_times(reader, value))
-            most = LARGEST_MARK if count is None else count - 1
+            most = MAX_EVENT_TYPE if count is None else count - 1
             expected = f"type_event as whole numbers from 0 to {most}"
             expected += "" if count is None else f", as dim_process is {count}"
             own = _list(reader, value, "type_event", len(times[-1]))
             for at, mark in enumerate(own):
                 if type(mark) is not int or not 0 <= mark <= most:
-                    raise reader.error(expected, f"{shown(mark)} as event {at + 1}", MEND)
+                    raise reader.error(expected, f"{quote(mark)} as event {at + 1}", MEND)
             marks += own
             line.append(reader.line)
     sizes = [len(own) for own in times]
@@ -329,7 +330,7 @@ def _num_marks(reader: LineReader, count: Any) -> int | None:
     if count is None or (type(count) is int and 1 <= count <= MAX_MARKS):
         return count
     raise reader.error(
-        f"dim_process, the number of marks, from 1 to {MAX_MARKS}", shown(count), MEND
+        f"dim_process, the number of marks, from 1 to {MAX_MARKS}", quote(count), MEND
     )
 
 
@@ -337,7 +338,7 @@ def _object_times(reader: LineReader, value: dict[str, Any]) -> NDArray[np.float
     times = _numbers(reader, value, "time_since_start", None)
     length = value.get("seq_len")
     if length is not None and length != len(times):
-        raise reader.error(f"as many times as seq_len says, {shown(length)}", f"{len(times)}", MEND)
+        raise reader.error(f"as many times as seq_len says, {quote(length)}", f"{len(times)}", MEND)
     if "time_since_last_event" in value:
         gaps = _numbers(reader, value, "time_since_last_event", len(times))
         within = _CLOSE["rtol"] * np.abs(gaps) + _CLOSE["atol"] * np.abs(times).max()
@@ -361,7 +362,7 @@ def _numbers(
         if type(number) not in (int, float) or not abs(number) <= LARGEST_TIME:
             raise reader.error(
                 f"{key} as finite numbers of at most {LARGEST_TIME:g}",
-                f"{shown(number)} as event {at + 1}",
+                f"{quote(number)} as event {at + 1}",
                 MEND,
             )
     return np.array(numbers, np.float64)
@@ -371,7 +372,7 @@ def _list(reader: LineReader, value: dict[str, Any], key: str, length: int | Non
     values = value[key]
     if not isinstance(values, list) or not values:
         raise reader.error(
-            f"{key} as a list of at least one event", shown(values), "drop empty sequences"
+            f"{key} as a list of at least one event", quote(values), "drop empty sequences"
         )
     if length is not None and len(values) != length:
         raise reader.error(
@@ -410,13 +411,13 @@ def _json_values(reader: LineReader) -> Iterator[Any]:
         if not array:
             continue
         if following not in (",", "]"):
-            got = shown(text[at : at + 50]) if following else "nothing"
+            got = quote(text[at : at + 50]) if following else "nothing"
             raise reader.error("',' or ']' after a value", got, MEND)
         end = following == "]"
         following = move(at + 1)
         if end:
             if following:
-                raise reader.error("the end of the file after ']'", shown(text[at : at + 50]), MEND)
+                raise reader.error("the end of the file after ']'", quote(text[at : at + 50]), MEND)
             return
     if array:
         raise reader.error("']' at the end", "the end of the file", "fetch it again")
@@ -432,4 +433,4 @@ def _decode(reader: LineReader, text: str, at: int) -> tuple[Any, int]:
         got = f"{error.msg} at character {error.colno}"
         raise reader.error(expected, got, MEND) from None
     except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
-        raise reader.error(expected, shown(error), MEND) from None
+        raise reader.error(expected, quote(error), MEND) from None

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.events.clock import date_of, parse_bound
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
 from flax_linattn.data.files import DataFormatError
 
-LARGEST_MARK = 10**15
+MAX_EVENT_TYPE = 10**15
 """Of marks that are numbers; float64 holds each one exactly."""
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -28,12 +28,12 @@ class EventFileError(DataFormatError):
     """A file of events breaks its format, or the options that it is read with do not fit it.
 
     Attributes:
-        problem: The message without the advice, for whoever has other advice to give.
+        reason: The message without the advice, for whoever has other advice to give.
     """
 
-    def __init__(self, problem: str, advice: str, *options: str) -> None:
-        super().__init__(f"{problem}; {advice}", *options)
-        self.problem = problem
+    def __init__(self, reason: str, advice: str, *options: str) -> None:
+        super().__init__(f"{reason}; {advice}", *options)
+        self.reason = reason
 
 
 @dataclasses.dataclass
@@ -111,7 +111,7 @@ class EventRows:
             return date_of(value) if self.dates else str(float(value))
 
         def sequence(row: int) -> str:
-            return f"sequence {shown(keys[owner[row]]) if self.named else owner[row]}"
+            return f"sequence {quote(keys[owner[row]]) if self.named else owner[row]}"
 
         if self.in_order and not sort and (falls := np.diff(self.time) < 0).any():
             row = int(np.argmax(falls)) + 1

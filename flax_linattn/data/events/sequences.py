@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, listed, same_number, shown
+from flax_linattn.checks import at_least, check_same_length, itemize, quote
 
 UNMARKED = ("event",)
 """The marks of events that have none."""
@@ -80,12 +80,12 @@ class EventSequences:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        same_number(times=self.times, marks=self.marks)
+        check_same_length(times=self.times, marks=self.marks)
         if not self.times:
             raise ValueError(f"{self.name}: expected at least one sequence of events, got none.")
         if len(set(self.mark_names)) < len(self.mark_names):
             raise ValueError(
-                f"{self.name}: expected different names of marks, got {listed(self.mark_names)}."
+                f"{self.name}: expected different names of marks, got {itemize(self.mark_names)}."
             )
         for what, values in (("begin", self.begin), ("end", self.end), ("given", self.given)):
             if values is not None and np.shape(values) != (len(self.times),):
@@ -95,7 +95,7 @@ class EventSequences:
                 )
         for what, own in (("lines", self.lines), ("names", self.names)):
             if own is not None:
-                same_number(times=self.times, **{what: own})
+                check_same_length(times=self.times, **{what: own})
         for index, (times, marks) in enumerate(zip(self.times, self.marks, strict=True)):
             self._check_events(index, times, marks)
         self._check_bounds()
@@ -249,8 +249,8 @@ class EventSequences:
                 event = int(unknown[0])
                 name = self.mark_names[self.marks[sequence][event]]
                 raise ValueError(
-                    f"{self.name}: {self.place(sequence, event)}: the mark {shown(name)} is none "
-                    f"of the marks known: {listed(mark_names)}."
+                    f"{self.name}: {self.place(sequence, event)}: the mark {quote(name)} is none "
+                    f"of the marks known: {itemize(mark_names)}."
                 )
         return dataclasses.replace(self, marks=marks, mark_names=tuple(mark_names))
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError, report_damage
 from flax_linattn.data.images.images import LabelledImages
@@ -123,7 +123,7 @@ def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names) or not all(names):
         raise DataFormatError(
             f"{place}: expected the distinct names of the classes, got "
-            f"{listed(names, 12) or 'none'}; fetch the data set again, or take this file away: "
+            f"{itemize(names, 12) or 'none'}; fetch the data set again, or take this file away: "
             "classes have CIFAR-10's names then"
         )
     return tuple(names)
@@ -232,7 +232,7 @@ class _Unpickler(_PythonUnpickler):
             ("_codecs", "encode"): lambda text, _: self.encode(text),  # bytes for Python 2
         }
         if (module, name) not in known:
-            raise ValueError(f"the name {shown(f'{module} {name}', 80)}")
+            raise ValueError(f"the name {quote(f'{module} {name}', 80)}")
         return known[module, name]
 
 

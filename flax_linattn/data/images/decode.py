@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, import_extra, shown
+from flax_linattn.checks import at_least, import_extra, quote
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
 
@@ -214,7 +214,7 @@ def _decode(
         raise
     except Exception as error:  # Pillow's readers of damaged files raise whatever Python has
         unknown = type(error).__name__ == "UnidentifiedImageError"  # its text names no file
-        got = f"none of {', '.join(_FORMATS)}" if unknown else shown(error, 100)
+        got = f"none of {', '.join(_FORMATS)}" if unknown else quote(error, 100)
         raise DataFormatError(
             f"{place}: expected a whole image file, got a damaged one, or another kind of file "
             f"({got}); fetch it again, or take it away"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.class_folders import (
     ClassFolders,
     about_others,
@@ -49,7 +49,7 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
     classes = in_order(train)
     notes = ["tested on the images of val, as those of test have no labels"]
     if missing := [name for name in classes if name not in by_class]:
-        notes.append(f"no images of {listed(missing, 10)} to test on")
+        notes.append(f"no images of {itemize(missing, 10)} to test on")
     in_val = sum(name.startswith(f"{top}val/images/") for name in images)
     if in_val > len(label_of):
         notes.append(f"{in_val - len(label_of):,} images of val without labels are left out")
@@ -70,13 +70,13 @@ def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, 
         file, *rest = row.split("\t")
         name = f"{top}val/images/{file}"
         if not rest or rest[0] not in train:
-            got = shown(rest[0]) if rest else f"the line {shown(row)}"
+            got = quote(rest[0]) if rest else f"the line {quote(row)}"
             raise DataFormatError(
                 f"{place}:{line}: expected the name of an image, a tab and a class of "
-                f"{listed(sorted(train), 3)}, got {got}; {MEND}"
+                f"{itemize(sorted(train), 3)}, got {got}; {MEND}"
             )
         if name not in tree.sizes or not is_image(name) or name in found:
-            got = f"{shown(file)} again" if name in found else f"no {shown(file)} there"
+            got = f"{quote(file)} again" if name in found else f"no {quote(file)} there"
             raise DataFormatError(
                 f"{place}:{line}: expected an image in val/images, one a line, got {got}; fetch "
                 "the data set again"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import OptionError, at_least, choice, listed, shown
+from flax_linattn.checks import OptionError, at_least, choice, itemize, quote
 
 RULES = ("nt", "nt-s", "nt-r")
 """The names that a ``Rule`` may have."""
@@ -120,7 +120,7 @@ class Rule:
         if match is None:
             raise OptionError(
                 'condition must be such as "x1=0" or "x1=x2", with x1 for the last symbol and x2 '
-                f"for the one before, got {shown(self.condition)}.",
+                f"for the one before, got {quote(self.condition)}.",
                 "condition",
             )
         lag, other, symbol = (int(part or 0) for part in match.groups())
@@ -234,7 +234,7 @@ class NextSymbol:
         at_least(1, context=self.context)
         bases = sorted({rule.base for rule in self.rules})
         if len(bases) != 1:
-            got = f"bases {listed([str(base) for base in bases])}" if bases else "none"
+            got = f"bases {itemize([str(base) for base in bases])}" if bases else "none"
             raise OptionError(f"rules must be one or more, all of one base, got {got}.", "rules")
         order = max(rule.order for rule in self.rules)
         if self.context < order:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, choice
+from flax_linattn.checks import MAX_SEED, OptionError, at_least, choice
 from flax_linattn.data.batching import ALL_ROWS, Batches, LengthBatches
 from flax_linattn.data.packing import pack
 from flax_linattn.data.texts.texts import LabelledTexts
@@ -81,7 +81,7 @@ class TextBatches(LengthBatches):
         lengths: Sequence[int] | None = None,
     ) -> None:
         at_least(1, max_length=max_length)
-        at_least(0, LARGEST_SEED, seed=seed)
+        at_least(0, MAX_SEED, seed=seed)
         choice(CROPS, crop=crop)
         choice(PADDINGS, padding=padding)
         if crop == "random" and seed is None:

@@ -35,7 +35,7 @@ class Call:
     v: Values
     mask: Mask | None
     query_mask: Array | None
-    runs: masks.Runs | None
+    runs: masks.Segments | None
     state: State | None
     parameters: Parameters
     per_token: Parameters

@@ -47,7 +47,7 @@ class Capabilities:
     forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
 
 
-class Learned(NamedTuple):
+class LearnedParameter(NamedTuple):
     """An argument of a mechanism that a layer learns.
 
     Attributes:

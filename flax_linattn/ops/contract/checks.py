@@ -13,7 +13,7 @@ from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.typing import Array, Parameters, State
 
 
-def no_state(name: str) -> str:
+def no_state_message(name: str) -> str:
     """Why a mechanism has no state, for error messages."""
     return (
         f"{name!r} needs the whole sequence at once: it has no state and no step; call attend on "

@@ -17,19 +17,19 @@ from jaxtyping import Bool, Int
 
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
 
-UNDECIDED = -(2**31)
+NO_SEGMENT = -(2**31)
 """The id of a packed state that has met no id yet: it continues in whichever comes first."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Runs:
+class Segments:
     """Where packed segments begin.
 
     Attributes:
         starts: bool [B, T], True at the first real token of each run but the first one;
             the first run counts as a start only where it differs from the carried id.
-        last: int32 [B], the segment id in which the sequence ends; ``UNDECIDED`` if it holds
+        last: int32 [B], the segment id in which the sequence ends; ``NO_SEGMENT`` if it holds
             no real token and no id was carried in.
     """
 
@@ -60,7 +60,7 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
 
 
-def longest(length: int, mask: Array | None) -> int:
+def static_max_length(length: int, mask: Array | None) -> int:
     """Real tokens of the longest row; 0 where the mask is known at run time only."""
     if mask is None:
         return length
@@ -70,12 +70,12 @@ def longest(length: int, mask: Array | None) -> int:
     return int(np.max(np.sum(np.asarray(mask), axis=1), initial=0))
 
 
-def previous_real(mask: Mask) -> Int[Array, "B T"]:
+def previous_real_index(mask: Mask) -> Int[Array, "B T"]:
     """Index of the last real token strictly before each position, -1 where there is none.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> previous_real(jnp.array([[False, True, False, True]])).tolist()
+        >>> previous_real_index(jnp.array([[False, True, False, True]])).tolist()
         [[-1, -1, 1, 1]]
     """
     positions = jnp.arange(mask.shape[1], dtype=jnp.int32)
@@ -83,9 +83,9 @@ def previous_real(mask: Mask) -> Int[Array, "B T"]:
     return jnp.pad(latest, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
 
 
-def segment_runs(
+def find_segments(
     segment_ids: SegmentIds, mask: Mask | None = None, carried: Int[Array, "B"] | None = None
-) -> Runs:
+) -> Segments:
     """Finds the runs of equal ids among the real tokens.
 
     Args:
@@ -96,29 +96,29 @@ def segment_runs(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> segment_runs(jnp.array([[7, 7, 3, 3]])).starts.tolist()
+        >>> find_segments(jnp.array([[7, 7, 3, 3]])).starts.tolist()
         [[False, False, True, False]]
     """
     if mask is None:
         mask = jnp.ones(segment_ids.shape, bool)
     segment_ids = segment_ids.astype(jnp.int32)
     if carried is None:
-        carried = jnp.full(segment_ids.shape[0], UNDECIDED, jnp.int32)
+        carried = jnp.full(segment_ids.shape[0], NO_SEGMENT, jnp.int32)
     if segment_ids.shape[1] == 0:
-        return Runs(mask, carried)
-    before = previous_real(mask)
+        return Segments(mask, carried)
+    before = previous_real_index(mask)
     ids_before = jnp.take_along_axis(segment_ids, jnp.maximum(before, 0), axis=1)
-    outside = jnp.where(carried[:, None] == UNDECIDED, segment_ids, carried[:, None])
+    outside = jnp.where(carried[:, None] == NO_SEGMENT, segment_ids, carried[:, None])
     starts = mask & (segment_ids != jnp.where(before >= 0, ids_before, outside))
     at_end = jnp.where(mask[:, -1], segment_ids.shape[1] - 1, before[:, -1])
     last = jnp.take_along_axis(segment_ids, jnp.maximum(at_end, 0)[:, None], axis=1)[:, 0]
-    return Runs(starts, jnp.where(at_end >= 0, last, carried))
+    return Segments(starts, jnp.where(at_end >= 0, last, carried))
 
 
-def packed_runs(
+def find_packed_segments(
     segment_ids: SegmentIds | None, mask: Mask | None, carried: Int[Array, "B"] | None
-) -> Runs | None:
-    """``segment_runs`` of a call that may be packed or not; None where it is not.
+) -> Segments | None:
+    """``find_segments`` of a call that may be packed or not; None where it is not.
 
     Args:
         segment_ids: int [B, T], or None.
@@ -126,10 +126,10 @@ def packed_runs(
         carried: int32 [B], the id in which an earlier call ended, if that is known.
 
     Example:
-        >>> packed_runs(None, None, None) is None
+        >>> find_packed_segments(None, None, None) is None
         True
     """
-    return None if segment_ids is None else segment_runs(segment_ids, mask, carried)
+    return None if segment_ids is None else find_segments(segment_ids, mask, carried)
 
 
 @partial(
@@ -148,7 +148,7 @@ class Visibility:
         is_causal: a query sees keys up to its own position.
         cached: number of keys that come before the first query.
         real: bool [B, S], True = a real token; None = all.
-        query_run: int [B, T], which run each query belongs to (``Runs.index``); None = all one.
+        query_run: int [B, T], which run each query belongs to (``Segments.index``); None = all one.
         key_run: int [B, S], the same for keys.
         window: a query sees its own position and those before it, so many in all; None = all.
     """
@@ -198,7 +198,7 @@ def visible_rows(
         num_keys: S.
         is_causal: a query sees keys up to its own position.
         mask: bool [B, S], True = a real token.
-        run: which run each position belongs to (``Runs.index``).
+        run: which run each position belongs to (``Segments.index``).
 
     Example:
         >>> import jax.numpy as jnp
@@ -215,7 +215,7 @@ def visibility(
     *,
     is_causal: bool = False,
     mask: Mask | None = None,
-    runs: Runs | None = None,
+    runs: Segments | None = None,
 ) -> Visible:
     """The dense bool [B or 1, T, S] matrix of who sees whom (small lengths; references).
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract import checks, masks, meshes, splits
+from flax_linattn.ops.contract import checks, masks, meshes, output_sharding
 from flax_linattn.ops.contract.call import (
     Call,
     StepCall,
@@ -28,7 +28,7 @@ from flax_linattn.ops.contract.call import (
     reads_at_once,
     zero_queries,
 )
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.forward_mode import explained
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import PackedState, StateSizes, packed, unpacked
@@ -201,9 +201,9 @@ class Mechanism(abc.ABC):
                 max_length=1,
                 num_queries=num_given(self.capabilities, q),
             )
-            return y, splits.of_state(results[1], initial_state, k, new_state)
+            return y, output_sharding.of_state(results[1], initial_state, k, new_state)
 
-        return meshes.automatic(
+        return meshes.run_on_automatic_axes(
             lambda arrays: self._attend_to(
                 **arrays, is_causal=is_causal, form=form, return_state=return_state
             ),
@@ -308,9 +308,9 @@ class Mechanism(abc.ABC):
 
         def split(results: Any) -> Any:
             y = self._output_axes(q, k, v, at_once=False)
-            return y, jax.tree.map(meshes.axes_of, state)
+            return y, jax.tree.map(meshes.partition_axes, state)
 
-        return meshes.automatic(
+        return meshes.run_on_automatic_axes(
             lambda arrays: self._step_to(**arrays),
             [{"q": q, "k": k, "v": v, "state": state, "mask": mask, "parameters": parameters}],
             split,
@@ -369,10 +369,10 @@ class Mechanism(abc.ABC):
                 )
         checks.check_state_like(self.name, state_b, state_a)
 
-        return meshes.automatic(
+        return meshes.run_on_automatic_axes(
             self._merge,
             (state_a, state_b),
-            lambda _: splits.of_merged(state_a, state_b),
+            lambda _: output_sharding.of_merged(state_a, state_b),
         )
 
     def init_state(
@@ -429,7 +429,7 @@ class Mechanism(abc.ABC):
         It shares neither the engine nor the accumulation dtype with ``attend``: it
         computes in the dtype that it is given. Arguments as in ``attend``.
         """
-        return meshes.automatic(
+        return meshes.run_on_automatic_axes(
             lambda arrays: self._reference_of(**arrays, is_causal=is_causal),
             [
                 {
@@ -463,7 +463,7 @@ class Mechanism(abc.ABC):
             q, k, v, is_causal, mask, query_mask, segment_ids, "auto", own
         )
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
-        runs = masks.packed_runs(segment_ids, mask, None)
+        runs = masks.find_packed_segments(segment_ids, mask, None)
         many = num_given(self.capabilities, q) is not None
         at_once = reads_at_once(self.capabilities, q, is_causal)
         rows = 1 if at_once else num_queries(self.capabilities, q, k)
@@ -502,11 +502,11 @@ class Mechanism(abc.ABC):
     def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
         """Raises a ValueError where a mechanism cannot have H heads; layers ask before any call."""
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         """Those of ``parameters`` that a layer of H heads of K channels learns, by name."""
         return {}
 
-    def keeps_state(self, key_dim: int) -> bool:
+    def has_state(self, key_dim: int) -> bool:
         """Whether heads of K channels have a state; layers that have none do not stream."""
         return self.capabilities.recurrent
 
@@ -534,9 +534,9 @@ class Mechanism(abc.ABC):
 
     def _runs(
         self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
-    ) -> masks.Runs | None:
+    ) -> masks.Segments | None:
         """Where packed segments begin; an earlier call ended in the id ``carried`` [B]."""
-        return masks.packed_runs(segment_ids, mask, carried)
+        return masks.find_packed_segments(segment_ids, mask, carried)
 
     def _check_parameters(self, parameters: Parameters) -> None:  # noqa: B027  (optional)
         """Refuses values of its own arguments, such as shapes, that need no other argument."""
@@ -557,10 +557,10 @@ class Mechanism(abc.ABC):
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
 
     def _output_axes(self, q: Array, k: Array, v: Array, *, at_once: bool) -> Any:
-        """What outputs are split over; ``at_once`` as in ``splits.of_given_outputs``."""
+        """What outputs are split over; ``at_once`` as in ``output_sharding.of_given_outputs``."""
         if num_given(self.capabilities, q) is None:
-            return splits.of_outputs(q, k, v)
-        return splits.of_given_outputs(q, k, v, at_once=at_once)
+            return output_sharding.of_outputs(q, k, v)
+        return output_sharding.of_given_outputs(q, k, v, at_once=at_once)
 
     # -- checks --------------------------------------------------------------------
 
@@ -577,7 +577,7 @@ class Mechanism(abc.ABC):
 
     def _check_recurrent(self) -> None:
         if not self.capabilities.recurrent:
-            raise ValueError(checks.no_state(self.name))
+            raise ValueError(checks.no_state_message(self.name))
 
     def _check_call(
         self,

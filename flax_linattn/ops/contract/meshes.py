@@ -19,7 +19,7 @@ Axes = Any
 """What an axis of an array is split over: a name, several, or None."""
 
 
-def automatic(
+def run_on_automatic_axes(
     function: Callable[..., Tree], arguments: Sequence[Any], split: Callable[[Tree], Any]
 ) -> Tree:
     """``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
@@ -30,14 +30,14 @@ def automatic(
         function: it must take all arrays of the mesh as arguments, and close over none.
         arguments: trees with arrays.
         split: of the results, gives a tree alike whose leaves say what each array's axes are split
-            over, as :func:`axes_of` does. Axes that do not divide evenly stay whole.
+            over, as :func:`partition_axes` does. Axes that do not divide evenly stay whole.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> automatic(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()  # no mesh
+        >>> run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()
         [1.0, 1.0, 1.0]
     """
-    mesh = explicit_mesh(arguments)
+    mesh = find_explicit_mesh(arguments)
     if mesh is None:
         return function(*arguments)
     # Not jax.sharding.auto_axes: it wants to know how outputs lie before there are any, fails on
@@ -50,7 +50,7 @@ def automatic(
     return placed
 
 
-def explicit_mesh(tree: Any) -> AbstractMesh | None:
+def find_explicit_mesh(tree: Any) -> AbstractMesh | None:
     """The mesh of explicit axes in use here, or that arrays of a tree lie on, if there is one."""
     here = jax.sharding.get_abstract_mesh()
     if not here.empty:
@@ -62,12 +62,12 @@ def explicit_mesh(tree: Any) -> AbstractMesh | None:
     return None
 
 
-def axes_of(x: Any) -> tuple[Axes, ...]:
+def partition_axes(x: Any) -> tuple[Axes, ...]:
     """What each axis of an array is split over, explicitly.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> axes_of(jnp.ones((2, 3)))
+        >>> partition_axes(jnp.ones((2, 3)))
         (None, None)
     """
     if _mesh(x) is None:

@@ -22,14 +22,14 @@ _EXPORTED: dict[str, str] = {}
 
 
 @overload
-def exportable(kind: type[T], *, name: str | None = ...) -> type[T]: ...
+def register_state(kind: type[T], *, name: str | None = ...) -> type[T]: ...
 
 
 @overload
-def exportable(kind: None = ..., *, name: str | None = ...) -> Callable[[type[T]], type[T]]: ...
+def register_state(kind: None = ..., *, name: str | None = ...) -> Callable[[type[T]], type[T]]: ...
 
 
-def exportable(
+def register_state(
     kind: type[T] | None = None, *, name: str | None = None
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Registers a class of states with ``jax.export``: functions that take or return one are saved.
@@ -50,7 +50,7 @@ def exportable(
         >>> import jax, jax.numpy as jnp
         >>> from typing import NamedTuple
         >>> from flax_linattn import ops
-        >>> @ops.exportable
+        >>> @ops.register_state
         ... class Total(NamedTuple):
         ...     sum: jax.Array
         >>> add = jax.jit(lambda x, state: (x, Total(state.sum + x)))
@@ -60,19 +60,19 @@ def exportable(
         Total(sum=Array([2., 2.], dtype=float32))
     """
     if kind is None:
-        return partial(exportable, name=name)
+        return partial(register_state, name=name)
     name = name or f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     where = f"{kind.__module__}.{kind.__qualname__}"
     other = _EXPORTED.get(name)
     if other is not None and other != where:
         raise ValueError(
             f"saved functions know {other} by the name {name!r}, so {where} needs one of its own: "
-            "@exportable(name=...)."
+            "@register_state(name=...)."
         )
     if other is not None:
         warnings.warn(
             f"{where} was made before, and JAX saves functions of that first class only; start "
-            "anew, or give this one another name: @exportable(name=...).",
+            "anew, or give this one another name: @register_state(name=...).",
             stacklevel=2,
         )
         return kind
@@ -122,7 +122,7 @@ class StateSizes(NamedTuple):
         return (self.batch_size, *given, self.num_heads)
 
 
-@exportable
+@register_state
 class PackedState(NamedTuple):
     """A state that also knows in which packed segment it ended.
 

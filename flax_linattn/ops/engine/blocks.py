@@ -31,9 +31,9 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
 from flax_linattn.ops.engine.block_plan import BlockPlan, add_block, block, put_block
+from flax_linattn.ops.engine.double_float import TwoFloats
 from flax_linattn.ops.engine.forms import BlockSizes, PerPlatform, block_sizes
 from flax_linattn.ops.engine.tiles import fill
-from flax_linattn.ops.engine.two_floats import TwoFloats
 from flax_linattn.typing import Array
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.numerics import einsum, exp_difference, scores
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array
 
 FREE = -2
@@ -104,7 +104,7 @@ class Layout(NamedTuple):
             return (back == 0) | (back == 1)
 
         query = chunked(x)
-        score = scores(query * scale, with_before(unit_length(query)), "cmk,cnk->cmn")
+        score = scores(query * scale, with_before(l2_normalize(query)), "cmk,cnk->cmn")
         other = with_before(token, len(x))[:, None]
         order = other < token[..., None] if is_causal else other != token[..., None]
         score = jnp.where(near(own.label) & order, score, -jnp.inf)

@@ -20,17 +20,17 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype, vary_alike
-from flax_linattn.ops.contract.state import StateSizes, exportable
+from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import choose_form
+from flax_linattn.ops.engine.primal_only import unless_differentiated
 from flax_linattn.ops.engine.tiles import take
-from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
 
 CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
-@exportable
+@register_state
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KVCache:
@@ -424,7 +424,7 @@ def _slot(x: Array, index: Array) -> Array:
     return take(x, jnp.clip(index, 0, x.shape[1] - 1)[:, None])
 
 
-def _positions(real: Array, runs: masks.Runs | None, before: Array) -> Array:
+def _positions(real: Array, runs: masks.Segments | None, before: Array) -> Array:
     """Int [B, T], real tokens of the segment that come before each; ``before`` [B] are cached."""
     count = jnp.cumsum(real, axis=1, dtype=jnp.int32)
     if runs is None:

@@ -17,9 +17,9 @@ import jax
 
 from flax_linattn.ops.engine.chunks import over_chunks, over_tokens
 from flax_linattn.ops.engine.forms import PerPlatform, scan_form
-from flax_linattn.ops.engine.kept_inputs import keeping_inputs
 from flax_linattn.ops.engine.prefix import Span, Tokens
-from flax_linattn.ops.engine.undifferentiated import unless_differentiated
+from flax_linattn.ops.engine.primal_only import unless_differentiated
+from flax_linattn.ops.engine.recompute_vjp import keeping_inputs
 from flax_linattn.typing import Array, State
 
 
@@ -36,7 +36,7 @@ class Chunk(Protocol):
 def chunk_scan(
     chunk: Chunk, form: str, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
-    """Runs over the chunks of a sequence.
+    """Segments over the chunks of a sequence.
 
     Args:
         chunk: its functions.

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
 
 
-@exportable
+@register_state
 class ExponentialState(NamedTuple):
     """Summary of a set of tokens; its leading axes are those of the scores.
 
@@ -55,7 +55,7 @@ class ExponentialState(NamedTuple):
         return safe_divide(self.w, _like(self.u, self.w))
 
 
-@exportable
+@register_state
 class ForgettingState(NamedTuple):
     """A summary whose scores fall with every token: those of earlier spans by a span's decay.
 

@@ -169,14 +169,14 @@ def scale_free(x: Array) -> Array:
     return x / jnp.where(largest == 0, jnp.ones_like(largest), largest)
 
 
-def unit_length(x: Array) -> Array:
+def l2_normalize(x: Array) -> Array:
     """``x`` [..., d] over its Euclidean length; 0, with zero gradient, where x is 0.
 
     Right for every finite x: lengths that square to 0 or to infinity as well.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> jnp.round(unit_length(jnp.array([[3e30, 4e30], [0.0, 0.0]])), 3).tolist()
+        >>> jnp.round(l2_normalize(jnp.array([[3e30, 4e30], [0.0, 0.0]])), 3).tolist()
         [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     x = scale_free(x)

@@ -16,12 +16,12 @@ MEMORY = (8.0, 1024.0)
 alone begins with their geometric mean."""
 
 
-def memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Biases whose log-sigmoid is -1 / memory, memories spread evenly in logarithm over the heads.
+def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Biases whose log-sigmoid is -1 / memory, log_spaced_memories spread evenly in logarithm over the heads.
 
     Example:
         >>> import jax
-        >>> b = memories(jax.random.key(0), (3,))
+        >>> b = log_spaced_memories(jax.random.key(0), (3,))
         >>> (-1 / jax.nn.log_sigmoid(b)).round().astype(int).tolist()
         [8, 91, 1024]
     """
@@ -34,6 +34,6 @@ def memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Ar
 
 
 LOG_DECAY = TokenArgument(
-    "log_decay", "H", high=0.0, activation=jax.nn.log_sigmoid, bias_init=memories
+    "log_decay", "H", high=0.0, activation=jax.nn.log_sigmoid, bias_init=log_spaced_memories
 )
 """One log-decay a head: the forget gate of Lin et al., 2025, log sigmoid(x W + b)."""

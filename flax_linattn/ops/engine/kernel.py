@@ -24,7 +24,7 @@ from jaxtyping import Float
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
-from flax_linattn.ops.contract.state import StateSizes, exportable
+from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.forms import CACHED_FEATURES, PerPlatform, chunk_sizes
 from flax_linattn.ops.engine.kernel_scan import kernel_scan, plain_scan
@@ -32,7 +32,7 @@ from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, State
 
 
-@exportable
+@register_state
 class KernelState(NamedTuple):
     """Sums over the tokens taken in.
 

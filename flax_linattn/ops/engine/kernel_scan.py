@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.kept_inputs import keeping_inputs
 from flax_linattn.ops.engine.prefix import Span, Tokens, fillable
+from flax_linattn.ops.engine.recompute_vjp import keeping_inputs
 from flax_linattn.typing import Array, State
 
 
@@ -33,7 +33,7 @@ class LinearChunk(Protocol):
 def plain_scan(
     chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Any]:
-    """Runs over the chunks of a sequence; JAX differentiates it, forwards too.
+    """Segments over the chunks of a sequence; JAX differentiates it, forwards too.
 
     Args:
         chunk: its functions.

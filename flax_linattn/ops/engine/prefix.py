@@ -111,7 +111,7 @@ def attend(
     chunk_size: int | None,
     following: State | None = None,
 ) -> tuple[Outputs, State]:
-    """Runs a monoid over sequences.
+    """Segments a monoid over sequences.
 
     Args:
         monoid: the mechanism's functions.

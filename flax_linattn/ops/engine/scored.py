@@ -23,7 +23,7 @@ from flax_linattn.ops.engine.blocks import (
     attend_in_blocks,
 )
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
-from flax_linattn.ops.engine.one_query import scores_of_one, sums_of_one
+from flax_linattn.ops.engine.single_query import scores_of_one, sums_of_one
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 

@@ -17,11 +17,11 @@ from jaxtyping import Float
 
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.numerics import safe_divide
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
 
 
-@exportable
+@register_state
 class SeriesState(NamedTuple):
     """Sums over the tokens taken in (equations 8 and 9), kept in the range of float32.
 

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall, reads_at_once
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import vary_alike
 from flax_linattn.ops.contract.state import StateSizes
@@ -131,7 +131,7 @@ class SequenceParallel(Mechanism):
     def _init_state(self, sizes: StateSizes) -> State:
         return self.inner._init_state(sizes)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         return self.inner.learned_parameters(num_heads, key_dim)
 
     def check_heads(self, num_heads: int) -> None:
@@ -159,7 +159,7 @@ class SequenceParallel(Mechanism):
         at_once = reads_at_once(self.capabilities, call.q, call.is_causal)
         learned = self.capabilities.learned_query
         self._check_split(call.k.shape[1], *(() if learned else (call.num_queries,)))
-        runs = None if call.runs is None else masks.Runs(split, whole)
+        runs = None if call.runs is None else masks.Segments(split, whole)
         specs = dataclasses.replace(
             call,
             q=whole if learned else split,
@@ -225,25 +225,25 @@ class SequenceParallel(Mechanism):
 
     def _runs(
         self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
-    ) -> masks.Runs | None:
+    ) -> masks.Segments | None:
         if segment_ids is None:
             return None
         self._check_split(segment_ids.shape[1])
         if carried is None:
-            carried = jnp.full(segment_ids.shape[0], masks.UNDECIDED, jnp.int32)
+            carried = jnp.full(segment_ids.shape[0], masks.NO_SEGMENT, jnp.int32)
         if segment_ids.shape[1] == 0:
             return self.inner._runs(segment_ids, mask, carried)
-        return masks.Runs(*_runs(self, segment_ids, mask, carried))
+        return masks.Segments(*_runs(self, segment_ids, mask, carried))
 
     def _runs_of_span(
         self, segment_ids: SegmentIds, mask: Mask | None, carried: Array
     ) -> tuple[Array, Array]:
         def latest(earlier: Array, later: Array) -> Array:
-            return jnp.where(later == masks.UNDECIDED, earlier, later)
+            return jnp.where(later == masks.NO_SEGMENT, earlier, later)
 
-        last = self._gather(masks.segment_runs(segment_ids, mask).last)
+        last = self._gather(masks.find_segments(segment_ids, mask).last)
         after = prefix.scan(latest, last, carried, None)
-        runs = masks.segment_runs(segment_ids, mask, self._own(before_each(carried, after)))
+        runs = masks.find_segments(segment_ids, mask, self._own(before_each(carried, after)))
         return runs.starts, self._everywhere(position(after, -1))
 
     def _specs(self) -> tuple[Any, Any]:

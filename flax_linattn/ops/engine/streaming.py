@@ -25,12 +25,12 @@ class StreamingMechanism(Mechanism):
     """A mechanism given by ``lift``, ``merge``, ``read`` and its neutral ``init_state``.
 
     Attributes:
-        reads_state_alone: whether a token's output is ``read`` of the state after it; else
+        reads_only_state: whether a token's output is ``read`` of the state after it; else
             ``attend`` and ``step`` also add what is the token's own.
         chunk_size: tokens a block in the chunked form, at most.
     """
 
-    reads_state_alone: ClassVar[bool] = True
+    reads_only_state: ClassVar[bool] = True
 
     chunk_size: int = 128
 
@@ -67,7 +67,7 @@ class StreamingMechanism(Mechanism):
         """Applies the mechanism's parameters to single tokens, before ``lift`` and ``read``."""
         return q, k, v
 
-    def implied(self, k: Array, parameters: Parameters) -> dict[str, Array]:
+    def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
         """What ``lift`` takes of each token that does not come with it, such as a fixed decay."""
         return {}
 
@@ -90,10 +90,11 @@ class StreamingMechanism(Mechanism):
         dtype = accumulation_dtype(call.v.dtype)
         q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
         q, k, v = self.prepare(q, k, v, call.parameters)
-        implied = jax.tree.map(
-            lambda x: masks.zero_padding(x, call.mask), self.implied(k, call.parameters)
+        fixed_token_arguments = jax.tree.map(
+            lambda x: masks.zero_padding(x, call.mask),
+            self.fixed_token_arguments(k, call.parameters),
         )
-        return q, {"k": k, "v": v, **call.per_token, **implied}
+        return q, {"k": k, "v": v, **call.per_token, **fixed_token_arguments}
 
     def _lifted_size(self, identity: State) -> int:
         """Numbers that a chunk holds for a token, in all rows of the batch."""

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from flax_linattn.ops.contract.call import Call
-from flax_linattn.ops.contract.masks import Runs
-from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.contract.masks import Segments
+from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.cache import KVCache
 from flax_linattn.ops.engine.tiles import take
 from flax_linattn.typing import Array, Parameters
 
 
-@exportable
+@register_state
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WindowCache:
@@ -121,7 +121,7 @@ def without_gaps(call: Call) -> tuple[Call, Any]:
     runs = call.runs
     if runs is not None:
         starts = jnp.take_along_axis(runs.starts & mask, order, axis=1)
-        runs = Runs(starts, runs.last)
+        runs = Segments(starts, runs.last)
     gathered = dataclasses.replace(
         call,
         q=take(call.q, order),

@@ -28,7 +28,7 @@ from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import softmax_by_channel
 from flax_linattn.ops.contract.call import Call
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import exp_difference
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
@@ -80,14 +80,14 @@ class AFT(ChannelwiseSoftmax):
         super().__post_init__()
         at_least(1, max_length=self.max_length)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.max_length is None:
             raise ValueError(
                 "an 'aft' layer learns a bias for each pair of positions and needs their number: "
                 "get_mechanism('aft', max_length=...), or the max_length of the model."
             )
         shape = (self.max_length, self.max_length)
-        return {"position_bias": Learned(shape, jax.nn.initializers.normal(0.02))}
+        return {"position_bias": LearnedParameter(shape, jax.nn.initializers.normal(0.02))}
 
     def finish(self, y: Array, q: Array) -> Array:
         return gated(q, y) if self.gate else y
@@ -107,10 +107,10 @@ class AFT(ChannelwiseSoftmax):
 
     def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         bias = parameters.get("position_bias")
-        if bias is not None and masks.longest(length, mask) > bias.shape[0]:
+        if bias is not None and masks.static_max_length(length, mask) > bias.shape[0]:
             raise ValueError(
                 f"position_bias holds {bias.shape[0]} positions, got sequences of "
-                f"{masks.longest(length, mask)}; make it larger."
+                f"{masks.static_max_length(length, mask)}; make it larger."
             )
 
     def _check_capacity(self, max_length: int | None) -> None:

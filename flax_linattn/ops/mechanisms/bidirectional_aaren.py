@@ -93,7 +93,7 @@ with the others: it needs at least 2, got 1.
         if whole.starts is not None:
             starts = whole.starts
             run = jnp.cumsum(starts, axis=1, dtype=jnp.int32)
-            ends = masks.segment_runs(jnp.flip(run, 1), jnp.flip(whole.mask, 1)).starts
+            ends = masks.find_segments(jnp.flip(run, 1), jnp.flip(whole.mask, 1)).starts
 
         def scan(score: Array, v: Array, mask: Array, starts: Array | None) -> Array:
             rows = (score.shape[0], score.shape[2])

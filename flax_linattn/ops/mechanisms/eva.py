@@ -46,7 +46,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import (
     ScoreScale,
     einsum,
@@ -135,10 +135,10 @@ class EVA(ScoreScale, StatelessMechanism):
         at_least(0, overlap=self.overlap)
         _check_scale(self.scale)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         kernel, bias = jax.nn.initializers.normal(0.02), jax.nn.initializers.zeros
         return {
-            name: Learned((key_dim,) * len(axes), kernel if len(axes) == 2 else bias)
+            name: LearnedParameter((key_dim,) * len(axes), kernel if len(axes) == 2 else bias)
             for name, axes in _MAPS.items()
         }
 

@@ -40,9 +40,9 @@ from flax_linattn.ops.contract.numerics import exp_difference, scores
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine.blocks import Offsets, Weighing
 from flax_linattn.ops.engine.cache import Pairs
+from flax_linattn.ops.engine.double_float import TwoFloats, running_sum
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.ops.engine.two_floats import TwoFloats, running_sum
 from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
 from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible

@@ -33,7 +33,7 @@ from jaxtyping import Float
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum
 from flax_linattn.ops.contract.recurrences import recur
-from flax_linattn.ops.contract.state import StateSizes, exportable
+from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import decays
 from flax_linattn.ops.engine.decays import by_head
@@ -41,7 +41,7 @@ from flax_linattn.ops.engine.gated import GatedMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
-@exportable
+@register_state
 class GatedLinearState(NamedTuple):
     """What a span leaves of the state before it, and what it adds.
 

@@ -15,11 +15,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import LARGEST_SEED, at_least
-from flax_linattn.ops.contract.capabilities import Learned
-from flax_linattn.ops.contract.masks import longest
+from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.ops.contract.capabilities import LearnedParameter
+from flax_linattn.ops.contract.masks import static_max_length
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
-from flax_linattn.ops.engine.draws import uniform
+from flax_linattn.ops.engine.random_features import uniform
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -61,16 +61,16 @@ class Linformer(ScoreScale, StatelessMechanism):
 
     def __post_init__(self) -> None:
         at_least(1, max_length=self.max_length, num_projections=self.num_projections)
-        at_least(0, LARGEST_SEED, seed=self.seed)
+        at_least(0, MAX_SEED, seed=self.seed)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.max_length is None:
             raise ValueError(
                 "a 'linformer' layer learns a projection of each position and needs their number: "
                 "get_mechanism('linformer', max_length=...), or the max_length of the model."
             )
         limit = self.num_projections**-0.5
-        projection = Learned(
+        projection = LearnedParameter(
             (self.max_length, self.num_projections),
             lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit),
         )
@@ -106,10 +106,10 @@ class Linformer(ScoreScale, StatelessMechanism):
     def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         table = parameters.get("key_projection")
         rows = self.max_length if table is None else table.shape[0]
-        if rows is not None and longest(length, mask) > rows:
+        if rows is not None and static_max_length(length, mask) > rows:
             raise ValueError(
                 f"'linformer' was made for sequences of {rows} positions, got "
-                f"{longest(length, mask)}; make it with a larger max_length."
+                f"{static_max_length(length, mask)}; make it with a larger max_length."
             )
 
     def _reference(

@@ -29,7 +29,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import LARGEST_SEED, at_least
+from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -37,10 +37,10 @@ from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divi
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.draws import orthogonal_gaussian
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.features import bounded_key
 from flax_linattn.ops.engine.forms import even_size
+from flax_linattn.ops.engine.random_features import orthogonal_gaussian
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
@@ -82,7 +82,7 @@ class Performer(StreamingMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, num_features=self.num_features)
-        at_least(0, LARGEST_SEED, seed=self.seed)
+        at_least(0, MAX_SEED, seed=self.seed)
 
     def _init_state(self, sizes: StateSizes) -> ExponentialState:
         shape = (sizes.batch_size, sizes.num_heads, self._features(sizes.key_dim))

@@ -37,12 +37,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import LARGEST_SEED, at_least
+from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, exp_difference, safe_divide
 from flax_linattn.ops.engine.buckets import Layout, Places
-from flax_linattn.ops.engine.draws import gaussian
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
+from flax_linattn.ops.engine.random_features import gaussian
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -94,7 +94,7 @@ get_mechanism('reformer', num_buckets=...), which has one.
     def __post_init__(self) -> None:
         at_least(1, bucket_size=self.bucket_size, num_hashes=self.num_hashes)
         at_least(2, num_buckets=self.num_buckets)
-        at_least(0, LARGEST_SEED, seed=self.seed)
+        at_least(0, MAX_SEED, seed=self.seed)
         if self.num_buckets is not None and self.num_buckets % 2:
             raise ValueError(
                 "num_buckets must be even, since a direction and its opposite are two buckets; "
@@ -173,7 +173,7 @@ get_mechanism('reformer', num_buckets=...), which has one.
             eye = jnp.eye(length, dtype=bool)
             seen = visible & met & ~eye
             seen |= visible & eye & ~jnp.any(seen, axis=1, keepdims=True)
-            score = jnp.where(seen, scale * (x @ unit_length(x).T), -jnp.inf)
+            score = jnp.where(seen, scale * (x @ l2_normalize(x).T), -jnp.inf)
             weight = exp_difference(score, jnp.max(score, axis=1, keepdims=True))
             return safe_divide(weight @ v, jnp.sum(weight, axis=1, keepdims=True))
 

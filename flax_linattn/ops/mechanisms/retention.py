@@ -34,7 +34,7 @@ class Retention(DecayedSums):
     name: ClassVar[str] = "retention"
     about: ClassVar[str] = "linear attention with one fixed decay a head (Sun et al., 2023)"
 
-    def implied(self, k: Array, parameters: Parameters) -> dict[str, Array]:
+    def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
         return {"log_decay": self._log_decay(k, parameters)}
 
     def _log_decay(self, k: Array, parameters: Parameters) -> Array:

@@ -15,13 +15,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import LARGEST_SEED, at_least
+from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.averages import average_by_token
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import einsum
-from flax_linattn.ops.engine.draws import gaussian
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.ops.engine.kernel import KernelMechanism
+from flax_linattn.ops.engine.random_features import gaussian
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
@@ -54,15 +54,15 @@ class RandomFeatureAttention(KernelMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, num_features=self.num_features)
-        at_least(0, LARGEST_SEED, seed=self.seed)
+        at_least(0, MAX_SEED, seed=self.seed)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
-        return {"feature_scale": Learned((num_heads, key_dim), jax.nn.initializers.ones)}
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
+        return {"feature_scale": LearnedParameter((num_heads, key_dim), jax.nn.initializers.ones)}
 
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        q, k = unit_length(q), unit_length(k)
+        q, k = l2_normalize(q), l2_normalize(k)
         feature_scale = parameters.get("feature_scale")
         if feature_scale is None:
             return q, k, v

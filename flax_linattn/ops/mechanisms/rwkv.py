@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_channel
 from flax_linattn.ops.contract.call import Call, StepCall
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import exp_difference, safe_divide, vary_alike
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
@@ -40,9 +40,9 @@ from flax_linattn.ops.engine.chunks import over_tokens
 from flax_linattn.ops.engine.exponential import ForgettingState, Level, Sums
 from flax_linattn.ops.engine.exponential_scan import forgetting_scan
 from flax_linattn.ops.engine.forms import scan_form
+from flax_linattn.ops.engine.primal_only import unless_differentiated
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.engine.tiles import before_each
-from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.ops.mechanisms.aft import gated
 from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
 from flax_linattn.typing import Array, Keys, Outputs, OutputStep, Parameters, Values, Visible
@@ -68,13 +68,13 @@ class RWKV(StreamingMechanism):
         constant_memory=True, noncausal=False, cross=False, channelwise=True, mergeable=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("time_decay", "time_first")
-    reads_state_alone: ClassVar[bool] = False
+    reads_only_state: ClassVar[bool] = False
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         shape = (num_heads, key_dim)
         return {
-            "time_decay": Learned(shape, first_time_decay),
-            "time_first": Learned(shape, first_time_first),
+            "time_decay": LearnedParameter(shape, first_time_decay),
+            "time_first": LearnedParameter(shape, first_time_first),
         }
 
     def _init_state(self, sizes: StateSizes) -> ForgettingState:
@@ -88,7 +88,7 @@ class RWKV(StreamingMechanism):
             _of_channels(parameters, name, k)
         return q, k, v
 
-    def implied(self, k: Array, parameters: Parameters) -> dict[str, Array]:
+    def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
         return {"log_decay": jnp.broadcast_to(self._rate(k, parameters), k.shape)}
 
     def _rate(self, k: Array, parameters: Parameters) -> Array:
@@ -206,7 +206,7 @@ class RWKV(StreamingMechanism):
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        rate = self.implied(k, parameters)["log_decay"]
+        rate = self.fixed_token_arguments(k, parameters)["log_decay"]
         batch, length, heads, key_dim = k.shape
         channels = heads * key_dim
         itself = jnp.eye(length, dtype=bool)[None, :, :, None]

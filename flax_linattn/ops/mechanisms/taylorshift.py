@@ -44,7 +44,7 @@ import numpy as np
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.masks import Visibility, visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
@@ -53,8 +53,8 @@ from flax_linattn.ops.engine.features import (
     bounded_key,
     bounded_query,
     bounded_score_query,
+    l2_normalize,
     quadratic_features,
-    unit_length,
 )
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.engine.monomials import monomials, num_monomials
@@ -139,7 +139,7 @@ def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
     return float(root)
 
 
-def taylorshift_crossing(key_dim: int, order: int = 2) -> int:
+def taylorshift_crossover(key_dim: int, order: int = 2) -> int:
     """Sequence length from which the efficient form takes fewer multiplications here.
 
     With F = C(d + order, order) features, 2 F (d + 1) a token against 2 N d.
@@ -155,16 +155,16 @@ def taylorshift_crossing(key_dim: int, order: int = 2) -> int:
         ValueError: ``key_dim`` or ``order`` below 1.
 
     Example:
-        >>> [taylorshift_crossing(d) for d in (4, 8, 16, 32)]
+        >>> [taylorshift_crossover(d) for d in (4, 8, 16, 32)]
         [19, 51, 163, 579]
-        >>> [taylorshift_crossing(d, order=4) for d in (4, 8, 16, 32)]
+        >>> [taylorshift_crossover(d, order=4) for d in (4, 8, 16, 32)]
         [88, 557, 5148, 60746]
     """
     at_least(1, key_dim=key_dim, order=order)
     return -(-num_monomials(key_dim, order) * (key_dim + 1) // key_dim)
 
 
-def taylorshift_faster(key_dim: int, order: int = 2, *, is_causal: bool = False) -> int:
+def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool = False) -> int:
     """Sequence length from which the efficient form is faster here, as measured on a CPU.
 
     Few features take longer than their multiplications: 3 times as long at most, and less the more
@@ -186,9 +186,9 @@ def taylorshift_faster(key_dim: int, order: int = 2, *, is_causal: bool = False)
         ValueError: ``key_dim`` or ``order`` below 1.
 
     Example:
-        >>> [taylorshift_faster(d) for d in (8, 16, 32, 64)]
+        >>> [taylorshift_speed_crossover(d) for d in (8, 16, 32, 64)]
         [152, 488, 1239, 3449]
-        >>> [taylorshift_faster(d, is_causal=True) for d in (8, 16, 32, 64)]
+        >>> [taylorshift_speed_crossover(d, is_causal=True) for d in (8, 16, 32, 64)]
         [274, 878, 2229, 6208]
     """
     at_least(1, key_dim=key_dim, order=order)
@@ -219,8 +219,8 @@ class TaylorShift(KernelMechanism):
         coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
             no weight is negative.
         switch: what ``form="auto"`` changes from direct to efficient for: "speed" where the
-            efficient form was measured to be faster (``taylorshift_faster``); at order 2 also
-            "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
+            efficient form was measured to be faster (``taylorshift_speed_crossover``); at order 2
+            also "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -301,17 +301,17 @@ order=2, form='direct', which needs no state, or a larger max_features.
                 "take switch='speed'."
             )
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
-        return {"temperature": Learned((num_heads,), jax.nn.initializers.ones)}
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
+        return {"temperature": LearnedParameter((num_heads,), jax.nn.initializers.ones)}
 
-    def keeps_state(self, key_dim: int) -> bool:
+    def has_state(self, key_dim: int) -> bool:
         return self.order == 2 or num_monomials(key_dim, self.order) <= self.max_features
 
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         if self.normalize:
-            q, k = unit_length(q), unit_length(k)
+            q, k = l2_normalize(q), l2_normalize(k)
         else:
             k = bounded_key(k, self.order)
         return self._tempered(q, parameters), k, v
@@ -338,7 +338,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
         stateless = call.state is None and not call.return_state
-        if form == "parallel" and stateless and not self.keeps_state(call.k.shape[-1]):
+        if form == "parallel" and stateless and not self.has_state(call.k.shape[-1]):
             return self._plain(call), None
         if form == "auto":
             form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
@@ -372,19 +372,19 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _crossing(self, call: Call) -> float:
         """Tokens from which ``auto`` takes the efficient form."""
         key_dim = call.k.shape[-1]
-        if not self.keeps_state(key_dim):
+        if not self.has_state(key_dim):
             return math.inf
         if self.switch != "speed":
             return _OF_ORDER_2[self.switch](key_dim)
-        return taylorshift_faster(key_dim, self.order, is_causal=call.is_causal)
+        return taylorshift_speed_crossover(key_dim, self.order, is_causal=call.is_causal)
 
     def _init_state(self, sizes: StateSizes) -> KernelState:
         """Refuses too many features: every form with a state makes one."""
-        if not self.keeps_state(sizes.key_dim):
+        if not self.has_state(sizes.key_dim):
             features = num_monomials(sizes.key_dim, self.order)
             shape = [sizes.num_heads, features, sizes.value_dim]
             megabytes = math.prod(shape) * sizes.dtype.itemsize / 1e6
-            most = sum(map(self.keeps_state, range(1, sizes.key_dim)))
+            most = sum(map(self.has_state, range(1, sizes.key_dim)))
             raise ValueError(
                 f"order {self.order} makes {features:,} features of {sizes.key_dim} channels, more "
                 f"than max_features={self.max_features:,}; a state of {sizes.dtype.name} {shape} "

@@ -69,15 +69,15 @@ class ClassStream(Streaming, Generic[Observation]):
                 causal=True,
                 **self.remedy,
             )
-        length = run.problem.max_length if max_length is None else max_length
+        length = run.data_spec.max_length if max_length is None else max_length
         super().__init__(
             run,
             inference.Stream(run.model, max_length=length),
-            ["step", "prediction", *(f"p({name})" for name in run.problem.classes)],
+            ["step", "prediction", *(f"p({name})" for name in run.data_spec.classes)],
             max_length=length,
         )
         self._drawn: deque[Prediction] = deque(maxlen=MAX_DRAWN)
-        self._title = f"{run.problem.dataset}, {mechanism_name(run.config.layers)}"
+        self._title = f"{run.data_spec.dataset}, {mechanism_name(run.config.layers)}"
 
     @abc.abstractmethod
     def _input(self, observation: Observation) -> NDArray:
@@ -120,11 +120,11 @@ class ClassStream(Streaming, Generic[Observation]):
         if prediction is None:
             return None
         self._drawn.append(prediction)
-        best = self._run.problem.classes[int(np.argmax(prediction.probabilities))]
+        best = self._run.data_spec.classes[int(np.argmax(prediction.probabilities))]
         return [prediction.step, best, *prediction.probabilities]
 
     def draw(self, path: Path) -> None:
         """Draws the last 10,000 probabilities."""
         steps = [prediction.step for prediction in self._drawn]
         probabilities = np.stack([prediction.probabilities for prediction in self._drawn])
-        draw_stream(steps, probabilities, self._run.problem.classes, path, self._title)
+        draw_stream(steps, probabilities, self._run.data_spec.classes, path, self._title)

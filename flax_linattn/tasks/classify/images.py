@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import models, training
-from flax_linattn.checks import OptionError, at_least, positive, same_number
+from flax_linattn.checks import OptionError, at_least, check_same_length, positive
 from flax_linattn.data.catalog import IMAGES, Entry
 from flax_linattn.data.class_folders import about_others
 from flax_linattn.data.file_tree import FileTree
@@ -173,7 +173,9 @@ class ImageSpec(LabelSpec):
             )
         for size in self.image_shape:
             at_least(1, 2**16, image_shape=size)
-        same_number(channels=range(self.image_shape[2]), mean=self.mean, deviation=self.deviation)
+        check_same_length(
+            channels=range(self.image_shape[2]), mean=self.mean, deviation=self.deviation
+        )
         for value in self.deviation:
             positive(deviation=value)
 
@@ -205,22 +207,22 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
         self,
         part: LabelledImages,
         config: ImageConfig,
-        problem: ImageSpec,
+        data_spec: ImageSpec,
         spans: int,
         *,
         training: bool,
     ) -> ImageBatches:
         """Scaled images; those to train on with random changes."""
         if not training:
-            return image_batches(part, config, problem)
+            return image_batches(part, config, data_spec)
         augmentation = AUGMENTATIONS[config.data.augmentation]
-        return image_batches(part, config, problem, augmentation, config.seed)
+        return image_batches(part, config, data_spec, augmentation, config.seed)
 
 
 def image_batches(
     images: LabelledImages,
     config: ImageConfig,
-    problem: ImageSpec,
+    data_spec: ImageSpec,
     augmentation: Augmentation | None = None,
     seed: int | None = None,
 ) -> ImageBatches:
@@ -230,8 +232,8 @@ def image_batches(
         config.fit.batch_size,
         augmentation=augmentation,
         seed=seed,
-        mean=problem.mean,
-        std=problem.deviation,
+        mean=data_spec.mean,
+        std=data_spec.deviation,
     )
 
 
@@ -260,8 +262,8 @@ class DrawnImages(Source[ImageConfig, ImageSpec]):
         what = f"images of {size} x {size} x 1, {about_classes(self.classes)}"
         return about_drawn(self.name, config.data, what)
 
-    def splits(self, config: ImageConfig, problem: ImageSpec, spans: int = 1) -> training.Splits:
-        task = _ScaledPathfinder(self._task, problem.mean[0], problem.deviation[0])
+    def splits(self, config: ImageConfig, data_spec: ImageSpec, spans: int = 1) -> training.Splits:
+        task = _ScaledPathfinder(self._task, data_spec.mean[0], data_spec.deviation[0])
         return drawn_splits(task, config)
 
 
@@ -306,7 +308,7 @@ def image_names(file: Path) -> list[str]:
 def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages:
     """Images of these names to predict, of the run's size where it has one; their labels are 0."""
     tree = FileTree(file.parent if file.is_file() and is_image(file.name) else file)
-    shape = run.problem.image_shape
+    shape = run.data_spec.image_shape
     size = run.config.data.image_size or None
     pixels, _ = decode_images(tree, names, size, mode="L" if shape[2] == 1 else "RGB")
     if pixels.shape[1:] != shape:
@@ -315,7 +317,7 @@ def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages
             f"{_by(pixels.shape[1:])}; bring them to that size."
         )
     labels = np.zeros(len(names), np.int32)
-    return LabelledImages(tree.name, run.problem.classes, labels, pixels)
+    return LabelledImages(tree.name, run.data_spec.classes, labels, pixels)
 
 
 def _by(shape: Sequence[int]) -> str:
@@ -361,16 +363,16 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
     def model(
         self,
         config: ImageConfig,
-        problem: ImageSpec,
+        data_spec: ImageSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.ImageClassifier:
         """A ``models.ImageClassifier``."""
         options = config.model
-        height, width, channels = problem.image_shape
+        height, width, channels = data_spec.image_shape
         return models.ImageClassifier(
             (height, width),
             options.patch_size,
-            len(problem.classes),
+            len(data_spec.classes),
             in_channels=channels,
             embedding=options.patches,
             position=options.position,
@@ -399,7 +401,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         names = [] if file is None else image_names(file)
         if file is None or not names:
             return self.test_batches(run, file), None
-        return image_batches(read_unlabeled(run, file, names), run.config, run.problem), names
+        return image_batches(read_unlabeled(run, file, names), run.config, run.data_spec), names
 
     def stream(self, run: Run, options: ImageStreamOptions) -> NoReturn:
         """Refused: an image comes as a whole."""

@@ -68,10 +68,10 @@ class LabelTask(Task[C, Source[C, P], P]):
     def about_data(self, data: Source[C, P], config: C) -> DataSummary:
         return DataSummary(data.about(config), data.notes)
 
-    def batches(self, data: Source[C, P], config: C, problem: P, spans: int) -> training.Splits:
-        return data.splits(config, problem, spans)
+    def batches(self, data: Source[C, P], config: C, data_spec: P, spans: int) -> training.Splits:
+        return data.splits(config, data_spec, spans)
 
-    def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
+    def objective(self, config: C, data_spec: P, steps_per_epoch: int) -> training.Objective:
         """Cross-entropy."""
         fit, monitor = config.fit, self.monitor(config)
         smoothing = fit.label_smoothing if isinstance(fit, RecipeFit) else 0.0
@@ -88,11 +88,11 @@ class LabelTask(Task[C, Source[C, P], P]):
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Metrics, figures of each class, confusions."""
-        classes = run.problem.classes
+        classes = run.data_spec.classes
         tested = classifier_values(run.model, batches, self.logits_of, classes)
         counts = np.array(tested["confusion"])
         values = {
-            "dataset": run.problem.dataset,
+            "dataset": run.data_spec.dataset,
             "selected_on": self.selections[run.config.data.select_on],
             "num_test": int(counts.sum()),
             **tested,
@@ -109,7 +109,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         test = self.vectors(batches)
         return baseline_values(
             test.labels,
-            len(run.problem.classes),
+            len(run.data_spec.classes),
             partial(self.train_batches, run),
             lambda train: predict_vectors(self.vectors(train), test),
         )
@@ -118,7 +118,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         """The class of each example, and the probability of each class."""
         batches, names = self.predict_batches(run, file)
         probabilities = probabilities_of(run.model, batches, self.logits_of)
-        return class_table(probabilities, run.problem.classes, names)
+        return class_table(probabilities, run.data_spec.classes, names)
 
 
 class SourceTask(LabelTask[C, P]):
@@ -136,18 +136,18 @@ class SourceTask(LabelTask[C, P]):
         """The examples of a run, checked to be unchanged, or those of another folder or archive."""
         if file is not None:
             source = self.load(self.config_of_file(run.config, file))
-            ours, theirs = (p.kind for p in (run.problem, source.describe(run.config)))
+            ours, theirs = (p.kind for p in (run.data_spec, source.describe(run.config)))
             if ours != theirs:
                 raise ValueError(
                     f"{file} holds {theirs}, and the run was trained on {ours}; give data of the "
-                    "same problem."
+                    "same data set."
                 )
             return source
         source = self.load(run.config) if run.data is None else run.data
-        if source.describe(run.config).checksum != run.problem.checksum:
+        if source.describe(run.config).checksum != run.data_spec.checksum:
             drawn = ", or this version of NumPy or of the library draws others"
             raise OptionError(
-                f"the data of the run have changed since ({run.problem.dataset})"
+                f"the data of the run have changed since ({run.data_spec.dataset})"
                 f"{'' if isinstance(source, TreeSource) else drawn}; give other data to test on.",
                 "test_file",
             )
@@ -155,9 +155,9 @@ class SourceTask(LabelTask[C, P]):
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """The run's own test data, or those of another folder or archive."""
-        test = self.source_of(run, file).splits(run.config, run.problem).test
+        test = self.source_of(run, file).splits(run.config, run.data_spec).test
         assert test is not None
         return test
 
     def train_batches(self, run: Run) -> training.BatchSource:
-        return self.source_of(run).splits(self.baseline_config(run.config), run.problem).train
+        return self.source_of(run).splits(self.baseline_config(run.config), run.data_spec).train

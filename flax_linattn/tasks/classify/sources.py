@@ -76,7 +76,7 @@ class Source(abc.ABC, Generic[C, P]):
         """Sizes and classes, in a line or two."""
 
     @abc.abstractmethod
-    def splits(self, config: C, problem: P, spans: int = 1) -> training.Splits:
+    def splits(self, config: C, data_spec: P, spans: int = 1) -> training.Splits:
         """Batches to train, validate and test on, of lengths that are multiples of ``spans``."""
 
 
@@ -107,17 +107,17 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
             kept, held_out = data.stratified_split(train.labels, fraction, seed)
             self.fitted, self.validation = train.subset(kept), train.subset(held_out)
 
-    def splits(self, config: C, problem: P, spans: int = 1) -> training.Splits:
+    def splits(self, config: C, data_spec: P, spans: int = 1) -> training.Splits:
         """Training examples in an order of each epoch's own; the others always alike."""
         return training.Splits(
-            self.part_batches(self.fitted, config, problem, spans, training=True),
-            self.part_batches(self.validation, config, problem, spans, training=False),
-            self.part_batches(self.test, config, problem, spans, training=False),
+            self.part_batches(self.fitted, config, data_spec, spans, training=True),
+            self.part_batches(self.validation, config, data_spec, spans, training=False),
+            self.part_batches(self.test, config, data_spec, spans, training=False),
         )
 
     @abc.abstractmethod
     def part_batches(
-        self, part: Examples, config: C, problem: P, spans: int, *, training: bool
+        self, part: Examples, config: C, data_spec: P, spans: int, *, training: bool
     ) -> training.BatchSource:
         """Batches of a part, those to train on with the random order and changes of options."""
 

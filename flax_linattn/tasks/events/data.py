@@ -173,7 +173,7 @@ def load_other(source: EventsData, file: Path) -> EventSequences:
         advice = next((_ADVICE[name] for name in error.options if name in _ADVICE), None)
         if advice is None:
             raise
-        told = f"{error.problem}; {advice}"
+        told = f"{error.reason}; {advice}"
         raise OptionError(told, "test_file") from None
     return dataclasses.replace(events, name=str(file))  # for messages
 
@@ -202,7 +202,7 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
     given = config.model.given_periods()
     periods = (CALENDAR if train.dates else ()) if given is None else given
     scale = config.model.scale or float(np.exp(logs.mean()))
-    problem = EventsSpec(
+    data_spec = EventsSpec(
         dataset=train.name,
         mark_names=train.mark_names,
         dates=train.dates,
@@ -215,9 +215,9 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
         begins=bool(((train.num_given == 0) & ~np.isnan(train.begins)).any()),
         checksum={"train": checksum_of(train), "test": checksum_of(parts.test)},
     )
-    sizes = [piece.stop - piece.start for piece in _pieces(tokens_of(train, problem), config)]
+    sizes = [piece.stop - piece.start for piece in _pieces(tokens_of(train, data_spec), config)]
     lengths = {math.ceil(length) for length in np.quantile(sizes, (0.5, 1.0))}
-    return dataclasses.replace(problem, lengths=tuple(sorted(lengths)))
+    return dataclasses.replace(data_spec, lengths=tuple(sorted(lengths)))
 
 
 def _clock(scale: float, events: EventSequences) -> tuple[float, ...]:
@@ -252,7 +252,7 @@ class Tokens(NamedTuple):
     asked: NDArray[np.int8]
 
 
-def tokens_of(events: EventSequences, problem: EventsSpec) -> list[Tokens]:
+def tokens_of(events: EventSequences, data_spec: EventsSpec) -> list[Tokens]:
     """The tokens of each sequence."""
     parts = (events.times, events.marks, events.begins, events.ends, events.num_given)
     tokens = []
@@ -260,15 +260,15 @@ def tokens_of(events: EventSequences, problem: EventsSpec) -> list[Tokens]:
         begins = not np.isnan(begin)
         if begins:
             times = np.concatenate([[begin], times])
-            marks = np.concatenate([[problem.num_marks], marks]).astype(np.int32)
-        log_gaps = log_gap(np.diff(times), problem)
+            marks = np.concatenate([[data_spec.num_marks], marks]).astype(np.int32)
+        log_gaps = log_gap(np.diff(times), data_spec)
         rest = end - times[-1]
         asked = np.full(len(times), EVENT, np.int8)
         asked[: int(given) - 1 + begins] = NOTHING
         asked[-1] = END if rest > 0 else NOTHING
-        last = math.log(rest / problem.scale) if rest > 0 else 0.0
+        last = math.log(rest / data_spec.scale) if rest > 0 else 0.0
         own = Tokens(
-            observations(times, marks, np.concatenate([[np.nan], log_gaps]), times[0], problem),
+            observations(times, marks, np.concatenate([[np.nan], log_gaps]), times[0], data_spec),
             np.concatenate([log_gaps, [last]]).astype(np.float32),
             np.concatenate([marks[1:], [0]]).astype(np.int32),
             asked,
@@ -277,9 +277,9 @@ def tokens_of(events: EventSequences, problem: EventsSpec) -> list[Tokens]:
     return tokens
 
 
-def log_gap(gaps: NDArray[np.float64], problem: EventsSpec) -> NDArray[np.float64]:
+def log_gap(gaps: NDArray[np.float64], data_spec: EventsSpec) -> NDArray[np.float64]:
     """Logs of gaps in units of the scale, none below the resolution: float64 of their shape."""
-    return np.log(np.maximum(gaps, problem.resolution) / problem.scale)
+    return np.log(np.maximum(gaps, data_spec.resolution) / data_spec.scale)
 
 
 def observations(
@@ -287,16 +287,16 @@ def observations(
     marks: NDArray[np.integer],
     log_gaps: NDArray[np.float64],
     origin: float,
-    problem: EventsSpec,
+    data_spec: EventsSpec,
 ) -> NDArray[np.float32]:
     """Events [n] of a sequence as the model takes them in: float32 [n, 3 + 2 P].
 
     ``log_gaps`` are those before each; NaN = nothing is known before.
     """
     known = ~np.isnan(log_gaps)
-    turns = [times[:, None] / np.array(problem.periods)] if problem.periods else []
-    if problem.clock:
-        turns.append((times - origin)[:, None] / np.array(problem.clock))
+    turns = [times[:, None] / np.array(data_spec.periods)] if data_spec.periods else []
+    if data_spec.clock:
+        turns.append((times - origin)[:, None] / np.array(data_spec.clock))
     turns = turns or [np.zeros((len(times), 0))]
     angles = 2 * np.pi * (np.concatenate(turns, axis=1) % 1.0)
     first = np.stack([np.where(known, log_gaps, 0.0), known, marks], axis=1)
@@ -333,10 +333,10 @@ class EventBatches(data.RaggedBatches):
 
 
 def make_batches(
-    events: EventSequences, config: EventsConfig, problem: EventsSpec, *, seed: int | None
+    events: EventSequences, config: EventsConfig, data_spec: EventsSpec, *, seed: int | None
 ) -> EventBatches:
     """Pieces of sequences, in batches."""
-    tokens = tokens_of(events, problem)
+    tokens = tokens_of(events, data_spec)
     arrays: dict[str, list[NDArray]] = {name: [] for name in Tokens._fields}
     for piece in _pieces(tokens, config):
         for name, values in tokens[piece.sequence]._asdict().items():
@@ -345,7 +345,7 @@ def make_batches(
         asked[: piece.forecast - piece.start] = NOTHING
     longest = max(len(values) for values in arrays["asked"])
     batches = EventBatches(
-        arrays, config.fit.batch_size, lengths=(*problem.lengths, longest), seed=seed
+        arrays, config.fit.batch_size, lengths=(*data_spec.lengths, longest), seed=seed
     )
     batches.events = events
     return batches

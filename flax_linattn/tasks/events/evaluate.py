@@ -75,10 +75,10 @@ class Scores(NamedTuple):
         return float(self.time.sum() + self.mark.sum() + self.survival.sum())
 
 
-def score(model: models.EventForecaster, events: EventSequences, problem: EventsSpec) -> Scores:
+def score(model: models.EventForecaster, events: EventSequences, data_spec: EventsSpec) -> Scores:
     """Scores every forecast event, each by all that came before it in its sequence."""
-    tokens = tokens_of(events, problem)
-    shift = float(np.log(problem.scale))
+    tokens = tokens_of(events, data_spec)
+    shift = float(np.log(data_spec.scale))
     found: dict[str, list[NDArray]] = {name: [] for name in Scores._fields}
     survival = np.zeros(len(events))
     rows = min(ROWS, len(tokens))
@@ -162,12 +162,12 @@ def test_values(run: Run, scores: Scores) -> dict[str, Any]:
         "test_mark_top3": float(np.mean(scores.rank < 3)),
     }
     return {
-        "dataset": run.problem.dataset,
+        "dataset": run.data_spec.dataset,
         "mechanism": mechanism_name(run.config.layers),
         "num_test_events": number,
         "num_test_sequences": len(scores.survival),
         "test_nll": -scores.total / number,
-        **(marks if run.problem.num_marks > 1 else {}),
+        **(marks if run.data_spec.num_marks > 1 else {}),
         **_errors(scores),
         "test_ks": ks_distance(scores.rescaled),
         "ks_limit": ks_limit(number),

@@ -24,19 +24,19 @@ MOST_NAMED = 10
 
 def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
     """Draws the intensity between the last events, and after them, to a PNG file."""
-    problem, model = run.problem, run.model
+    data_spec, model = run.data_spec, run.model
     outputs = jnp.asarray(np.stack([event.outputs for event in seen]))
     following = next_event(outputs, model.num_components, model.spread)
     times = np.array([event.time for event in seen])
-    last = float(jnp.exp(following.gap.log_quantile(0.95)[-1])) * problem.scale
+    last = float(jnp.exp(following.gap.log_quantile(0.95)[-1])) * data_spec.scale
     gaps = np.append(np.diff(times), last)
     # No point at the event itself, where the logarithm of the time since then has no value.
     share = (np.arange(POINTS) + 0.5) / POINTS
-    waited = np.maximum(gaps[:, None] * share, problem.resolution) / problem.scale
+    waited = np.maximum(gaps[:, None] * share, data_spec.resolution) / data_spec.scale
     at_points = LogNormalMixture(*(part[:, None] for part in following.gap))
     hazard = at_points.log_hazard(jnp.asarray(np.log(waited), jnp.float32))
-    intensity = np.exp(np.asarray(hazard)) / problem.scale
-    unit, title = _unit(float(times[-1] - times[0]) + last) if problem.dates else (1.0, "unit")
+    intensity = np.exp(np.asarray(hazard)) / data_spec.scale
+    unit, title = _unit(float(times[-1] - times[0]) + last) if data_spec.dates else (1.0, "unit")
     x = (times[:, None] + gaps[:, None] * share - times[-1]) / unit
     figure = new_figure(8, 3.2)
     axes = figure.subplots()
@@ -47,9 +47,9 @@ def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
     label = "if none comes, up to the 95 % quantile"
     axes.plot(x[-1], intensity[-1] * unit, color="tab:orange", label=label)
     marks = np.array([event.observation[2] for event in seen]).astype(int)
-    for mark in np.unique(marks[marks < problem.num_marks]):
+    for mark in np.unique(marks[marks < data_spec.num_marks]):
         own = (times[marks == mark] - times[-1]) / unit
-        few = 1 < problem.num_marks <= MOST_NAMED
+        few = 1 < data_spec.num_marks <= MOST_NAMED
         axes.plot(
             own,
             np.zeros(len(own)),
@@ -57,7 +57,7 @@ def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
             marker="|",
             markersize=12,
             color=f"C{2 + mark % 8}",
-            label=problem.mark_names[mark] if few else None,
+            label=data_spec.mark_names[mark] if few else None,
             transform=axes.get_xaxis_transform(),  # at the bottom, of a logarithmic axis too
             clip_on=False,
         )

@@ -40,8 +40,8 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     """
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, EventBatches)
-    events, problem = batches.events, run.problem
-    tokens = tokens_of(events, problem)
+    events, data_spec = batches.events, run.data_spec
+    tokens = tokens_of(events, data_spec)
     outputs = _outputs(run.model, tokens)
     told = _tell(run.model.num_components, run.model.spread, SHARES, outputs)
     found = {name: np.asarray(value, np.float64) for name, value in told.items()}
@@ -49,14 +49,16 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
         raise ValueError("the model's outputs are NaN: its numbers overflow.")
     last = np.array([own[-1] for own in events.times])
     with np.errstate(over="ignore"):  # a time beyond all numbers is none
-        gaps = problem.scale * np.exp(np.column_stack([found["log_mean"], found["log_quantiles"]]))
-    show = _dates if problem.dates else np.asarray
+        gaps = data_spec.scale * np.exp(
+            np.column_stack([found["log_mean"], found["log_quantiles"]])
+        )
+    show = _dates if data_spec.dates else np.asarray
     ids = np.arange(len(last)) if events.names is None else np.array(events.names, object)
     names = ["sequence", "time", "next", *(f"q{share:g}" for share in SHARES)]
     times = [show(column) for column in (last, *(last + gap for gap in gaps.T))]
-    if problem.num_marks > 1:
-        best = np.array(problem.mark_names, object)[np.argmax(found["marks"], axis=1)]
-        names += ["mark", *(f"p({name})" for name in problem.mark_names)]
+    if data_spec.num_marks > 1:
+        best = np.array(data_spec.mark_names, object)[np.argmax(found["marks"], axis=1)]
+        names += ["mark", *(f"p({name})" for name in data_spec.mark_names)]
         return make_table(names, (ids, *times, best, *np.asarray(told["marks"]).T))
     return make_table(names, (ids, *times))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
 from flax_linattn.data.time_index import as_zone
@@ -33,17 +33,17 @@ class EventLines(CellLines):
     JSON object with these names. ``columns`` name those of times, of marks and of sequences.
 
     Example:
-        >>> problem = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
-        >>> lines = EventLines(problem, ("time", "mark", "sequence"))
+        >>> data_spec = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
+        >>> lines = EventLines(data_spec, ("time", "mark", "sequence"))
         >>> list(lines.parse(["mark,time", "y,0.5", "", "x,2"]))
         [Event(time=0.5, mark=1), None, Event(time=2.0, mark=0)]
     """
 
     def __init__(
-        self, problem: EventsSpec, columns: tuple[str, str, str], timezone: str = "UTC"
+        self, data_spec: EventsSpec, columns: tuple[str, str, str], timezone: str = "UTC"
     ) -> None:
-        self._marks = {name: index for index, name in enumerate(problem.mark_names)}
-        self._dates, self._columns, self._zone = problem.dates, columns, as_zone(timezone)
+        self._marks = {name: index for index, name in enumerate(data_spec.mark_names)}
+        self._dates, self._columns, self._zone = data_spec.dates, columns, as_zone(timezone)
         time, mark, _ = columns
         super().__init__(*([] if len(self._marks) > 1 else [(time,)]), (time, mark))
 
@@ -59,7 +59,7 @@ class EventLines(CellLines):
             name = cells.texts.get(sequence)
             if own is not None and name != own:
                 raise ValueError(
-                    f"a stream is one sequence, and {shown(name)} follows {shown(own)} in column "
+                    f"a stream is one sequence, and {quote(name)} follows {quote(own)} in column "
                     f"{sequence!r}; give one after the other, with a blank line between them."
                 )
             own = name
@@ -71,17 +71,17 @@ class EventLines(CellLines):
             if is_number(text) and abs(value := float(text)) <= LARGEST_TIME:
                 return value
             raise ValueError(
-                f"expected a time as a finite number, at most {LARGEST_TIME:g}, got {shown(text)}."
+                f"expected a time as a finite number, at most {LARGEST_TIME:g}, got {quote(text)}."
             )
         try:
             seconds = parse_date(text, self._zone)
         except SkippedTimeError as error:
             raise ValueError(
-                f"expected a time that there is, got {shown(text)}: {error}."
+                f"expected a time that there is, got {quote(text)}: {error}."
             ) from None
         if seconds is None:
             raise ValueError(
-                f"expected a date such as 2016-07-01 00:00:00, as the run's are, got {shown(text)}."
+                f"expected a date such as 2016-07-01 00:00:00, as the run's are, got {quote(text)}."
             )
         return seconds
 
@@ -90,7 +90,7 @@ class EventLines(CellLines):
             return 0
         if name not in self._marks:
             raise ValueError(
-                f"expected one of the marks of the run ({listed([*self._marks])}), got "
-                f"{shown(name)}."
+                f"expected one of the marks of the run ({itemize([*self._marks])}), got "
+                f"{quote(name)}."
             )
         return self._marks[name]

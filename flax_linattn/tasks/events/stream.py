@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import LARGEST, OptionError, at_least
+from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import date_of
 from flax_linattn.tasks.events.data import log_gap, observations
@@ -61,7 +61,7 @@ class EventsStreamOptions:
         at_least(0, 2**20, marks=self.marks)
         at_least(1, 2**20, events=self.events)
         at_least(0, 2**16, simulate=self.simulate)
-        at_least(0, LARGEST, seed=self.seed)
+        at_least(0, MAX_INTEGER, seed=self.seed)
         at_least(1, max_length=self.max_length)
         if not 0 <= self.within < float("inf"):
             raise OptionError(f"within must be at least 0 and finite, got {self.within}.", "within")
@@ -117,11 +117,11 @@ class EventsStream(Streaming):
             raise OptionError(
                 "the run cannot stream: its mechanism has no causal form.", "mechanism"
             )
-        data, problem = run.config.data, run.problem
-        self._lines = EventLines(problem, (data.time, data.mark, data.sequence), data.timezone)
+        data, data_spec = run.config.data, run.data_spec
+        self._lines = EventLines(data_spec, (data.time, data.mark, data.sequence), data.timezone)
         self._begin: float | None = None
         if options.begin:
-            if not problem.begins:
+            if not data_spec.begins:
                 raise OptionError(
                     "the run has not learned the wait for a first event, as it knew no begin; "
                     "leave it out, or train with one.",
@@ -132,11 +132,11 @@ class EventsStream(Streaming):
             except ValueError as error:
                 raise OptionError(f"begin: {error}", "begin") from None
         # After the last event of a sequence nothing is asked, and training leaves it out.
-        longest = problem.lengths[-1] + 1
+        longest = data_spec.lengths[-1] + 1
         length = longest if options.max_length is None else options.max_length
         self._shares = options.shares()
         self._options = options
-        self._marks = min(options.marks, problem.num_marks if problem.num_marks > 1 else 0)
+        self._marks = min(options.marks, data_spec.num_marks if data_spec.num_marks > 1 else 0)
         header = ["step", "time", "log_likelihood", "mean", *(f"q{s:g}" for s in self._shares)]
         header += ["within"] if options.within else []
         header += [name for n in range(1, self._marks + 1) for name in (f"mark{n}", f"p{n}")]
@@ -186,11 +186,11 @@ class EventsStream(Streaming):
             ValueError: it has no finite time, or none of the run's marks; its time is before that
                 of the last one; no room is left; or NaN comes out.
         """
-        problem = self._run.problem
-        if not (math.isfinite(event.time) and 0 <= event.mark < problem.num_marks):
+        data_spec = self._run.data_spec
+        if not (math.isfinite(event.time) and 0 <= event.mark < data_spec.num_marks):
             raise ValueError(
                 f"expected an event with a finite time and a mark from 0 to "
-                f"{problem.num_marks - 1}, got {event}."
+                f"{data_spec.num_marks - 1}, got {event}."
             )
         if not self._seen and self._begin is not None:
             if event.time < self._begin:
@@ -199,7 +199,7 @@ class EventsStream(Streaming):
                     f"observation began, got {self._shown(event.time)}.",
                     "begin",
                 )
-            self._take_in(self._begin, problem.num_marks, math.nan)
+            self._take_in(self._begin, data_spec.num_marks, math.nan)
         last = self._seen[-1] if self._seen else None
         if last is not None and event.time < last.time:
             raise ValueError(
@@ -210,9 +210,9 @@ class EventsStream(Streaming):
             self._take_in(event.time, event.mark, math.nan)
             self.num_steps, self._length = self.num_steps + 1, self._length + 1
             return None
-        gap = float(log_gap(np.array(event.time - last.time), problem))
+        gap = float(log_gap(np.array(event.time - last.time), data_spec))
         told = self._said(last, log_gap=gap, mark=event.mark)
-        found = float(told["time"]) - math.log(problem.scale) + float(told["mark"])
+        found = float(told["time"]) - math.log(data_spec.scale) + float(told["mark"])
         self._take_in(event.time, event.mark, gap)
         self.num_steps, self._length = self.num_steps + 1, self._length + 1
         self.log_likelihood, self.num_foreseen = self.log_likelihood + found, self.num_foreseen + 1
@@ -222,7 +222,7 @@ class EventsStream(Streaming):
         if not self._stream.num_steps:
             self._origin = time
         x = observations(
-            np.array([time]), np.array([mark]), np.array([gap]), self._origin, self._run.problem
+            np.array([time]), np.array([mark]), np.array([gap]), self._origin, self._run.data_spec
         )
         with full_streams_explained("a sequence"):
             outputs = np.asarray(self._stream.step(x))[0]
@@ -240,16 +240,16 @@ class EventsStream(Streaming):
         return fetched
 
     def _told(self, foreseen: float | None) -> list[Any]:
-        problem, options = self._run.problem, self._options
-        within = math.log(options.within) - math.log(problem.scale) if options.within else 0.0
+        data_spec, options = self._run.data_spec, self._options
+        within = math.log(options.within) - math.log(data_spec.scale) if options.within else 0.0
         told = self._said(self._seen[-1], within=within)
-        shift = math.log(problem.scale)
+        shift = math.log(data_spec.scale)
         logs = np.array([told["log_mean"], *told["log_quantiles"]], np.float64) + shift
         with np.errstate(over="ignore"):  # a time beyond all numbers is as good as any
             cells = [foreseen, *np.exp(logs)]
         cells += [told["within"][()]] if options.within else []
         for index, share in zip(told["top"][: self._marks], told["p"], strict=False):
-            cells += [problem.mark_names[int(index)], share]
+            cells += [data_spec.mark_names[int(index)], share]
         return cells
 
     def last_cells(self) -> Iterator[Sequence[Any]]:
@@ -259,7 +259,7 @@ class EventsStream(Streaming):
         futures = self.simulate(self._options.simulate, self._options.events, self._options.seed)
         for number, (times, marks) in enumerate(zip(*futures, strict=True)):
             for event, (time, mark) in enumerate(zip(times, marks, strict=True), start=1):
-                name = self._run.problem.mark_names[int(mark)]
+                name = self._run.data_spec.mark_names[int(mark)]
                 yield [number, event, self._shown(float(time)), name]
 
     def simulate(
@@ -280,7 +280,7 @@ class EventsStream(Streaming):
         """
         last = self._last_of("futures")
         repeat = jnp.zeros(futures, jnp.int32)
-        drawn = inference.draw_events(
+        drawn = inference.sample_events(
             self._run.model,
             jnp.asarray(last.outputs[None])[repeat],
             jnp.asarray(last.observation[None])[repeat],
@@ -296,7 +296,7 @@ class EventsStream(Streaming):
                 "events",
             )
         with np.errstate(over="ignore"):  # a time beyond all numbers is as good as any
-            gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.problem.scale
+            gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.data_spec.scale
             return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.marks)
 
     def is_possible(self, record: Record) -> bool:
@@ -341,4 +341,4 @@ class EventsStream(Streaming):
         self._length = 0
 
     def _shown(self, time: float) -> str:
-        return date_of(time) if self._run.problem.dates else str(float(time)).removesuffix(".0")
+        return date_of(time) if self._run.data_spec.dates else str(float(time)).removesuffix(".0")

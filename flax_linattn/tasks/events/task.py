@@ -98,11 +98,11 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         return DataSummary(text, (note,))
 
     def batches(
-        self, data: EventSequences, config: EventsConfig, problem: EventsSpec, spans: int
+        self, data: EventSequences, config: EventsConfig, data_spec: EventsSpec, spans: int
     ) -> training.Splits:
         """Pieces of sequences."""
         parts = split_data(data, config.data)
-        batches = partial(make_batches, config=config, problem=problem)
+        batches = partial(make_batches, config=config, data_spec=data_spec)
         return training.Splits(
             batches(parts.train, seed=config.seed),
             batches(parts.validation, seed=None),
@@ -112,23 +112,23 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def model(
         self,
         config: EventsConfig,
-        problem: EventsSpec,
+        data_spec: EventsSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.EventForecaster:
         """A ``models.EventForecaster``."""
         return models.EventForecaster(
-            problem.num_marks,
+            data_spec.num_marks,
             kernel_size=config.model.kernel_size,
-            periods=problem.all_periods,
-            spread=problem.spread,
+            periods=data_spec.all_periods,
+            spread=data_spec.spread,
             num_components=config.model.num_components,
             layers=config.layers.map_mechanisms(placement.mechanism),
-            max_length=problem.lengths[-1],
+            max_length=data_spec.lengths[-1],
             rngs=nnx.Rngs(config.seed),
         )
 
     def objective(
-        self, config: EventsConfig, problem: EventsSpec, steps_per_epoch: int
+        self, config: EventsConfig, data_spec: EventsSpec, steps_per_epoch: int
     ) -> training.Objective:
         """Negative log likelihood, Adam."""
         optimizer = config.fit.make_optimizer(steps_per_epoch)
@@ -144,9 +144,9 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         if file is None:
             test = self._own(run, "test")
         else:
-            test = load_other(run.config.data, file).with_marks(run.problem.mark_names)
-        if test.dates != run.problem.dates:
-            kind = "dates such as 2016-07-01 00:00:00" if run.problem.dates else "numbers"
+            test = load_other(run.config.data, file).with_marks(run.data_spec.mark_names)
+        if test.dates != run.data_spec.dates:
+            kind = "dates such as 2016-07-01 00:00:00" if run.data_spec.dates else "numbers"
             raise OptionError(
                 f"{file}: expected times as {kind}, as the run has them, got "
                 f"{'dates' if test.dates else 'numbers'}; write them so.",
@@ -157,12 +157,12 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
                 f"{file}: expected events to forecast, got none; give longer sequences.",
                 "test_file",
             )
-        return make_batches(test, run.config, run.problem, seed=None)
+        return make_batches(test, run.config, run.data_spec, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Likelihoods, errors, calibration: exact, over whole sequences."""
         assert isinstance(batches, EventBatches)
-        scores = score(run.model, batches.events, run.problem)
+        scores = score(run.model, batches.events, run.data_spec)
         named = {mechanism_name(run.config.layers): scores.rescaled}
         return Report(
             evaluate.test_values(run, scores),
@@ -180,14 +180,14 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
             "num_train_events": train.num_forecast,
             "hawkes_learned_from": for_hawkes(train).num_forecast,
         }
-        for name, process in fit_processes(train, run.problem.resolution).items():
+        for name, process in fit_processes(train, run.data_spec.resolution).items():
             report |= process_values(name, process, batches.events)
         return report | guesses(train, batches.events)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the model's outputs, over the longest sequence."""
         assert isinstance(batches, EventBatches)
-        tokens = max(tokens_of(batches.events, run.problem), key=lambda own: len(own.asked))
+        tokens = max(tokens_of(batches.events, run.data_spec), key=lambda own: len(own.asked))
         return stream_difference(run.model, tokens.observations[None, :COMPARED])
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn import training
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.storage import held
+from flax_linattn.storage import file_lock
 from flax_linattn.tasks.baselines import TIE, Yardsticks
 from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
@@ -70,11 +70,11 @@ def backtest(
     mode = _mode(refit, carry, context, epochs)
     run_dir = Path(run_dir)
     run = load_run(run_dir)
-    if run.problem.members:
+    if run.data_spec.members:
         raise OptionError("a run on several series cannot be backtested; evaluate it.", "run")
     panel = own_panel(run)
     (series,), options = panel.series, run.config.data
-    rows = range(run.problem.parts.train.stop, run.problem.parts.test.stop)
+    rows = range(run.data_spec.parts.train.stop, run.data_spec.parts.test.stop)
     parts = fold_rows(rows, folds)
     if len(parts[0]) < options.horizon:
         most = len(rows) // options.horizon
@@ -84,14 +84,14 @@ def backtest(
             + (f"at most {most} fit." if most else "they are too few for one."),
             "folds",
         )
-    targets = series.values[:, list(run.problem.targets)]
+    targets = series.values[:, list(run.data_spec.targets)]
     known = [not np.isnan(targets[part.start : part.stop]).all() for part in parts]
     if not any(known):
         raise ValueError("expected known values to test on, got missing ones only.")
     given = {"context": context, "epochs": epochs}
     suffix = "".join(f"-{name}-{value}" for name, value in given.items() if value is not None)
     folder = run_dir / "backtest" / f"{mode}-{folds}{suffix}"
-    with held(run_dir / "backtest" / "lock", f"the backtests of {run_dir}"):
+    with file_lock(run_dir / "backtest" / "lock", f"the backtests of {run_dir}"):
         if mode == "refit":
             how: dict[str, Any] = {"parallel": parallel, "progress": progress and "lines"}
             tester: _Tester = _Refitted(run, folder, epochs, how)
@@ -157,7 +157,7 @@ class _Fixed:
         self, run: Run, panel: SeriesPanel, folder: Path, mode: Mode, context: int | None
     ) -> None:
         self._run, self._panel, self._folder = run, panel, folder
-        self._arrays, _ = stack(panel.series, [run.problem])
+        self._arrays, _ = stack(panel.series, [run.data_spec])
         self._stream = ForecastStream(run, context=context) if mode == "carry" else None
         self._model, self._context = fingerprint(run.model), context
 
@@ -168,7 +168,7 @@ class _Fixed:
     def key(self, part: range) -> dict[str, Any]:
         return {
             "model": self._model,
-            "checksum": self._run.problem.checksum,
+            "checksum": self._run.data_spec.checksum,
             "season": self._run.config.data.season,
             "context": self._context,
             "rows": [part.start, part.stop],
@@ -176,10 +176,10 @@ class _Fixed:
 
     def test(self, number: int, part: range) -> _Tested:
         run, options = self._run, self._run.config.data
-        windows = PanelWindows([run.problem], self._arrays, [part], run.config)
-        train, validation = rows_before(run.problem.split, part.start)
-        targets = self._arrays["values"][:, list(run.problem.targets)]
-        lengths = options.input_length, options.horizon
+        windows = PanelWindows([run.data_spec], self._arrays, [part], run.config)
+        train, validation = rows_before(run.data_spec.split, part.start)
+        targets = self._arrays["values"][:, list(run.data_spec.targets)]
+        lengths = options.context_length, options.horizon
         refitted = fit_ridge(targets, [train], [validation], *lengths, maps="chosen")
         forecasts = {
             "test": model_forecast(run) if self._stream is None else self._streamed(number),
@@ -196,14 +196,14 @@ class _Fixed:
 
     def _streamed(self, number: int) -> Forecast:
         """The forecasts of the stream, which takes in row after row."""
-        stream, problem, (series,) = self._stream, self._run.problem, self._panel.series
-        known, horizon = problem.known_future, self._run.config.data.horizon
+        stream, data_spec, (series,) = self._stream, self._run.data_spec, self._panel.series
+        known, horizon = data_spec.known_future, self._run.config.data.horizon
         assert stream is not None
         earlier = [path for n in range(1, number) if (path := self._state(n)).is_file()]
         if earlier and not stream.num_steps:
             stream.load(earlier[-1])
-        targets = list(problem.targets)
-        mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
+        targets = list(data_spec.targets)
+        mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]
         forecast = np.zeros((0, 0))
 
         def up_to(row: int) -> NDArray:
@@ -225,11 +225,11 @@ class _Refitted:
         self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
     def _of_fold(self, part: range) -> Any:
-        train, validation = rows_before(self._run.problem.split, part.start)
+        train, validation = rows_before(self._run.data_spec.split, part.start)
         return self._config.replace(split=f"{len(train)}/{len(validation)}/{len(part)}")
 
     def key(self, part: range) -> dict[str, Any]:
-        return {"config": self._of_fold(part).to_json(), "checksum": self._run.problem.checksum}
+        return {"config": self._of_fold(part).to_json(), "checksum": self._run.data_spec.checksum}
 
     def test(self, number: int, part: range) -> _Tested:
         config, folder = self._of_fold(part), self._folder / str(number)
@@ -240,8 +240,8 @@ class _Refitted:
         assert isinstance(windows, PanelWindows)
         forecasts = {"test": model_forecast(run), **baseline_forecasts(run, windows, ridge)}
         errors = sum_errors(forecasts, run, windows)
-        scale = run.problem.standardizer.std / self._run.problem.standardizer.std
-        return errors, scale[list(run.problem.targets)], windows.num_examples
+        scale = run.data_spec.standardizer.std / self._run.data_spec.standardizer.std
+        return errors, scale[list(run.data_spec.targets)], windows.num_examples
 
 
 _Tester = _Fixed | _Refitted
@@ -279,7 +279,7 @@ def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
         if f"{name}_mse" in values:
             ahead = sum(row["test_mse"] < (1 - TIE) * row[f"{name}_mse"] for row in table)
             values[f"folds_ahead_of_{name}"] = ahead
-    chosen = [row for row in table if row["begin"] < run.problem.split[1][1]]
+    chosen = [row for row in table if row["begin"] < run.data_spec.split[1][1]]
     optimistic = "validation rows, which selected the model and the ridge: optimistic"
     note = _folds(chosen if mode != "refit" else [], "holds", "hold", optimistic)
     empty = [row for row in folds if not row["num_windows"]]

@@ -49,24 +49,24 @@ def seasonal_naive(
 def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
     """The ridge of a run's training rows, with strengths and maps chosen on the validation rows."""
     panel = own_panel(run) if panel is None else panel
-    train, validation = part_windows(panel, run.config, run.problem, PARTS[:2])
-    return ridge_of(train, validation, run.problem)
+    train, validation = part_windows(panel, run.config, run.data_spec, PARTS[:2])
+    return ridge_of(train, validation, run.data_spec)
 
 
 def ridge_of(
-    train: data.Windows, validation: data.Windows, problem: ForecastSpec, maps: Maps = "chosen"
+    train: data.Windows, validation: data.Windows, data_spec: ForecastSpec, maps: Maps = "chosen"
 ) -> Ridge:
     """The ridge of the targets in training rows, whatever the stride of their windows."""
-    values = train.arrays["values"][:, list(problem.targets)]
+    values = train.arrays["values"][:, list(data_spec.targets)]
     rows = train.rows, validation.rows
-    return fit_ridge(values, *rows, train.input_length, train.horizon, train.begins, maps)
+    return fit_ridge(values, *rows, train.context_length, train.horizon, train.begins, maps)
 
 
 def baseline_forecasts(
     run: Run, windows: data.Windows, ridge: Ridge | None = None
 ) -> dict[str, Forecast]:
     """The forecasts of the baselines by name, for windows of the same series as these."""
-    options, targets = run.config.data, list(run.problem.targets)
+    options, targets = run.config.data, list(run.data_spec.targets)
     values, begins = windows.arrays["values"][:, targets], np.array(windows.begins)
 
     def repeated(season: int) -> Forecast:
@@ -76,7 +76,7 @@ def baseline_forecasts(
 
     forecasts = {
         "naive": repeated(1),
-        "seasonal_naive": repeated(options.season or run.problem.season),
+        "seasonal_naive": repeated(options.season or run.data_spec.season),
     }
     if ridge is not None:
         forecasts["ridge"] = ridge_forecast(run, ridge)
@@ -85,7 +85,7 @@ def baseline_forecasts(
 
 def ridge_forecast(run: Run, ridge: Ridge) -> Forecast:
     """The forecasts of a ridge from windows of a run."""
-    length, targets = run.config.data.input_length, list(run.problem.targets)
+    length, targets = run.config.data.context_length, list(run.data_spec.targets)
     return lambda batch: ridge(batch.arrays["values"][:, :length, targets])
 
 

@@ -32,7 +32,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
 
     - ``season``, where the frequency of the rows tells none, is a lag of high autocorrelation in
       the training rows.
-    - ``input_length`` is the shortest context whose ridge has an error on the validation rows
+    - ``context_length`` is the shortest context whose ridge has an error on the validation rows
       within 1 % of the least, among multiples of the season.
     - ``patch_length`` is an eighth of the context, so that longer ones cost no more tokens.
     - ``ridge_maps`` are those of ``fit_ridge``.
@@ -41,9 +41,9 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     """
     if not config.open_choices:
         return config, []
-    problem = describe(panel, config)
-    arrays, begins = stack(panel.series, [problem.of_series(one.name) for one in panel.series])
-    values = arrays["values"][:, list(problem.targets)]
+    data_spec = describe(panel, config)
+    arrays, begins = stack(panel.series, [data_spec.of_series(one.name) for one in panel.series])
+    values = arrays["values"][:, list(data_spec.targets)]
     train, validation = (
         [
             range(begin + split[part].start, begin + split[part].stop)
@@ -52,15 +52,15 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
         for part in range(2)
     )
     notes: list[str] = []
-    season = config.data.season or problem.season
+    season = config.data.season or data_spec.season
     if config.data.season == 0 and season == 1:
         season = seasonal_lag([values[rows.start : rows.stop] for rows in train])
     config = config.replace(season=season)
-    if config.data.input_length == 0:
+    if config.data.context_length == 0:
         length = _best_context(values, train, validation, begins, config, season)
-        config = config.replace(input_length=length)
+        config = config.replace(context_length=length)
         notes.append(f"context length {length} was chosen on the validation rows (season {season})")
-    length, horizon = config.data.input_length, config.data.horizon
+    length, horizon = config.data.context_length, config.data.horizon
     if config.model.patch_length == 0:
         config = config.replace(patch_length=max(MIN_CONTEXT, length // PATCHES))
     if config.model.ridge_maps == "chosen":
@@ -68,7 +68,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
         config = config.replace(ridge_maps=ridge.maps)
     if config.data.stride == 0:
         counts = [max(len(rows) - length - horizon + 1, 0) for rows in train]
-        stride = _affordable_stride(sum(counts), problem, config)
+        stride = _affordable_stride(sum(counts), data_spec, config)
         config = config.replace(stride=stride)
         if stride > 1:
             notes.append(
@@ -115,11 +115,11 @@ def seasonal_lag(rows: Sequence[NDArray]) -> int:
     return 1 + int(np.argmax(peaks & (inner >= 0.8 * inner[peaks].max())))
 
 
-def context_lengths(season: int, most: int) -> list[int]:
+def context_candidates(season: int, most: int) -> list[int]:
     """Context lengths to compare: multiples of a season within bounds.
 
     Example:
-        >>> context_lengths(24, 400), context_lengths(7, 100), context_lengths(1440, 400)
+        >>> context_candidates(24, 400), context_candidates(7, 100), context_candidates(1440, 400)
         ([24, 48, 96, 168, 336], [28, 49, 98], [24, 48, 96, 168, 336])
     """
     base = season if 1 < season <= min(most, MAX_INPUT) else USUAL_SEASON
@@ -140,7 +140,7 @@ def _best_context(
     # No series that has windows of a short context may lose them; and a third of the training
     # rows leaves at least twice as many windows as the map has rows.
     usable = [len(rows) for rows in train if len(rows) > MIN_CONTEXT + horizon]
-    lengths = context_lengths(season, (min(usable) - horizon) // 3) if usable else []
+    lengths = context_candidates(season, (min(usable) - horizon) // 3) if usable else []
     if not lengths:
         shortest = min((len(rows) - horizon for rows in train if len(rows) > horizon), default=1)
         return max(1, min(MIN_CONTEXT, shortest // 2))
@@ -152,7 +152,7 @@ def _best_context(
     return next(length for length, error in zip(lengths, errors, strict=True) if error <= enough)
 
 
-def _affordable_stride(num_windows: int, problem: ForecastSpec, config: ForecastConfig) -> int:
+def _affordable_stride(num_windows: int, data_spec: ForecastSpec, config: ForecastConfig) -> int:
     """The smallest stride whose training takes about half of the time limit.
 
     It depends on sizes alone, so that the same options train on the same windows anywhere.
@@ -160,9 +160,9 @@ def _affordable_stride(num_windows: int, problem: ForecastSpec, config: Forecast
     fit, limit = config.fit, config.fit.time_limit
     if not limit or fit.by_steps:
         return 1
-    tokens, patch = config.data.input_length, config.model.patch_length
+    tokens, patch = config.data.context_length, config.model.patch_length
     if config.model.model == "patch":
-        tokens = len(problem.targets) * -(-tokens // patch)
+        tokens = len(data_spec.targets) * -(-tokens // patch)
     operations = fit.epochs * fit.runs * num_windows * tokens * _operations(config.layers)
     most = max(1, num_windows // fit.batch_size)
     return min(most, max(1, math.ceil(operations / (limit / 2 * OPERATIONS_PER_SECOND))))

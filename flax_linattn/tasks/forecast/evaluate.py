@@ -147,19 +147,19 @@ def evaluate_model(run: Run, windows: PanelWindows) -> Report:
     channel, of a global model as MASE and by series (``series``: the best and worst). Those of
     validation rows are given where the windows are of the run's own test rows.
     """
-    config, problem = run.config, run.problem
+    config, data_spec = run.config, run.data_spec
     channels = config.model.channel_mechanism
     shares = {}
     if config.model.ridge:
         shares = {"attention_share": run.model.share, "known_share": run.model.known_share}
     values = {
-        "dataset": problem.dataset,
+        "dataset": data_spec.dataset,
         "model": config.model.model,
         "mechanism": mechanism_name(config.layers),
         **({"channel_mechanism": channels} if channels else {}),
-        "input_length": config.data.input_length,
+        "context_length": config.data.context_length,
         "horizon": config.data.horizon,
-        "targets": ", ".join(problem.target_names),
+        "targets": ", ".join(data_spec.target_names),
         "num_test_windows": windows.num_examples,
         **{name: float(share[...]) for name, share in shares.items() if share is not None},
         **evaluate_forecasts({"test": model_forecast(run)}, run, windows),
@@ -167,10 +167,10 @@ def evaluate_model(run: Run, windows: PanelWindows) -> Report:
     }
     return Report(
         values,
-        tables=("series",) if problem.members else (),
+        tables=("series",) if data_spec.members else (),
         figures={"forecasts.png": partial(draw_forecasts, run, windows)},
         yardsticks=BASELINES,
-        charts={} if problem.members else {"errors.png": draw_errors},
+        charts={} if data_spec.members else {"errors.png": draw_errors},
     )
 
 
@@ -190,16 +190,16 @@ def evaluate_forecasts(
     forecasts: Mapping[str, Forecast], run: Run, windows: PanelWindows
 ) -> dict[str, Any]:
     """Errors by forecast and metric, on validation rows too, and tables; see ``evaluate_model``."""
-    problem, targets = run.problem, list(run.problem.targets)
+    data_spec, targets = run.data_spec, list(run.data_spec.targets)
     errors = sum_errors(forecasts, run, windows)
     std = np.stack([own.standardizer.std[targets] for own in windows.problems])
-    divisors = {member.name: member.seasonal for member in problem.members}
+    divisors = {member.name: member.seasonal for member in data_spec.members}
     none = (None,) * len(targets)
     seasonal = np.array([divisors.get(own.dataset, none) for own in windows.problems], np.float64)
     report: dict[str, Any] = {}
     for name, sums in errors.items():
         report |= {f"{name}_{key}": value for key, value in sums.metrics().items()}
-        if not problem.members:
+        if not data_spec.members:
             report |= {f"{name}_original_{k}": v for k, v in sums.metrics(std[0]).items()}
             continue
         scaled = sums.mase(std, seasonal)
@@ -210,12 +210,12 @@ def evaluate_forecasts(
         prefix = "" if name == "test" else f"{name}_"
         found = sums.metrics() if sums.num_known else {}
         report |= {f"{prefix}validation_{key}": found[key] for key in ("mse", "mae") if found}
-    if not problem.members:
+    if not data_spec.members:
         steps = range(1, run.config.data.horizon + 1)
         by_step = {name: sums.by_row() for name, sums in errors.items()}
         by_channel = {name: sums.by_channel() for name, sums in errors.items()}
         report["by_step"] = _table("step", steps, by_step)
-        report["by_channel"] = _table("channel", problem.target_names, by_channel)
+        report["by_channel"] = _table("channel", data_spec.target_names, by_channel)
     elif "test" in errors:
         columns = {
             "mase": errors["test"].mase(std, seasonal),
@@ -230,11 +230,11 @@ def sum_errors(
     forecasts: Mapping[str, Forecast], run: Run, windows: data.Windows
 ) -> dict[str, Errors]:
     """The errors of forecasts, by their names, on standardized values."""
-    num_series = len(windows.begins) if run.problem.members else None
-    errors = {name: Errors(len(run.problem.targets), num_series) for name in forecasts}
+    num_series = len(windows.begins) if run.data_spec.members else None
+    errors = {name: Errors(len(run.data_spec.targets), num_series) for name in forecasts}
     for batch in with_truth(run, windows):
         count = len(batch.truth)
-        owners = batch.owners[:count] if run.problem.members else None
+        owners = batch.owners[:count] if run.data_spec.members else None
         for name, forecast in forecasts.items():
             errors[name].add(forecast(batch)[:count], batch.truth, owners)
     return errors
@@ -256,7 +256,7 @@ def _series_tables(columns: Mapping[str, NDArray], windows: PanelWindows) -> dic
     """The errors of each series, the best first."""
     counts = np.bincount(windows.owners, minlength=len(windows.problems))
     by = columns["mase"] if not np.isnan(columns["mase"]).all() else columns["mse"]
-    names = [problem.dataset for problem in windows.problems]
+    names = [data_spec.dataset for data_spec in windows.problems]
     table = pd.DataFrame({"series": names, "windows": counts, **columns})
     table = table.iloc[[which for which in np.argsort(by) if not np.isnan(by[which])]]
     rows = table.astype(object).where(table.notna(), None).to_dict("records")
@@ -273,9 +273,9 @@ def _series_tables(columns: Mapping[str, NDArray], windows: PanelWindows) -> dic
 def stream_error(run: Run, windows: PanelWindows, max_rows: int) -> dict[str, Any]:
     """How far a stream is from the parallel model over the first ``max_rows`` rows of windows."""
     options, arrays = run.config.data, windows.arrays
-    begin = int(windows.starts[0]) + options.input_length
-    end = int(windows.starts[-1]) + options.input_length + options.horizon
-    known = list(run.problem.known_inputs)
+    begin = int(windows.starts[0]) + options.context_length
+    end = int(windows.starts[-1]) + options.context_length + options.horizon
+    known = list(run.data_spec.known_inputs)
     end -= options.horizon if known else 0
     rows = slice(begin, min(begin + max_rows, end))
     parts = [arrays[name][rows] for name in ("values", "missing", "marks") if name in arrays]

@@ -83,7 +83,7 @@ def _draw_quantiles(
 
 def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) -> None:
     """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units."""
-    targets, length = list(run.problem.targets), run.config.data.input_length
+    targets, length = list(run.data_spec.targets), run.config.data.context_length
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
     forecasts = np.asarray(compile_outputs(run)(batch))
@@ -92,12 +92,12 @@ def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) 
         chosen, batch["values"][:, :, targets], forecasts, strict=True
     ):
         owner = windows.owners[which]
-        problem = windows.problems[owner]
-        drawn.append(tuple(map(problem.in_units, (values[:length], values[length:], forecast))))
+        data_spec = windows.problems[owner]
+        drawn.append(tuple(map(data_spec.in_units, (values[:length], values[length:], forecast))))
         row = windows.starts[which] + length - windows.begins[owner]
-        name = f"{problem.dataset}, " if run.problem.members else ""
+        name = f"{data_spec.dataset}, " if run.data_spec.members else ""
         titles.append(f"{name}from row {row}")
-    draw_windows(drawn, run.problem.target_names, path, titles, run.config.model.levels)
+    draw_windows(drawn, run.data_spec.target_names, path, titles, run.config.model.levels)
 
 
 def draw_errors(values: Mapping[str, Any], path: Path) -> None:

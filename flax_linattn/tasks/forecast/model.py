@@ -19,19 +19,19 @@ Model = models.Forecaster | models.EncoderDecoder | models.PatchForecaster
 
 def build_forecaster(
     config: ForecastConfig,
-    problem: ForecastSpec,
+    data_spec: ForecastSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> Model:
     """The freshly initialised model of a run."""
-    model, length = config.model, config.data.input_length
+    model, length = config.model, config.data.context_length
     shared: dict[str, Any] = {
-        "num_marks": len(problem.marks) + problem.num_flags,
-        "targets": problem.targets,
+        "num_marks": len(data_spec.marks) + data_spec.num_flags,
+        "targets": data_spec.targets,
         "max_length": length,
         "layers": config.layers.map_mechanisms(placement.mechanism),
         "rngs": nnx.Rngs(config.seed),
     }
-    channels, horizon = problem.num_inputs, config.data.horizon
+    channels, horizon = data_spec.num_inputs, config.data.horizon
     position: Literal["sinusoidal", "none"] = "sinusoidal" if model.absolute_positions else "none"
     if model.levels:
         shared["quantiles"] = model.levels
@@ -44,8 +44,8 @@ def build_forecaster(
             fixed_map=model.ridge,
             channel_maps=model.ridge_maps == "channel",
             memory=length,
-            missing=problem.tells_missing,
-            known_future=problem.known_inputs,
+            missing=data_spec.tells_missing,
+            known_future=data_spec.known_inputs,
             channel_mechanism=model.channel_mechanism or None,
             position=position,
             **shared,
@@ -66,7 +66,7 @@ def build_forecaster(
 def forecast_windows(
     model: Model,
     batch: dict[str, Array],
-    input_length: int,
+    context_length: int,
     positions: Array,
     dropout_key: Array | None = None,
 ) -> Array:
@@ -77,13 +77,13 @@ def forecast_windows(
     marks = batch.get("marks")
     if "missing" in batch:
         flags = [batch["missing"], *([] if marks is None else [marks])]
-        marks = jnp.concatenate([part[:, :input_length] for part in flags], axis=-1)
+        marks = jnp.concatenate([part[:, :context_length] for part in flags], axis=-1)
     how: dict[str, Any] = {"positions": positions, "dropout_key": dropout_key}
     if isinstance(model, models.PatchForecaster) and model.known_future:
         steps = positions[:, None] + 1 + jnp.arange(model.horizon)
         known = batch["values"][..., jnp.asarray(model.known_future)]
         how["ahead"] = known[:, steps]
-    return model.forecast(batch["values"][:, :input_length], marks, **how)
+    return model.forecast(batch["values"][:, :context_length], marks, **how)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ForecastLoss:
     validation both forecast from the last one, as the others always do.
     """
 
-    input_length: int
+    context_length: int
     horizon: int
     targets: tuple[int, ...]
     positions: int | None
@@ -109,15 +109,15 @@ class ForecastLoss:
         self, model: Model, batch: dict[str, Array], dropout_key: Array | None
     ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
         """The loss, and (sum, weight) of the metrics."""
-        last = jnp.array([self.input_length - 1])
+        last = jnp.array([self.context_length - 1])
         if dropout_key is not None and self.positions is not None and self.patch_length:
             last = last - self.patch_length * jnp.arange(self.positions)
         elif dropout_key is not None and self.positions is not None:
             dropout_key, key = jax.random.split(dropout_key)
-            stride = self.input_length // self.positions
+            stride = self.context_length // self.positions
             begin = jax.random.randint(key, (), 0, stride)
-            last = self.input_length - 1 - begin - stride * jnp.arange(self.positions)
-        forecasts = forecast_windows(model, batch, self.input_length, last, dropout_key)
+            last = self.context_length - 1 - begin - stride * jnp.arange(self.positions)
+        forecasts = forecast_windows(model, batch, self.context_length, last, dropout_key)
         future = last[:, None] + 1 + jnp.arange(self.horizon)
         targets = jnp.array(self.targets)
         truth = batch["values"][:, future][..., targets]
@@ -145,10 +145,10 @@ class ForecastLoss:
         }
 
 
-def make_loss(config: ForecastConfig, problem: ForecastSpec) -> ForecastLoss:
+def make_loss(config: ForecastConfig, data_spec: ForecastSpec) -> ForecastLoss:
     """The loss of a run."""
-    model, length = config.model, config.data.input_length
-    shared = (length, config.data.horizon, problem.targets)
+    model, length = config.model, config.data.context_length
+    shared = (length, config.data.horizon, data_spec.targets)
     if model.model == "patch":
         ends = min(model.positions, max(1, length // model.patch_length))
         return ForecastLoss(*shared, ends, model.patch_length, model.levels)

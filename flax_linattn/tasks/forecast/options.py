@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Self
 
-from flax_linattn.checks import OptionError, at_least, choice, shown
+from flax_linattn.checks import OptionError, at_least, choice, quote
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
@@ -17,7 +17,7 @@ from flax_linattn.data.time_features import CIRCLES
 from flax_linattn.data.time_index import as_offset, parse_frequency
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
-from flax_linattn.models.layers import MOST_LAYERS
+from flax_linattn.models.layers import MAX_LAYERS
 from flax_linattn.models.quantiles import check_levels
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.forecast.ridge import Maps
@@ -68,7 +68,7 @@ class ForecastData(Options):
             week or month. They are computed from the timestamps.
         split: training, validation and test sets in the order of time, as fractions or numbers of
             rows. Default: the customary split of a file of this name, else 0.7/0.1/0.2.
-        input_length: context length: number of past rows the model receives. 0 selects a multiple
+        context_length: context length: number of past rows the model receives. 0 selects a multiple
             of the season by the error of the ridge on the validation rows.
         horizon: forecast horizon, in rows.
         calendar: whether the model receives time features such as hour and weekday, if rows have
@@ -93,7 +93,7 @@ class ForecastData(Options):
     known_future: str = ""
     known_calendar: str = ""
     split: str = ""
-    input_length: int = 96
+    context_length: int = 96
     horizon: int = 96
     calendar: bool = True
     stride: int = 1
@@ -102,7 +102,7 @@ class ForecastData(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, horizon=self.horizon)
-        at_least(0, input_length=self.input_length, stride=self.stride, season=self.season)
+        at_least(0, context_length=self.context_length, stride=self.stride, season=self.season)
         if self.freq:
             parse_frequency(self.freq)
         if self.resample:
@@ -176,7 +176,7 @@ class ForecastModel(ModelOptions):
         super().__post_init__()
         at_least(1, label_length=self.label_length, positions=self.positions)
         at_least(0, patch_length=self.patch_length)
-        at_least(1, MOST_LAYERS, num_decoder_layers=self.num_decoder_layers)
+        at_least(1, MAX_LAYERS, num_decoder_layers=self.num_decoder_layers)
         if self.ridge and not self.linear_path:
             raise OptionError(
                 "ridge is the linear map, which linear_path leaves out; set ridge to false, too.",
@@ -215,7 +215,7 @@ class ForecastModel(ModelOptions):
             levels = [float(level) for level in split_cells(self.quantiles)]
         except ValueError:
             raise OptionError(
-                f"expected quantiles as levels such as 0.1,0.5,0.9, got {shown(self.quantiles)}.",
+                f"expected quantiles as levels such as 0.1,0.5,0.9, got {quote(self.quantiles)}.",
                 "quantiles",
             ) from None
         return check_levels(levels)
@@ -245,7 +245,7 @@ class ForecastConfig(Config):
     """Everything that a forecasting run depends on."""
 
     left_to_data = MappingProxyType(
-        {"season": 0, "input_length": 0, "patch_length": 0, "ridge_maps": "chosen", "stride": 0}
+        {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "chosen", "stride": 0}
     )
     data: ForecastData = ForecastData()
     model: ForecastModel = ForecastModel()
@@ -259,12 +259,12 @@ class ForecastConfig(Config):
                     name,
                     model="patch",
                 )
-        longest, labels = self.data.input_length, self.model.label_length
+        longest, labels = self.data.context_length, self.model.label_length
         if self.model.model == "encoder-decoder" and 0 < longest < labels:
             raise OptionError(
-                f"label_length ({labels}) must be at most input_length ({longest}).",
+                f"label_length ({labels}) must be at most context_length ({longest}).",
                 "label_length",
-                "input_length",
+                "context_length",
             )
 
     @property
@@ -316,7 +316,7 @@ def patch(config: ForecastConfig) -> ForecastConfig:
         model="patch",
         ridge=True,
         ridge_maps="chosen",
-        input_length=0,
+        context_length=0,
         patch_length=0,
         stride=0,
         time_limit=TIME_LIMIT,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, listed
+from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
@@ -130,9 +130,11 @@ def panel_of(
             "split.",
             "split",
         )
-    needed = (source.input_length or MIN_CONTEXT) + source.horizon
+    needed = (source.context_length or MIN_CONTEXT) + source.horizon
     for which, part in enumerate(PARTS):
-        rows = [_window_rows(split, which, source.input_length or MIN_CONTEXT) for split in splits]
+        rows = [
+            _window_rows(split, which, source.context_length or MIN_CONTEXT) for split in splits
+        ]
         few = [one.name for one, count in zip(kept, rows, strict=True) if count < needed]
         if len(few) == len(kept) and (which < 2 or any(split.test for split in splits)):
             _check_windows(kept, splits, source, which)
@@ -153,7 +155,7 @@ def _check_windows(
     which: int,
 ) -> None:
     """Refuses series none of which has a window of a part; one to be chosen may be of 1 row."""
-    length, horizon = source.input_length or 1, source.horizon
+    length, horizon = source.context_length or 1, source.horizon
     one, split = max(zip(series, splits, strict=True), key=lambda pair: pair[0].num_steps)
     rows = _window_rows(split, which, length)
     if rows >= length + horizon:
@@ -175,10 +177,10 @@ def _check_windows(
     raise TooFewRowsError(
         f"{source.csv or one.name}{whose} has {one.num_steps} rows, of which split={source.split} "
         f"makes {len(split[which])} {PARTS[which]} rows; expected at least "
-        f"{len(split[which]) + missing} for input_length={length} and horizon={horizon}{enough}; "
-        "give more rows, a smaller horizon or input_length, or another split.",
+        f"{len(split[which]) + missing} for context_length={length} and horizon={horizon}{enough}; "
+        "give more rows, a smaller horizon or context_length, or another split.",
         "horizon",
-        "input_length",
+        "context_length",
         "split",
     )
 
@@ -206,7 +208,8 @@ def read_series(
         for name in channels or ():
             if name not in known:
                 raise OptionError(
-                    f"unknown series {name!r}; {source.csv} has {listed([*known])}", "channels"
+                    f"unknown series {name!r}; {source.csv} has {itemize([*known])}",
+                    "channels",
                 )
         series = tuple(known[name] for name in (known if channels is None else channels))
     else:
@@ -292,15 +295,15 @@ def series_of(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]
     """The series of a run's own file, or of another one, with the run's channels."""
     series = _read(run, file)
     for one in series:
-        run.problem.check_fits(one)
+        run.data_spec.check_fits(one)
     return series
 
 
 def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
     source = (run.config if file is None else run.config.replace(csv=file)).data
     with reading_data(file is None):
-        series = read_series(source, run.problem.channels)
-    series = tuple(map(run.problem.in_zone, series))
+        series = read_series(source, run.data_spec.channels)
+    series = tuple(map(run.data_spec.in_zone, series))
     if source.csv is None or source.is_panel:
         return series
     # For messages: which of many files of that name.
@@ -312,11 +315,11 @@ def own_panel(run: Run) -> SeriesPanel:
     if run.data is not None:
         panel: SeriesPanel = run.data
         return panel
-    problems = run.problem.each
+    problems = run.data_spec.each
     series = _read(run, None)
-    if run.problem.members:
+    if run.data_spec.members:
         by_name = {one.name: one for one in series}
-        names = [problem.dataset for problem in problems]
+        names = [data_spec.dataset for data_spec in problems]
         series = tuple(by_name[name] for name in names if name in by_name)
     same = len(series) == len(problems) and all(
         checksum_of(one, own.parts.test.stop) == own.checksum
@@ -324,13 +327,13 @@ def own_panel(run: Run) -> SeriesPanel:
     )
     if not same:
         rows = sum(one.num_steps for one in series)
-        name = run.problem.dataset if run.problem.members else series[0].name
+        name = run.data_spec.dataset if run.data_spec.members else series[0].name
         raise OptionError(
             f"the data of the run have changed since ({name}, {rows} rows); restore them, or give "
             "other data to test on.",
             "test_file",
         )
-    return SeriesPanel(run.problem.dataset, series, tuple(own.parts for own in problems))
+    return SeriesPanel(run.data_spec.dataset, series, tuple(own.parts for own in problems))
 
 
 def _is_tsf(path: Path) -> bool:
@@ -338,7 +341,7 @@ def _is_tsf(path: Path) -> bool:
 
 
 def _named(names: Sequence[str]) -> str:
-    return f"{len(names)} ({listed(names, MAX_NAMES)})"
+    return f"{len(names)} ({itemize(names, MAX_NAMES)})"
 
 
 def name_notes(notes: Sequence[tuple[str, list[str]]]) -> list[str]:
@@ -380,7 +383,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         if np.nanmin(values) == np.nanmax(values)
     ]
     if still:
-        what = f"channels that never change ({listed(still)}), of no use as targets"
+        what = f"channels that never change ({itemize(still)}), of no use as targets"
         found.append(f"{what}: {len(still)}")
     codes = find_codes(series.values[:stop])
     if codes:
@@ -391,7 +394,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         ]
         found.append(
             f"values that repeat, apart from all others: {len(codes)} "
-            f"({listed(places, MAX_PLACES)}); say so with missing_values where one stands for a "
+            f"({itemize(places, MAX_PLACES)}); say so with missing_values where one stands for a "
             "missing value"
         )
         values = series.values.copy()
@@ -399,7 +402,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
             values[code.rows, code.channel] = np.nan
         series = dataclasses.replace(series, values=values)
     if few := _nearly_still(series, stop):
-        found.append(f"channels of one value but for a few rows ({listed(few)}): {len(few)}")
+        found.append(f"channels of one value but for a few rows ({itemize(few)}): {len(few)}")
     flat = find_outliers(series.values[:stop])
     flattened = {tuple(place) for place in flat.tolist()}
     far = [p for p in find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
@@ -410,7 +413,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         if outliers:
             found.append(
                 f"values {what}: {len(outliers)} "
-                f"({listed(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
+                f"({itemize(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
                 "one stands for a missing value"
             )
     return found

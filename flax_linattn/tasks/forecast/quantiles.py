@@ -179,7 +179,7 @@ def score_baselines(run: Run, windows: PanelWindows, ridge: Ridge | None) -> dic
     global model, and on other rows than the run's own.
     """
     levels = run.config.model.levels
-    held = validation_windows(run, windows) if levels and not run.problem.members else None
+    held = validation_windows(run, windows) if levels and not run.data_spec.members else None
     if held is None:
         return {}
     report: dict[str, Any] = {}
@@ -198,9 +198,9 @@ def _plus(forecast: Forecast, added: NDArray | float) -> Forecast:
 
 def _scores(run: Run, windows: PanelWindows, forecast: Forecast) -> dict[str, float]:
     """The scores of quantiles [B, H, targets, Q] on all windows."""
-    scores, targets = QuantileScores(run.config.model.levels), list(run.problem.targets)
-    std = np.stack([problem.standardizer.std[targets] for problem in windows.problems])
-    mean = np.stack([problem.standardizer.mean[targets] for problem in windows.problems])
+    scores, targets = QuantileScores(run.config.model.levels), list(run.data_spec.targets)
+    std = np.stack([data_spec.standardizer.std[targets] for data_spec in windows.problems])
+    mean = np.stack([data_spec.standardizer.mean[targets] for data_spec in windows.problems])
     for batch in with_truth(run, windows):
         owners = batch.owners[: len(batch.truth)]
         quantiles = forecast(batch)[: len(owners)]

@@ -62,7 +62,7 @@ def fit_ridge(
     values: NDArray,
     train: Sequence[range],
     validation: Sequence[range],
-    input_length: int,
+    context_length: int,
     horizon: int,
     begins: Sequence[int] = (0,),
     maps: Maps = "shared",
@@ -88,7 +88,7 @@ def fit_ridge(
         >>> fit_ridge(two, [range(120)], [range(120, 160)], 12, 4, maps="chosen").maps
         'channel'
     """
-    spans = _Spans(train, validation, begins, input_length, horizon)
+    spans = _Spans(train, validation, begins, context_length, horizon)
     shared = _fit(*spans.sums(values), strengths=STRENGTHS)
     count = values.shape[1]
     unit = max(spans.num_numbers(count), 1)
@@ -152,19 +152,19 @@ class _Spans:
         train: Sequence[range],
         validation: Sequence[range],
         begins: Sequence[int],
-        input_length: int,
+        context_length: int,
         horizon: int,
     ) -> None:
-        self._length, self._horizon = min(input_length, MAX_INPUT), horizon
+        self._length, self._horizon = min(context_length, MAX_INPUT), horizon
         self._parts = [
-            list(self._with_windows(rows, begins, input_length)) for rows in (train, validation)
+            list(self._with_windows(rows, begins, context_length)) for rows in (train, validation)
         ]
         for spans, rows in zip(self._parts, (train, validation), strict=True):
             if not spans:
                 rows_of = f"rows {rows[0].start} to {rows[0].stop - 1}"
                 raise ValueError(
                     f"{rows_of if len(rows) == 1 else 'the rows'} have no window of "
-                    f"input_length={input_length} and horizon={horizon}; give more rows, or a "
+                    f"context_length={context_length} and horizon={horizon}; give more rows, or a "
                     "shorter window."
                 )
         width = self._length + horizon
@@ -173,10 +173,10 @@ class _Spans:
         )
 
     def _with_windows(
-        self, rows: Sequence[range], begins: Sequence[int], input_length: int
+        self, rows: Sequence[range], begins: Sequence[int], context_length: int
     ) -> Iterator[tuple[int, int]]:
         for begin, part in zip(begins, rows, strict=True):
-            first = max(part.start - input_length, begin) + input_length - self._length
+            first = max(part.start - context_length, begin) + context_length - self._length
             if part.stop - first >= self._length + self._horizon:
                 yield first, part.stop
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed, shown
+from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import TIME, YEAR
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.series import TimeSeries
@@ -123,7 +123,7 @@ class RowLines(CellLines):
             return (names[0],)
         if len(times) > 1:
             raise ValueError(
-                f"expected one column of times, got {listed(times)}; rename all but one."
+                f"expected one column of times, got {itemize(times)}; rename all but one."
             )
         return tuple(times)
 
@@ -149,13 +149,13 @@ class RowLines(CellLines):
             if time is None:
                 raise ValueError(
                     f"expected a time such as {_TIMES[self._dialect.time_unit]} in the column "
-                    f"{names[0]}, got {shown(text)}."
+                    f"{names[0]}, got {quote(text)}."
                 )
         if self._zoned is not None and (time.tzinfo is not None) != self._zoned:
             kinds = ("with its offset from UTC", "without an offset from UTC")
             expected, _ = kinds if self._zoned else kinds[::-1]
             raise ValueError(
-                f"expected a time {expected}, as the run's file has them, got {shown(text)}."
+                f"expected a time {expected}, as the run's file has them, got {quote(text)}."
             )
         if self._dialect.timezone:
             self._check_shown(time, text)
@@ -177,7 +177,7 @@ class RowLines(CellLines):
         except OverflowError:  # the first and the last day of the calendar
             return
         raise ValueError(
-            f"expected a time that there is once, got {shown(text)}, but clocks of "
+            f"expected a time that there is once, got {quote(text)}, but clocks of "
             f"{self._dialect.timezone} skip it; correct it, or write times with their offset from "
             "UTC."
         )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, choice, listed, same_number
+from flax_linattn.checks import OptionError, at_least, check_same_length, choice, itemize
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.data.time_features import CIRCLES
@@ -165,7 +165,7 @@ class ForecastSpec(DataSpec):
 
     @property
     def each(self) -> tuple[Self, ...]:
-        """The problem of each series that the run learned from."""
+        """The data spec of each series that the run learned from."""
         return tuple(self.of_series(member.name) for member in self.members) or (self,)
 
     def in_units(self, standardized: NDArray) -> NDArray[np.float64]:
@@ -177,7 +177,7 @@ class ForecastSpec(DataSpec):
         return standardized * std + mean
 
     def of_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
-        """The problem of a single series of a global model; of a run on one series, its own.
+        """The data spec of a single series of a global model; of a run on one series, its own.
 
         Args:
             name: of the series, which the run need not know.
@@ -268,15 +268,15 @@ class ForecastSpec(DataSpec):
             parse_frequency(self.freq)
         if self.calendar and self.freq is None:
             raise ValueError("the calendar of the horizon takes the frequency of rows, got none.")
-        same_number(split=self.split, parts=PARTS)
+        check_same_length(split=self.split, parts=PARTS)
         for begin, end in self.split:
             at_least(0, begin=begin)
             at_least(begin, end=end)
-        same_number(channels=self.channels, standardizer=self.standardizer.mean)
+        check_same_length(channels=self.channels, standardizer=self.standardizer.mean)
         for member in self.members:
-            same_number(channels=self.channels, mean=member.mean, std=member.std)
-            same_number(targets=self.targets, seasonal=member.seasonal)
-            same_number(split=member.split, parts=PARTS)
+            check_same_length(channels=self.channels, mean=member.mean, std=member.std)
+            check_same_length(targets=self.targets, seasonal=member.seasonal)
+            check_same_length(split=member.split, parts=PARTS)
             data.Standardizer(np.array(member.mean), np.array(member.std))
 
 
@@ -287,7 +287,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
     pairs = list(zip(panel.series, panel.splits, strict=True))
     train = [one.values[: split.train.stop] for one, split in pairs]
     scales = _scales(panel, train, known)
-    problem = ForecastSpec(
+    data_spec = ForecastSpec(
         dataset=panel.name,
         channels=first.channels,
         targets=_targets_of(first, source, known),
@@ -305,32 +305,32 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         static=static_channels(train, known),
         calendar=_calendar_of(panel.series, source),
     )
-    targets = list(problem.targets)
+    targets = list(data_spec.targets)
     for which, (part, (begin, end)) in enumerate(
-        zip(data.Split._fields, problem.split, strict=True)
+        zip(data.Split._fields, data_spec.split, strict=True)
     ):
         rows = (one.values[split[which].start : split[which].stop, targets] for one, split in pairs)
         if begin < end and all(np.isnan(values).all() for values in rows):
             raise OptionError(
                 f"the {part} rows ({begin} to {end - 1}) have no value of "
-                f"{', '.join(problem.target_names)}; choose other rows or targets.",
+                f"{', '.join(data_spec.target_names)}; choose other rows or targets.",
                 "split",
                 "targets",
             )
     if not source.is_panel:
-        return problem
+        return data_spec
     members = tuple(
         SeriesInfo(
             name=one.name,
             mean=tuple(scale.mean.tolist()),
             std=tuple(scale.std.tolist()),
             split=_as_pairs(split),
-            seasonal=seasonal_scale(rows[:, targets], source.season or problem.season),
+            seasonal=seasonal_scale(rows[:, targets], source.season or data_spec.season),
             checksum=checksum_of(one, split.test.stop),
         )
         for (one, split), rows, scale in zip(pairs, train, scales, strict=True)
     )
-    return dataclasses.replace(problem, members=members)
+    return dataclasses.replace(data_spec, members=members)
 
 
 def _targets_of(
@@ -346,7 +346,7 @@ def _targets_of(
     if not targets or set(targets) & set(known):
         raise OptionError(
             "expected targets beside those known for the horizon, got "
-            f"{listed([series.channels[i] for i in known])} as known; choose others.",
+            f"{itemize([series.channels[i] for i in known])} as known; choose others.",
             "targets",
             "known_future",
         )

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.time_index import continue_index, find_gaps, step_bounds
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, RowLines
@@ -50,9 +50,9 @@ class ForecastStreamOptions:
 class ForecastStream(Streaming):
     """Forecasts as observations come, in constant time and memory for a state of constant size.
 
-    A model has learned from windows of ``input_length`` observations, while a stream has no end. So
-    two streams run side by side. Each is reset after ``context`` observations, half of that after
-    the other, and the longer one answers: its forecast is that of the model on the last
+    A model has learned from windows of ``context_length`` observations, while a stream has no end.
+    So two streams run side by side. Each is reset after ``context`` observations, half of that
+    after the other, and the longer one answers: its forecast is that of the model on the last
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream is never reset.
 
     A missing value repeats the channel's last one, or the training mean if there is none, with a
@@ -65,7 +65,7 @@ class ForecastStream(Streaming):
 
     Args:
         run: the trained run.
-        context: most observations that a forecast looks back on; default the run's input_length.
+        context: most observations that a forecast looks back on; default the run's context_length.
         series: the name of one, of a global model; an unknown one has the median of their scales.
 
     Attributes:
@@ -81,7 +81,7 @@ class ForecastStream(Streaming):
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
         run = _of_series(run, series)
-        problem, options = run.problem, run.config.data
+        data_spec, options = run.data_spec, run.config.data
         if not run.model.streams:
             raise OptionError(
                 f"a run with the model {run.config.model.model!r} and mechanism "
@@ -91,7 +91,7 @@ class ForecastStream(Streaming):
                 "mechanism",
                 model="decoder",
             )
-        context = options.input_length if context is None else context
+        context = options.context_length if context is None else context
         if context < 0 or context == 1:
             raise OptionError(f"context must be 0, or 2 or more, got {context}.", "context")
         if not context and not run.model.backbone.constant_memory:
@@ -100,9 +100,9 @@ class ForecastStream(Streaming):
                 "bound that.",
                 "context",
             )
-        self._context, self._problem, self._horizon = context, problem, options.horizon
-        self._known = list(problem.known_future)
-        steps, names = range(1, options.horizon + 1), problem.target_names
+        self._context, self._problem, self._horizon = context, data_spec, options.horizon
+        self._known = list(data_spec.known_future)
+        steps, names = range(1, options.horizon + 1), data_spec.target_names
         marks = ("", *(f"@{level:g}" for level in run.config.model.levels))
         super().__init__(
             run,
@@ -111,12 +111,12 @@ class ForecastStream(Streaming):
             context=context,
             **({"series": series} if series else {}),
         )
-        self._last_values = np.asarray(problem.standardizer.mean, np.float64)
+        self._last_values = np.asarray(data_spec.standardizer.mean, np.float64)
         self._time: pd.Timestamp | None = None
         self._at_last = 0  # rows of that time
         self._num_asked = 0  # of these, by has_seen
         self._restored_time: pd.Timestamp | None = None
-        self._recent: deque[Row] = deque(maxlen=2 * options.input_length)
+        self._recent: deque[Row] = deque(maxlen=2 * options.context_length)
         self._forecast: NDArray[np.float64] | None = None
         self.num_gaps = 0
 
@@ -137,7 +137,7 @@ class ForecastStream(Streaming):
                 same one, too, after a restart and with ``times="strict"``); another number of
                 values, or ones out of range.
         """
-        problem, channels = self._problem, self._problem.channels
+        data_spec, channels = self._problem, self._problem.channels
         values, count = np.asarray(row.values, np.float64), len(self._last_values)
         size = self._horizon * len(self._known)
         if size and values.ndim == 1 and len(values) != count + size:
@@ -155,7 +155,7 @@ class ForecastStream(Streaming):
         self._check_time(time)
         missing = np.isnan(values)
         last = np.where(missing, self._last_values, values)
-        (scaled,) = problem.standardizer.apply([last[None]], channels)
+        (scaled,) = data_spec.standardizer.apply([last[None]], channels)
         marks = self._marks(time)
         now, later = self._circles(time)
         ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
@@ -164,7 +164,7 @@ class ForecastStream(Streaming):
             self._at_last = self._at_last + 1 if time == self._time else 1
             self._time = time
         self._last_values = last
-        flags = np.pad(missing, (0, len(now)))[: problem.num_flags]
+        flags = np.pad(missing, (0, len(now)))[: data_spec.num_flags]
         x = np.concatenate([scaled[0], now, flags, marks, ahead.ravel()]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
@@ -175,27 +175,27 @@ class ForecastStream(Streaming):
                 f"the forecast after observation {self.num_steps} is NaN: the model's numbers "
                 "overflow, or its parameters hold NaN."
             )
-        return problem.in_units(forecast)
+        return data_spec.in_units(forecast)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
         """Reads one observation a line; see ``RowLines``."""
-        problem, options, hint = self._problem, self._run.config.data, ""
-        names = {i: problem.channels[i] for i in self._known}
+        data_spec, options, hint = self._problem, self._run.config.data, ""
+        names = {i: data_spec.channels[i] for i in self._known}
         ahead = {f"{names[i]}+{h}": i for h in range(1, self._horizon + 1) for i in self._known}
         if names:
             first = names[self._known[0]]
             hint = (
-                f"A row of the stream also tells {listed([*names.values()])} of the "
+                f"A row of the stream also tells {itemize([*names.values()])} of the "
                 f"{self._horizon} rows after it: as {first}+1 to {first}+{self._horizon}, named by "
                 "the first line, or in a JSON object a line."
             )
         last = None if self.from_start else self._time
         reader = RowLines(
-            (*problem.channels, *ahead),
-            optional={column for column, i in ahead.items() if i in problem.static},
+            (*data_spec.channels, *ahead),
+            optional={column for column, i in ahead.items() if i in data_spec.static},
             numeric_names=options.header == "yes",
             dialect=options.dialect,
-            zoned=None if problem.freq is None else problem.time_zone is not None,
+            zoned=None if data_spec.freq is None else data_spec.time_zone is not None,
             hint=hint,
             after=None if last is None else last.to_pydatetime(warn=False),
         )
@@ -220,7 +220,7 @@ class ForecastStream(Streaming):
         notes = []
         if self.num_gaps > 1:
             notes.append(f"note: {self.num_gaps} observations came so")
-        length = self._run.config.data.input_length
+        length = self._run.config.data.context_length
         if 0 < self.num_steps < length:
             notes.append(
                 f"note: forecasts after {self.num_steps} observations are from fewer than the "
@@ -342,11 +342,11 @@ class ForecastStream(Streaming):
         return count % self._context + 1, second
 
     def _marks(self, time: pd.Timestamp | None) -> NDArray[np.float32]:
-        problem = self._problem
-        if not problem.marks:
+        data_spec = self._problem
+        if not data_spec.marks:
             return np.zeros(0, np.float32)
-        assert problem.freq is not None
-        return data.calendar_features(self._needed(time, problem.marks), problem.freq)[0][0]
+        assert data_spec.freq is not None
+        return data.calendar_features(self._needed(time, data_spec.marks), data_spec.freq)[0][0]
 
     def _circles(
         self, time: pd.Timestamp | None
@@ -387,14 +387,14 @@ class ForecastStream(Streaming):
 
 
 def _of_series(run: Run, name: str) -> Run:
-    """The run with the problem of a single series."""
-    members = [member.name for member in run.problem.members]
+    """The run with the data spec of a single series."""
+    members = [member.name for member in run.data_spec.members]
     if bool(members) != bool(name):
         raise OptionError(
-            f"the run learned from {len(members)} series ({listed(members, 5)}): name one, or a "
+            f"the run learned from {len(members)} series ({itemize(members, 5)}): name one, or a "
             "new one."
             if members
-            else f"the run learned from one series, got {shown(name)}; leave the name out.",
+            else f"the run learned from one series, got {quote(name)}; leave the name out.",
             "series",
         )
-    return run._replace(problem=run.problem.of_series(name))
+    return run._replace(data_spec=run.data_spec.of_series(name))

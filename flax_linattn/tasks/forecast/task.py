@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.catalog import SERIES, Entry
 from flax_linattn.models.layers import check_causal
 from flax_linattn.tasks.forecast.backtest import backtest
@@ -98,24 +98,24 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return DataSummary(panel.about, panel.notes)
 
     def batches(
-        self, panel: SeriesPanel, config: ForecastConfig, problem: ForecastSpec, spans: int
+        self, panel: SeriesPanel, config: ForecastConfig, data_spec: ForecastSpec, spans: int
     ) -> training.Splits:
         parts = PARTS if panel.split.test else PARTS[:2]
-        return training.Splits(*part_windows(panel, config, problem, parts))
+        return training.Splits(*part_windows(panel, config, data_spec, parts))
 
     def model(
         self,
         config: ForecastConfig,
-        problem: ForecastSpec,
+        data_spec: ForecastSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
-        return build_forecaster(config, problem, placement)
+        return build_forecaster(config, data_spec, placement)
 
     def objective(
-        self, config: ForecastConfig, problem: ForecastSpec, steps_per_epoch: int
+        self, config: ForecastConfig, data_spec: ForecastSpec, steps_per_epoch: int
     ) -> training.Objective:
         return training.Objective(
-            make_loss(config, problem), config.fit.make_optimizer(steps_per_epoch), monitor="mse"
+            make_loss(config, data_spec), config.fit.make_optimizer(steps_per_epoch), monitor="mse"
         )
 
     def begin(
@@ -123,14 +123,14 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         models_: Sequence[Model],
         splits: training.Splits,
         config: ForecastConfig,
-        problem: ForecastSpec,
+        data_spec: ForecastSpec,
     ) -> None:
         """Sets the patch model's linear map to a ridge, with the option ``ridge``."""
         if config.model.ridge:
             assert isinstance(splits.train, PanelWindows)
             assert isinstance(splits.validation, PanelWindows)
             parts = splits.train, splits.validation
-            set_to_ridge(models_, ridge_of(*parts, problem, config.model.ridge_maps))
+            set_to_ridge(models_, ridge_of(*parts, data_spec, config.model.ridge_maps))
 
     def is_calibrated(self, config: ForecastConfig) -> bool:
         """With the option ``ridge``, and with quantiles unless ``conformal`` is off."""
@@ -151,7 +151,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         """Windows of the test rows, or of all rows of another file."""
         if file is not None:
             return file_windows(run, file)
-        (windows,) = part_windows(own_panel(run), run.config, run.problem, PARTS[-1:])
+        (windows,) = part_windows(own_panel(run), run.config, run.data_spec, PARTS[-1:])
         return windows
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
@@ -168,7 +168,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         Of a window, with a mechanism whose state grows.
         """
         assert isinstance(batches, PanelWindows)
-        length = run.config.data.input_length
+        length = run.config.data.context_length
         return stream_error(
             run, batches, COMPARED if run.model.backbone.constant_memory else length
         )
@@ -199,11 +199,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         if len(indices) == len(series) and (series[0].times is not None or of_integers):
             heads = heads if in_nixtla_form else [of_integers or "time"]
             columns = [indices[0].append(indices[1:])]
-        if run.problem.members:
+        if run.data_spec.members:
             ids = np.array([one.name for one in series], object)
             heads, columns = [series_name, *heads], [np.repeat(ids, horizon), *columns]
         of_levels = ("", *(f"@{level:g}" for level in run.config.model.levels))
-        heads += [f"{name}{level}" for name in run.problem.target_names for level in of_levels]
+        heads += [f"{name}{level}" for name in run.data_spec.target_names for level in of_levels]
         columns += [*values.reshape(len(values), -1).T]
         return make_table(heads, columns)
 
@@ -213,14 +213,14 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
         stream = ForecastStream(run, context=options.context, series=options.series)
-        members = [member.name for member in run.problem.members]
+        members = [member.name for member in run.data_spec.members]
         if options.series and options.series not in members:
             near = difflib.get_close_matches(options.series, members, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             print(
-                f"# note: {shown(options.series)} is none of the {len(members)} series of the run "
-                f"({listed(members, 5)}{meant}). It is taken as a new one, scaled by the median of "
-                "their scales",
+                f"# note: {quote(options.series)} is none of the {len(members)} series of the run "
+                f"({itemize(members, 5)}{meant}). It is taken as a new one, scaled by the median "
+                "of their scales",
                 file=sys.stderr,
             )
         return stream

@@ -16,7 +16,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, listed
+from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.time_index import continue_index
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
@@ -27,7 +27,7 @@ from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
 
-def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDArray]:
+def standardize(series: data.TimeSeries, data_spec: ForecastSpec) -> dict[str, NDArray]:
     """The arrays that a model receives of a series.
 
     ``values``, float32 [T, inputs]: the channels, in which a missing value repeats the last known
@@ -35,25 +35,25 @@ def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDA
     value is missing ``known``, bool [T, inputs]. With missing-value flags ``missing``, float32 [T,
     inputs], 1 = missing. ``marks`` of the calendar, if there are any.
     """
-    filled = series.fill_forward(problem.standardizer.mean)
+    filled = series.fill_forward(data_spec.standardizer.mean)
     try:
-        (values,) = problem.standardizer.apply([filled.values], series.channels)
+        (values,) = data_spec.standardizer.apply([filled.values], series.channels)
     except FarValueError as far:
         raise ValueError(f"{series.name}, {series.place(far.step)}: {far}") from None
     values, missing = values.astype(np.float32), np.isnan(series.values)
-    if problem.calendar:
+    if data_spec.calendar:
         assert series.times is not None
-        circles = data.calendar_circles(series.times, problem.calendar)
+        circles = data.calendar_circles(series.times, data_spec.calendar)
         values = np.concatenate([values, circles], axis=1)
         missing = np.concatenate([missing, np.zeros(circles.shape, np.bool_)], axis=1)
     arrays: dict[str, NDArray] = {"values": values}
     if series.num_missing:
         arrays["known"] = ~missing
-    if problem.tells_missing:
+    if data_spec.tells_missing:
         arrays["missing"] = missing.astype(np.float32)
-    if problem.marks:
-        assert series.times is not None and problem.freq is not None
-        arrays["marks"], _ = data.calendar_features(series.times, problem.freq)
+    if data_spec.marks:
+        assert series.times is not None and data_spec.freq is not None
+        arrays["marks"], _ = data.calendar_features(series.times, data_spec.freq)
     return arrays
 
 
@@ -78,7 +78,7 @@ class PanelWindows(data.Windows):
         super().__init__(
             arrays,
             [range(b + part.start, b + part.stop) for b, part in zip(begins, parts, strict=True)],
-            input_length=config.data.input_length,
+            context_length=config.data.context_length,
             horizon=config.data.horizon,
             stride=stride,
             batch_size=config.fit.batch_size,
@@ -101,10 +101,13 @@ def stack(
 
 
 def part_windows(
-    panel: SeriesPanel, config: ForecastConfig, problem: ForecastSpec, parts: Sequence[str] = PARTS
+    panel: SeriesPanel,
+    config: ForecastConfig,
+    data_spec: ForecastSpec,
+    parts: Sequence[str] = PARTS,
 ) -> Iterator[PanelWindows]:
     """Windows whose horizons lie in each part; those of training in a random order."""
-    problems = [problem.of_series(one.name) for one in panel.series]
+    problems = [data_spec.of_series(one.name) for one in panel.series]
     arrays, begins = stack(panel.series, problems)
     for part in parts:
         rows = [split[PARTS.index(part)] for split in panel.splits]
@@ -116,11 +119,11 @@ def part_windows(
 def file_windows(run: Run, file: Path) -> PanelWindows:
     """Windows of all rows of another file.
 
-    A series that the run knows has its scale; an unknown one that of its first ``input_length``
+    A series that the run knows has its scale; an unknown one that of its first ``context_length``
     rows, which no window forecasts.
     """
-    series, length = series_of(run, file), run.config.data.input_length
-    problems = [run.problem.for_series(one, length) for one in series]
+    series, length = series_of(run, file), run.config.data.context_length
+    problems = [run.data_spec.for_series(one, length) for one in series]
     arrays, begins = stack(series, problems)
     rows = [range(one.num_steps) for one in series]
     return PanelWindows(problems, arrays, rows, run.config, begins=begins)
@@ -131,7 +134,7 @@ def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
 
     None where the windows are not of the run's test rows, but of another file.
     """
-    splits = [problem.parts for problem in windows.problems]
+    splits = [data_spec.parts for data_spec in windows.problems]
     if windows.parts != tuple(split.test for split in splits):
         return None
     return PanelWindows(
@@ -158,7 +161,7 @@ class WindowBatch(NamedTuple):
 
 def with_truth(run: Run, windows: data.Windows) -> Iterator[WindowBatch]:
     """All batches of windows, in the order of time, with the truth."""
-    length, targets = run.config.data.input_length, list(run.problem.targets)
+    length, targets = run.config.data.context_length, list(run.data_spec.targets)
     firsts = range(0, windows.num_examples, windows.batch_size)
     for first, batch in zip(firsts, windows, strict=True):
         real = batch["weight"] > 0
@@ -189,15 +192,15 @@ def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:
 
 def compile_outputs(run: Run) -> Callable[[dict[str, NDArray]], Array]:
     """As ``compile_forecast``; of a run with quantiles these too, [B, H, targets, 1 + Q]."""
-    return partial(_outputs, *nnx.split(run.model), run.config.data.input_length)
+    return partial(_outputs, *nnx.split(run.model), run.config.data.context_length)
 
 
 @partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
 def _outputs(
-    graphdef: nnx.GraphDef[Any], variables: Any, input_length: int, batch: dict[str, Array]
+    graphdef: nnx.GraphDef[Any], variables: Any, context_length: int, batch: dict[str, Array]
 ) -> Array:
     model = nnx.merge(graphdef, variables)
-    return forecast_windows(model, batch, input_length, jnp.array([input_length - 1]))[:, 0]
+    return forecast_windows(model, batch, context_length, jnp.array([context_length - 1]))[:, 0]
 
 
 class HorizonForecast(NamedTuple):
@@ -212,8 +215,8 @@ class HorizonForecast(NamedTuple):
 
 def rows_after(run: Run, series: data.TimeSeries) -> pd.Index | None:
     """The index of the horizon after a series; None where one row tells no frequency."""
-    options, problem = run.config.data, run.problem
-    freq = problem.freq if options.freq else problem.freq_of(series)
+    options, data_spec = run.config.data, run.data_spec
+    freq = data_spec.freq if options.freq else data_spec.freq_of(series)
     if series.times is not None and freq is None:
         return None
     return continue_index(series.index, freq, options.horizon)
@@ -229,18 +232,18 @@ def forecast_each(
     Series with fewer rows than the context length are left out, but not where all are. One that the
     run does not know has the scale of all its rows.
     """
-    length = run.config.data.input_length
+    length = run.config.data.context_length
     short = [one.name for one in series if one.num_steps < length]
     note = ""
     if short := short if len(short) < len(series) else []:
         note = (
             f"series with fewer than {length} rows, which a forecast sees: "
-            f"{listed(short, MAX_NAMES)}; they are left out"
+            f"{itemize(short, MAX_NAMES)}; they are left out"
         )
     found = {}
     for place, one in enumerate(series):
         if one.num_steps >= length or not short:
-            own = run._replace(problem=run.problem.for_series(one))
+            own = run._replace(data_spec=run.data_spec.for_series(one))
             found[place] = forecast_after(own, one, None if future is None else future[place])
     return found, note
 
@@ -253,11 +256,11 @@ def forecast_after(
     ``future`` has the channels known for the horizon, float64 [H] by name; a static one that is not
     there keeps its last value. By default the last rows of the series hold them.
     """
-    problem, options = run.problem, run.config.data
-    length, horizon = options.input_length, options.horizon
+    data_spec, options = run.data_spec, run.config.data
+    length, horizon = options.context_length, options.horizon
     whole = series  # with the rows of the horizon
-    if problem.known_future and future is None:
-        series = _observed(problem, whole, horizon)
+    if data_spec.known_future and future is None:
+        series = _observed(data_spec, whole, horizon)
     stop = series.num_steps
     if stop < length:
         raise OptionError(
@@ -269,33 +272,33 @@ def forecast_after(
     if whole is series:
         whole = _extended(series, index, horizon)
         if future is not None:
-            filled = series.fill_forward(problem.standardizer.mean).values[-1]
-            for which in problem.known_future:
+            filled = series.fill_forward(data_spec.standardizer.mean).values[-1]
+            for which in data_spec.known_future:
                 ahead = future.get(series.channels[which], filled[which])
                 whole.values[stop:, which] = ahead
     rows, names = slice(stop - length, stop + horizon), ("values", "missing", "marks")
-    arrays = standardize(whole, problem)
+    arrays = standardize(whole, data_spec)
     batch = {name: arrays[name][None, rows] for name in names if name in arrays}
     (outputs,) = np.asarray(compile_outputs(run)(batch), np.float64)
     if np.isnan(outputs).any():
         raise ValueError(
             "the forecast is NaN: the model's numbers overflow, or its parameters hold NaN."
         )
-    values = problem.in_units(outputs)
+    values = data_spec.in_units(outputs)
     return HorizonForecast(index, values if values.ndim == 3 else values[..., None])
 
 
 def context_notes(run: Run, series: data.TimeSeries) -> list[str]:
     """Notes on the rows that the forecast after a series is made from, and on those it is for."""
-    problem, options = run.problem, run.config.data
-    observed = _observed(problem, series, options.horizon) if problem.known_future else series
+    data_spec, options = run.data_spec, run.config.data
+    observed = _observed(data_spec, series, options.horizon) if data_spec.known_future else series
     stop = observed.num_steps
-    context = series.take(slice(max(stop - options.input_length, 0), stop))
+    context = series.take(slice(max(stop - options.context_length, 0), stop))
     horizon = series.values[stop:][: options.horizon]
     missing = [
-        problem.channels[which]
-        for which in problem.known_future
-        if which not in problem.static and np.isnan(horizon[:, which]).any()
+        data_spec.channels[which]
+        for which in data_spec.known_future
+        if which not in data_spec.static and np.isnan(horizon[:, which]).any()
     ]
     return [*row_notes(context), *horizon_notes({name: [series.name] for name in missing})]
 
@@ -304,7 +307,7 @@ def horizon_notes(missing: Mapping[str, Sequence[str]], of_panel: bool = False) 
     """Notes on known future covariates with missing values in the horizon of some series."""
     return [
         f"missing values of {name!r} in the horizon"
-        + (f" of series {listed(series, MAX_NAMES)}" if of_panel else "")
+        + (f" of series {itemize(series, MAX_NAMES)}" if of_panel else "")
         + " repeat the last known one"
         for name, series in missing.items()
     ]
@@ -316,14 +319,14 @@ def num_observed(series: data.TimeSeries, targets: Sequence[int]) -> int:
     return int(np.flatnonzero(observed)[-1]) + 1 if observed.any() else 0
 
 
-def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
+def _observed(data_spec: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
     """The rows before the horizon, whose rows hold known future covariates alone."""
-    stop = num_observed(series, problem.targets)
+    stop = num_observed(series, data_spec.targets)
     if series.num_steps - stop < horizon:
-        names = ", ".join(problem.channels[which] for which in problem.known_future)
+        names = ", ".join(data_spec.channels[which] for which in data_spec.known_future)
         raise OptionError(
             f"{series.name}: expected {horizon} rows to forecast at the end, with {names} and "
-            f"empty {', '.join(problem.target_names)}, got {series.num_steps - stop}; add them.",
+            f"empty {', '.join(data_spec.target_names)}, got {series.num_steps - stop}; add them.",
             "test_file",
         )
     return series.take(slice(stop))

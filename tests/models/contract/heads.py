@@ -85,7 +85,9 @@ def classifier(pooling: str, **options: Any) -> Callable[..., Any]:
     return partial(models.SequenceClassifier, 3, 4, pooling=pooling, **SMALL | options)
 
 
-def of_tokens(embedding: Callable[..., Any], mechanism: Any, rngs: nnx.Rngs, **options: Any) -> Any:
+def token_classifier(
+    embedding: Callable[..., Any], mechanism: Any, rngs: nnx.Rngs, **options: Any
+) -> Any:
     """A classifier of tokens that are embedded so."""
     tokens = embedding(7, 8, rngs=nnx.Rngs(1))
     backbone = models.Backbone(tokens, mechanism=mechanism, rngs=rngs, **LAYERS | options)
@@ -151,7 +153,7 @@ HEADS: dict[str, Case] = {
     ),
     "latents": Case(reader, values, EVERY, these("aaren", slowly=("forgetting_aaren",))),
     "convolved tokens": Case(
-        partial(of_tokens, partial(models.ConvTokenEmbedding, padding="causal")),
+        partial(token_classifier, partial(models.ConvTokenEmbedding, padding="causal")),
         symbols,
         EVERY,
         these("taylorshift"),

@@ -18,7 +18,7 @@ def there_and_back(state: object) -> object:
 
 
 def test_another_class_of_one_name_needs_a_name() -> None:
-    @ops.exportable
+    @ops.register_state
     class Level(NamedTuple):
         mean: jax.Array
 
@@ -27,15 +27,15 @@ def test_another_class_of_one_name_needs_a_name() -> None:
             mean: jax.Array
 
     with pytest.raises(ValueError, match=r"Level by the name .* so .*Outer.Level needs .*name="):
-        ops.exportable(Outer.Level)
-    assert ops.exportable(name="tests.OuterLevel")(Outer.Level) is Outer.Level
+        ops.register_state(Outer.Level)
+    assert ops.register_state(name="tests.OuterLevel")(Outer.Level) is Outer.Level
     for kind in (Level, Outer.Level):
         there_and_back(kind(jnp.ones(2)))
 
 
 def test_a_class_made_once_more_is_told() -> None:
     def make() -> type:
-        @ops.exportable
+        @ops.register_state
         class Again(NamedTuple):
             mean: jax.Array
 
@@ -47,7 +47,7 @@ def test_a_class_made_once_more_is_told() -> None:
     there_and_back(first(jnp.ones(2)))
 
 
-@ops.exportable
+@ops.register_state
 @partial(jax.tree_util.register_dataclass, data_fields=("x",), meta_fields=("shape",))
 @dataclasses.dataclass(frozen=True)
 class Nested:

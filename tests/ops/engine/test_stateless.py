@@ -17,14 +17,14 @@ def test_whole_sequence_mechanisms_refuse_what_they_cannot(name: str) -> None:
         mechanism.attend(q, k, v, is_causal=True)
     with pytest.raises(ValueError, match=f"'{name}' does not offer segment_ids"):
         mechanism.attend(q, k, v, segment_ids=jnp.zeros((2, 6), jnp.int32))
-    no_state = f"'{name}' needs the whole sequence at once: it has no state and no step"
-    with pytest.raises(ValueError, match=no_state):
+    no_state_message = f"'{name}' needs the whole sequence at once: it has no state and no step"
+    with pytest.raises(ValueError, match=no_state_message):
         mechanism.attend(q, k, v, return_state=True)
-    with pytest.raises(ValueError, match=no_state):
+    with pytest.raises(ValueError, match=no_state_message):
         mechanism.init_state(2, 2, 8, 8)
-    with pytest.raises(ValueError, match=no_state):
+    with pytest.raises(ValueError, match=no_state_message):
         mechanism.step(q[:, 0], k[:, 0], v[:, 0], None)
-    with pytest.raises(ValueError, match=no_state):
+    with pytest.raises(ValueError, match=no_state_message):
         mechanism.merge(None, None)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.ops.engine.cache import KVCache
-from flax_linattn.ops.engine.two_floats import TwoFloats, running_sum
+from flax_linattn.ops.engine.double_float import TwoFloats, running_sum
 from tests.compilation import compile_as_users
 
 FORMS = ["parallel", "chunked", "recurrent"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flax_linattn.ops.engine import draws
+from flax_linattn.ops.engine import random_features
 from tests.ops.mechanisms.tokens import jitted, qkv
 
 
@@ -13,13 +13,13 @@ def test_performer_converges_to_softmax() -> None:
 
     def error(num_features: int) -> float:
         performer = jitted(f"performer:num_features={num_features}")
-        rows = [draws.orthogonal_gaussian(num_features, 8, seed) for seed in range(4)]
+        rows = [random_features.orthogonal_gaussian(num_features, 8, seed) for seed in range(4)]
         errors = [performer(q, k, v, projection=np.float32(drawn)) - want for drawn in rows]
         return float(np.sqrt(np.mean(np.square(errors))))
 
     few, many = error(256), error(4096)
     assert many < few / 2 and many < 0.01
-    drawn = np.float32(draws.orthogonal_gaussian(256, 8, seed=3))
+    drawn = np.float32(random_features.orthogonal_gaussian(256, 8, seed=3))
     want = jitted("performer:num_features=256")(q, k, v, projection=drawn)
     got = jitted("performer:num_features=256,seed=3")(q, k, v)
     np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.features import l2_normalize
 from tests.ops.mechanisms.tokens import jitted, qkv
 
 
@@ -15,7 +15,7 @@ def test_rfa_converges_to_the_gaussian_kernel() -> None:
 
     @jax.jit
     def kernel(q: Any, k: Any, v: Any) -> Any:
-        difference = unit_length(q)[:, :, None] - unit_length(k)[:, None]
+        difference = l2_normalize(q)[:, :, None] - l2_normalize(k)[:, None]
         weight = jnp.exp(-jnp.sum(jnp.square(difference), axis=-1) / 2)
         return jnp.einsum("btsh,bshv->bthv", weight / weight.sum(axis=2, keepdims=True), v)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flax_linattn import models, ops
 from flax_linattn.ops.engine.polynomials import homogeneous
-from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossing
+from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossover
 
 FORMS = ops.TaylorShift.capabilities.forms
 
@@ -164,7 +164,7 @@ def test_order_2_has_no_limit() -> None:
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_auto_switches_by_operations(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """70 features of 4 channels: by multiplications from N = 87.5 on, by time from 262.5 on."""
-    assert taylorshift_crossing(4, order=4) == 88
+    assert taylorshift_crossover(4, order=4) == 88
     mechanism = ops.get_mechanism("taylorshift", order=4, chunk_size=8)
     taken = []
     direct = ops.TaylorShift._direct

@@ -32,8 +32,8 @@ def pictures(tmp_path):
 def test_images_are_scaled_by_the_training_part_alone(pictures):
     config = small(folder=pictures, validation_share=0.2)
     images = TASK.load(config)
-    problem = TASK.describe(images, config)
-    splits = images.splits(config, problem)
+    data_spec = TASK.describe(images, config)
+    splits = images.splits(config, data_spec)
     rows = [splits.train.batch(step) for step in range(len(splits.train))]
     x = np.concatenate([row["image"][row["weight"] > 0] for row in rows])
     assert x.shape == (16, 8, 8, 3)
@@ -41,7 +41,7 @@ def test_images_are_scaled_by_the_training_part_alone(pictures):
     assert np.allclose(x.std(axis=(0, 1, 2)), 1, atol=1e-5)
     # The pixels of the file, by the numbers that the run keeps.
     _, test = load_images(pictures)
-    expected = (test.pixels[:3] / 255 - np.array(problem.mean)) / np.array(problem.deviation)
+    expected = (test.pixels[:3] / 255 - np.array(data_spec.mean)) / np.array(data_spec.deviation)
     assert np.allclose(splits.test.batch(0)["image"][:3], expected, atol=1e-5)
 
 
@@ -58,9 +58,9 @@ def test_augmentation_is_of_training_alone(pictures):
 def test_drawn_images_are_those_of_the_options(pictures):
     config = small()
     images = TASK.load(config)
-    problem = TASK.describe(images, config)
-    assert problem.classes == ("apart", "joined") and problem.image_shape == (32, 32, 1)
-    batch = images.splits(config, problem).test.batch(0)
+    data_spec = TASK.describe(images, config)
+    assert data_spec.classes == ("apart", "joined") and data_spec.image_shape == (32, 32, 1)
+    batch = images.splits(config, data_spec).test.batch(0)
     assert batch["image"].dtype == np.float32
     assert abs(batch["image"].mean()) < 0.2 and 0.7 < batch["image"].std() < 1.3
 
@@ -78,9 +78,9 @@ def test_problems_that_no_data_say():
         ({"deviation": (1.0, 0.0, 1.0)}, "deviation must be positive"),
         ({"mean": (0.0,)}, "there must be as many of each"),
     ]:
-        problem = ImageSpec.from_json({**good.to_json(), **bad})
+        data_spec = ImageSpec.from_json({**good.to_json(), **bad})
         with pytest.raises(ValueError, match=message):
-            problem.check()
+            data_spec.check()
 
 
 def test_files_that_are_no_images_are_counted(tmp_path, capsys):

@@ -177,7 +177,7 @@ SIZES_OF_PARTS = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
     [
         ("sequence", RECIPE | SIZES_OF_PARTS),
         ("image", RECIPE | SIZES_OF_PARTS),
-        ("symbols", {"base": 8, "batch_size": 8}),
+        ("synthetic", {"base": 8, "batch_size": 8}),
     ],
 )
 def test_generated_parts_are_apart_and_stay_as_they_are(task, options):

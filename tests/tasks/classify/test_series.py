@@ -250,11 +250,11 @@ def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
 def test_steps_are_scaled_across_channels():
     train, _ = data.japanese_vowels()
     config = ClassifyConfig.of(scaling="each-across-channels")
-    problem = ClassifySpec(
+    data_spec = ClassifySpec(
         train.name, train.channels, train.classes, (29,), data.Standardizer.fit(train.series), {}
     )
-    values = make_batches(train, config, problem, seed=None).batch(0)["values"][0]
-    x = problem.standardizer.apply(train.series)[0]
+    values = make_batches(train, config, data_spec, seed=None).batch(0)["values"][0]
+    x = data_spec.standardizer.apply(train.series)[0]
     x = x - x.mean(axis=0)
     expected = x / np.sqrt(np.mean((x - x.mean(1)[:, None]) ** 2, axis=1)[:, None] + 1e-5)
     np.testing.assert_allclose(values[: len(x)], expected, rtol=1e-5)

@@ -258,8 +258,8 @@ def test_presets_make_the_published_models(name):
     config = PRESETS[name](SequenceConfig())
     assert SequenceConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     if name in PARAMETERS:
-        problem = TASK.DataSpec("listops", "listops", tuple("0123456789"), 2000, "")
-        model = nnx.eval_shape(lambda: TASK.model(config, problem))
+        data_spec = TASK.DataSpec("listops", "listops", tuple("0123456789"), 2000, "")
+        model = nnx.eval_shape(lambda: TASK.model(config, data_spec))
         sizes = [p.size for p in jax.tree.leaves(nnx.state(model, nnx.Param))]
         assert sum(sizes) == PARAMETERS[name]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import quote
 from flax_linattn.data.files import LineReader
 
 DIGITS = 10
@@ -90,7 +90,7 @@ def parse_listops(text: str) -> NDArray[np.int32]:
     names = [name for name in text.split() if name not in ("(", ")")]
     for name in names:
         if name not in _NUMBERS:
-            raise ValueError(f"expected digits, {', '.join(OPERATIONS)} and ], got {shown(name)}.")
+            raise ValueError(f"expected digits, {', '.join(OPERATIONS)} and ], got {quote(name)}.")
     return np.array([_NUMBERS[name] for name in names], np.int32)
 
 
@@ -120,15 +120,15 @@ def read_listops(path: str | Path) -> Expressions:
                 label_first = False
                 continue
             if len(cells) != 2:
-                raise lines.error("a label, a tab and an expression", shown(line), "mend the line")
+                raise lines.error("a label, a tab and an expression", quote(line), "mend the line")
             label, text = cells if label_first else cells[::-1]
             try:
                 own = parse_listops(text)
                 value = evaluate_listops(own)
             except ValueError as error:
-                raise lines.error("an expression", f"{shown(text)}: {error}", "mend it") from None
+                raise lines.error("an expression", f"{quote(text)}: {error}", "mend it") from None
             if label.strip() != str(value):
-                raise lines.error(f"the value {value}", shown(label), "mend the label")
+                raise lines.error(f"the value {value}", quote(label), "mend the label")
             tokens.append(own)
             labels.append(value)
     if not tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import OptionError, positive, shown
+from flax_linattn.checks import OptionError, positive, quote
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import Steps, check_marks, in_steps
 from flax_linattn.data.sets.processes.hawkes_fit import fit_hawkes
@@ -65,7 +65,7 @@ class HawkesProcess(Process):
         if not good or (self.excitation < 0).any():
             raise OptionError(
                 f"excitation must be [{M}, {M}], as there are {M} rates of base, of numbers not "
-                f"below 0, got {shown(self.excitation.tolist())}.",
+                f"below 0, got {quote(self.excitation.tolist())}.",
                 "excitation",
             )
         positive(decay=decay)

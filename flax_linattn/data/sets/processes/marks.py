@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.events import UNMARKED, EventSequences
 from flax_linattn.data.sets.processes.flat import check_marks, flatten
 from flax_linattn.data.sets.processes.process import LogLikelihood, Process
@@ -43,7 +43,7 @@ def probabilities(name: str, values: ArrayLike) -> NDArray[np.float64]:
     good = array.ndim == 1 and array.size > 0 and bool((array >= 0).all())
     if not good or not abs(array.sum() - 1) < 1e-6:
         raise OptionError(
-            f"{name} must be one or more probabilities, of sum 1, got {shown(array.tolist())}.",
+            f"{name} must be one or more probabilities, of sum 1, got {quote(array.tolist())}.",
             name,
         )
     return array / array.sum()

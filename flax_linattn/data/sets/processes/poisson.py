@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flax_linattn.checks import OptionError, positive, shown
+from flax_linattn.checks import OptionError, positive, quote
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import flatten, some_forecast
 from flax_linattn.data.sets.processes.marks import log, mark_frequencies
@@ -103,7 +103,7 @@ def rates_of(name: str, values: ArrayLike) -> NDArray[np.float64]:
     if not good or not array.sum() > 0:
         raise OptionError(
             f"{name} must be one rate for each mark, none below 0 and some above, got "
-            f"{shown(array.tolist())}.",
+            f"{quote(array.tolist())}.",
             name,
         )
     return array

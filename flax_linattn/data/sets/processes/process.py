@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import LARGEST_SEED, OptionError, at_least
+from flax_linattn.checks import MAX_SEED, OptionError, at_least
 from flax_linattn.data.events import UNMARKED, EventSequences
 
 
@@ -113,7 +113,7 @@ def draw_sequences(
 ) -> EventSequences:
     """Draws sequences by ``sample``, which draws so many; those without events again."""
     at_least(1, num_sequences=num_sequences)
-    at_least(0, LARGEST_SEED, seed=seed)
+    at_least(0, MAX_SEED, seed=seed)
     rng = np.random.default_rng(seed)
     times: list[NDArray[np.float64]] = [np.empty(0)] * num_sequences
     marks: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * num_sequences

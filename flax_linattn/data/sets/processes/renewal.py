@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, positive, same_number, shown
+from flax_linattn.checks import (
+    MAX_SEED,
+    OptionError,
+    at_least,
+    check_same_length,
+    positive,
+    quote,
+)
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import flatten, some_forecast
 from flax_linattn.data.sets.processes.marks import log, mark_frequencies, probabilities
@@ -170,12 +177,12 @@ class RenewalProcess(Process):
         self.weights = probabilities("weights", weights)
         self.means = np.atleast_1d(np.asarray(means, np.float64))
         self.deviations = np.atleast_1d(np.asarray(deviations, np.float64))
-        same_number(weights=self.weights, means=self.means, deviations=self.deviations)
+        check_same_length(weights=self.weights, means=self.means, deviations=self.deviations)
         for name, values in (("means", self.means), ("deviations", self.deviations)):
             if values.ndim != 1 or not np.isfinite(values).all():
                 raise OptionError(
                     f"{name} must be a finite number of each component, got "
-                    f"{shown(values.tolist())}.",
+                    f"{quote(values.tolist())}.",
                     name,
                 )
         positive(deviations=float(self.deviations.min()))
@@ -217,7 +224,7 @@ class RenewalProcess(Process):
             (array([0.5]), array([0.3]))
         """
         at_least(1, num_components=num_components)
-        at_least(0, LARGEST_SEED, seed=seed)
+        at_least(0, MAX_SEED, seed=seed)
         flat = flatten(events)
         some_forecast(flat, events.name)
         if resolution is None:

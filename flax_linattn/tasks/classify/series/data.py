@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least, listed, same_number
+from flax_linattn.checks import OptionError, at_least, check_same_length, itemize
 from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
@@ -69,7 +69,7 @@ class ClassifySpec(LabelSpec):
         at_least(1, num_lengths=len(self.lengths))
         for length in self.lengths:
             at_least(1, MAX_SEQUENCE_LENGTH, lengths=length)
-        same_number(channels=self.channels, standardizer=self.standardizer.mean)
+        check_same_length(channels=self.channels, standardizer=self.standardizer.mean)
 
 
 class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDataset]):
@@ -128,14 +128,14 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         self,
         part: data.TimeSeriesDataset,
         config: ClassifyConfig,
-        problem: ClassifySpec,
+        data_spec: ClassifySpec,
         spans: int,
         *,
         training: bool,
     ) -> data.BucketBatches:
         """Sequences of one length a batch."""
         seed = config.seed if training else None
-        return make_batches(part, config, problem, seed=seed, spans=spans)
+        return make_batches(part, config, data_spec, seed=seed, spans=spans)
 
 
 def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
@@ -147,7 +147,7 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
     if train.num_channels != test.num_channels:
         raise ValueError(
             f"{files.train_file} has {train.num_channels} channels and {files.test_file} "
-            f"{test.num_channels}; give two files of one problem."
+            f"{test.num_channels}; give two files of one data set."
         )
     check_values(files.train_file, train)
     check_values(files.test_file, test)
@@ -161,8 +161,8 @@ def load_train(run: Run) -> data.TimeSeriesDataset:
         return train
     path = run.config.data.train_file
     train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
-    train = train.with_classes(run.problem.classes)
-    if checksum_of(train) != run.problem.checksum.get("train"):
+    train = train.with_classes(run.data_spec.classes)
+    if checksum_of(train) != run.data_spec.checksum.get("train"):
         raise ValueError(f"{train.name} ({path}) has changed since.")
     return train
 
@@ -174,9 +174,9 @@ def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset
         test = data.japanese_vowels()[1]
     else:
         with reading_data(test_file is None):
-            test = data.load_dataset(path).with_classes(run.problem.classes)
+            test = data.load_dataset(path).with_classes(run.data_spec.classes)
     check_channels(run, test, "a file")
-    if test_file is None and checksum_of(test) != run.problem.checksum["test"]:
+    if test_file is None and checksum_of(test) != run.data_spec.checksum["test"]:
         raise OptionError(
             f"the data of the run have changed since ({test.name}, {test.num_examples} "
             "sequences); give other data to test on.",
@@ -187,10 +187,10 @@ def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset
 
 def check_channels(run: Run, dataset: data.TimeSeriesDataset, what: str) -> None:
     """Refuses sequences with another number of channels than the run's."""
-    if dataset.num_channels != len(run.problem.channels):
+    if dataset.num_channels != len(run.data_spec.channels):
         raise ValueError(
             f"{dataset.name} has {dataset.num_channels} channels, the run was trained on "
-            f"{len(run.problem.channels)}; give {what} of the same problem."
+            f"{len(run.data_spec.channels)}; give {what} of the same data set."
         )
 
 
@@ -221,7 +221,7 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         ]
         if still:
             notes.append(
-                f"channels {what} of one value but for a few steps ({listed(still)}): {len(still)}"
+                f"channels {what} of one value but for a few steps ({itemize(still)}): {len(still)}"
             )
         outliers = [
             f"{channels[channel]} {_place(part, row, channel)}"
@@ -230,7 +230,7 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         if outliers:
             notes.append(
                 f"values {what} so far out that they flatten all others of their channel: "
-                f"{len(outliers)} ({listed(outliers, 3)}); write ? where one stands for a missing "
+                f"{len(outliers)} ({itemize(outliers, 3)}); write ? where one stands for a missing "
                 "value"
             )
     return notes
@@ -257,24 +257,24 @@ def complete(dataset: data.TimeSeriesDataset) -> data.TimeSeriesDataset:
 def make_batches(
     dataset: data.TimeSeriesDataset,
     config: ClassifyConfig,
-    problem: ClassifySpec,
+    data_spec: ClassifySpec,
     *,
     seed: int | None,
     spans: int = 1,
 ) -> data.BucketBatches:
     """Batches whose length is a multiple of ``spans``, where the model allows it."""
-    standardizer, scaling = problem.standardizer, config.data.scaling
+    standardizer, scaling = data_spec.standardizer, config.data.scaling
     if scaling != "train":
         standardizer = data.Standardizer.fit(dataset.series)
     # Sequences of a file that came later may be longer.
-    longest = max(problem.max_length, int(dataset.lengths.max()))
-    if longest > problem.max_length and config.model.pooling == "flatten":
+    longest = max(data_spec.max_length, int(dataset.lengths.max()))
+    if longest > data_spec.max_length and config.model.pooling == "flatten":
         raise OptionError(
             f"{dataset.name} has a sequence of {longest} steps; the flatten head of the run has "
-            f"weights for {problem.max_length}: give shorter ones, or train with pooling mean.",
+            f"weights for {data_spec.max_length}: give shorter ones, or train with pooling mean.",
             "pooling",
         )
-    lengths = [-(-length // spans) * spans for length in (*problem.lengths[:-1], longest)]
+    lengths = [-(-length // spans) * spans for length in (*data_spec.lengths[:-1], longest)]
     series = standardizer.apply(dataset.series, dataset.channels)
     if scaling == "each-across-channels":
         centered = [values - values.mean(axis=0) for values in series]

@@ -62,11 +62,11 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
     @property
     def _mean(self) -> NDArray[np.float64]:
-        return np.asarray(self._run.problem.standardizer.mean, np.float64)
+        return np.asarray(self._run.data_spec.standardizer.mean, np.float64)
 
     def parse(self, lines: Iterable[str]) -> Iterator[NDArray[np.float64] | None]:
         """Reads one observation a line; see ``parse_observations``."""
-        return parse_observations(lines, self._run.problem.channels)
+        return parse_observations(lines, self._run.data_spec.channels)
 
     def source(self) -> Iterator[NDArray[np.float64]] | None:
         """A sequence of the run's test data, where one is asked for.
@@ -102,9 +102,9 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return np.where(np.isnan(observation), self._last, observation)
 
     def _input(self, observation: NDArray[np.float64]) -> NDArray:
-        problem = self._run.problem
+        data_spec = self._run.data_spec
         values = self._completed(observation)[None]
-        (scaled,) = problem.standardizer.apply([values], problem.channels)
+        (scaled,) = data_spec.standardizer.apply([values], data_spec.channels)
         return scaled.astype(np.float32)
 
 

@@ -81,7 +81,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
     def model(
         self,
         config: ClassifyConfig,
-        problem: ClassifySpec,
+        data_spec: ClassifySpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Classifier:
         """A ``models.SequenceClassifier``, or a ``models.PerceiverReader`` where latents read."""
@@ -91,19 +91,19 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
             if len(set(layers.mechanisms)) > 1:
                 raise OptionError("latents read once, by one mechanism.", "mechanism", "latents")
             return models.PerceiverReader(
-                len(problem.channels),
-                len(problem.classes),
+                len(data_spec.channels),
+                len(data_spec.classes),
                 num_latents=model.latents,
                 reads_by=layers.mechanisms[0],
                 layers=dataclasses.replace(layers, mechanism=LATENT_MECHANISM),
-                max_length=problem.max_length,
+                max_length=data_spec.max_length,
                 rngs=rngs,
             )
         return models.SequenceClassifier(
-            len(problem.channels),
-            len(problem.classes),
+            len(data_spec.channels),
+            len(data_spec.classes),
             pooling=model.pooling,
-            max_length=problem.max_length,
+            max_length=data_spec.max_length,
             is_causal=model.causal,
             embedding_padding=model.embedding,
             attends_to_padding=model.padding == "seen",
@@ -127,11 +127,11 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
 
     def test_batches(self, run: Run, file: Path | None) -> data.BucketBatches:
         """Other sequences of the run's channels and classes."""
-        return make_batches(complete(load_test(run, file)), run.config, run.problem, seed=None)
+        return make_batches(complete(load_test(run, file)), run.config, run.data_spec, seed=None)
 
     def train_batches(self, run: Run) -> data.BucketBatches:
         """The whole training data, with the sequences that select the parameters."""
-        return make_batches(complete(load_train(run)), run.config, run.problem, seed=None)
+        return make_batches(complete(load_train(run)), run.config, run.data_spec, seed=None)
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
         """Padded sequences."""
@@ -141,7 +141,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Metrics, figures of each class, confusions."""
         report = super().test(run, batches)
-        dataset, mechanism = run.problem.dataset, mechanism_name(run.config.layers)
+        dataset, mechanism = run.data_spec.dataset, mechanism_name(run.config.layers)
         first = {"dataset": dataset, "mechanism": mechanism}
         return dataclasses.replace(report, values=first | dict(report.values))
 
@@ -187,8 +187,8 @@ def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float
 def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
     check_channels(run, dataset, "sequences")
     labels = np.zeros_like(dataset.labels)
-    unknown = dataclasses.replace(dataset, labels=labels, classes=run.problem.classes)
-    return make_batches(complete(unknown), run.config, run.problem, seed=None)
+    unknown = dataclasses.replace(dataset, labels=labels, classes=run.data_spec.classes)
+    return make_batches(complete(unknown), run.config, run.data_spec, seed=None)
 
 
 @partial(jax.jit, static_argnums=0)  # compiled once for many runs

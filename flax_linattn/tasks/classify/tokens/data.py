@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError, at_least, choice, shown
+from flax_linattn.checks import OptionError, at_least, choice, quote
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.images import LabelledImages
 from flax_linattn.data.images.decode import is_image
@@ -115,7 +115,7 @@ def _read_grey(line: str) -> Iterator[int]:
     for text in line.replace(",", " ").split():
         if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) < 256):
             raise ValueError(
-                f"expected grey values, whole numbers from 0 to 255, got {shown(text)}."
+                f"expected grey values, whole numbers from 0 to 255, got {quote(text)}."
             )
         yield int(text)
 
@@ -262,7 +262,7 @@ class DrawnTokens(TokenSource):
         return GrownListOps(*lengths, multiple_of=multiple_of)
 
     def splits(
-        self, config: SequenceConfig, problem: SequenceSpec | None = None, spans: int = 1
+        self, config: SequenceConfig, data_spec: SequenceSpec | None = None, spans: int = 1
     ) -> training.Splits:
         """Training never sees an example twice; validation and test are always the same."""
         least, most = self._options.min_length, self._options.max_length
@@ -307,7 +307,7 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
         self,
         part: LabelledImages,
         config: SequenceConfig,
-        problem: SequenceSpec,
+        data_spec: SequenceSpec,
         spans: int,
         *,
         training: bool,
@@ -350,7 +350,7 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         self,
         part: LabelledTexts,
         config: SequenceConfig,
-        problem: SequenceSpec,
+        data_spec: SequenceSpec,
         spans: int,
         *,
         training: bool,
@@ -390,16 +390,16 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         )
 
 
-def expression_batches(path: Path, config: SequenceConfig, problem: SequenceSpec) -> TextBatches:
+def expression_batches(path: Path, config: SequenceConfig, data_spec: SequenceSpec) -> TextBatches:
     """Batches of the ListOps expressions of a file, to test on."""
     expressions = read_listops(path)
     texts = tuple(tokens.astype(np.uint8).tobytes() for tokens in expressions.tokens)
-    labeled = LabelledTexts(str(path), problem.classes, expressions.labels, texts)
+    labeled = LabelledTexts(str(path), data_spec.classes, expressions.labels, texts)
     longest = int(labeled.lengths.max())
-    if config.model.position == "learned" and longest > problem.max_length:
+    if config.model.position == "learned" and longest > data_spec.max_length:
         raise ValueError(
             f"{path} has an expression of {longest:,} tokens, and the run's model positions for "
-            f"{problem.max_length:,}; give shorter ones, or train with sinusoidal positions."
+            f"{data_spec.max_length:,}; give shorter ones, or train with sinusoidal positions."
         )
     quantiles = np.quantile(labeled.lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
     lengths = np.ceil(quantiles).astype(int).tolist()

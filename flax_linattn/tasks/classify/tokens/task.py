@@ -73,12 +73,12 @@ class SequenceStream(ClassStream[int]):
 
     def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
         """Reads tokens; None where a new sequence begins."""
-        return self._run.problem.alphabet.parse(lines)
+        return self._run.data_spec.alphabet.parse(lines)
 
     @property
     def comments(self) -> bool:
         """Not in texts, of which each byte counts."""
-        return self._run.problem.alphabet.comments
+        return self._run.data_spec.alphabet.comments
 
     def _input(self, observation: int) -> NDArray:
         return np.array([observation], np.int32)
@@ -135,22 +135,22 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
     def model(
         self,
         config: SequenceConfig,
-        problem: SequenceSpec,
+        data_spec: SequenceSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.SequenceClassifier:
         """A ``models.SequenceClassifier`` on embedded tokens."""
         options, rngs = config.model, nnx.Rngs(config.seed)
         backbone = models.Backbone(
-            _embedding(config, problem, rngs),
+            _embedding(config, data_spec, rngs),
             config.layers.map_mechanisms(placement.mechanism),
             is_causal=options.causal,
-            max_length=problem.max_length,
+            max_length=data_spec.max_length,
             class_token=options.pooling == "class",
             rngs=rngs,
         )
         return models.SequenceClassifier(
             backbone,
-            len(problem.classes),
+            len(data_spec.classes),
             pooling=options.pooling,
             head_activation="none",
             rngs=rngs,
@@ -169,8 +169,8 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """The run's own, or those of another folder or archive, or of a file of expressions."""
-        if file is not None and run.problem.letters == "listops":
-            return expression_batches(file, run.config, run.problem)
+        if file is not None and run.data_spec.letters == "listops":
+            return expression_batches(file, run.config, run.data_spec)
         return super().test_batches(run, file)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
@@ -203,11 +203,11 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """The most frequent class, naive Bayes, the first token; of pixels, neighbor and ridge."""
-        problem = run.problem
-        if problem.letters == "grey":
+        data_spec = run.data_spec
+        if data_spec.letters == "grey":
             return super().yardsticks(run, batches)
         sequences, labels = zip(*sequences_of(batches), strict=True)
-        sizes = problem.alphabet.num_tokens, len(problem.classes)
+        sizes = data_spec.alphabet.num_tokens, len(data_spec.classes)
 
         def predict(train: training.BatchSource) -> dict[str, Predicted]:
             return {
@@ -244,12 +244,12 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         return SequenceStream(run, max_length=options.max_length)
 
 
-def _embedding(config: SequenceConfig, problem: SequenceSpec, rngs: nnx.Rngs) -> models.Embedding:
+def _embedding(config: SequenceConfig, data_spec: SequenceSpec, rngs: nnx.Rngs) -> models.Embedding:
     options, layers = config.model, config.layers
-    tokens, features = problem.alphabet.num_tokens, layers.features
+    tokens, features = data_spec.alphabet.num_tokens, layers.features
     how: dict[str, Any] = {
         "position": options.position,
-        "max_length": problem.max_length,
+        "max_length": data_spec.max_length,
         "dtype": layers.compute_dtype,
         "rngs": rngs,
     }
@@ -263,31 +263,35 @@ def _embedding(config: SequenceConfig, problem: SequenceSpec, rngs: nnx.Rngs) ->
 
 def _line_batches(run: Run, file: Path) -> training.BatchSource:
     """Batches of sequences of lines, whose tokens are bytes in every alphabet."""
-    problem, options = run.problem, run.config.data
+    data_spec, options = run.data_spec, run.config.data
     with open_lines(file) as rows:
-        tokens = rows.parse(problem.alphabet.parse, comments=problem.alphabet.comments)
+        tokens = rows.parse(data_spec.alphabet.parse, comments=data_spec.alphabet.comments)
         groups = itertools.groupby(tokens, key=lambda token: token is None)
         texts = tuple(bytes(own) for between, own in groups if not between)
     if not texts:
         raise OptionError(f"{file}: expected sequences of tokens, got none.", "test_file")
     lengths = [len(text) for text in texts]
-    if problem.letters == "grey" and set(lengths) != {problem.max_length}:
+    if data_spec.letters == "grey" and set(lengths) != {data_spec.max_length}:
         raise OptionError(
-            f"{file}: expected {problem.max_length:,} grey values of each image, got "
+            f"{file}: expected {data_spec.max_length:,} grey values of each image, got "
             f"{min(lengths):,} to {max(lengths):,}; a blank line ends an image.",
             "test_file",
         )
-    is_cut = problem.letters == "bytes"
-    if not is_cut and run.config.model.position == "learned" and max(lengths) > problem.max_length:
+    is_cut = data_spec.letters == "bytes"
+    if (
+        not is_cut
+        and run.config.model.position == "learned"
+        and max(lengths) > data_spec.max_length
+    ):
         raise OptionError(
             f"{file}: a sequence has {max(lengths):,} tokens, and the run's model positions for "
-            f"{problem.max_length:,}; give shorter ones, or train with sinusoidal positions.",
+            f"{data_spec.max_length:,}; give shorter ones, or train with sinusoidal positions.",
             "test_file",
         )
     if options.as_python:
         texts = tuple(map(taylorshift_bytes, texts))
     return TextBatches(
-        LabelledTexts(str(file), problem.classes, np.zeros(len(texts), np.int32), texts),
+        LabelledTexts(str(file), data_spec.classes, np.zeros(len(texts), np.int32), texts),
         min(run.config.fit.batch_size, len(texts)),
         max_length=options.max_length if is_cut else max(lengths),
         seed=None,

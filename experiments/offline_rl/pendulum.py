@@ -1,0 +1,51 @@
+"""The small set that comes with the package, ``data/sets/pendulum.npz``, as it was made.
+
+``python -m experiments.offline_rl.pendulum FILE`` makes it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from experiments.offline_rl.policies import Noisy, RandomPolicy, SwingUp
+from flax_linattn.control import Agent, action_bounds, make_environments, play
+from flax_linattn.data.episodes import Episodes, join_episodes, write_episodes
+
+ENV_ID = "Pendulum-v1"
+DEVIATIONS = (4.0, 2.0, 1.0, 0.5)
+"""Of the noise on the actions of ``SwingUp``, whose bounds are 2; each plays as many episodes."""
+EPISODES = 20
+"""Of random actions, and of each deviation: 100 in all, with the seeds 0 to 99."""
+ABOUT = {
+    "source": "random actions, and an energy controller (Astrom and Furuta, 2000) with noise",
+    "environment": "Pendulum-v1 of gymnasium (MIT licence)",
+    "made by": "python -m experiments.offline_rl.pendulum",
+}
+
+
+def make_pendulum() -> Episodes:
+    """Plays the set: from random actions, which know nothing, to ones near the best.
+
+    Example:
+        >>> episodes = make_pendulum()
+        >>> episodes.num_episodes, episodes.num_steps, episodes.env_id
+        (100, 20000, 'Pendulum-v1')
+    """
+    with closing(make_environments(ENV_ID, EPISODES)) as environments:
+        low, high = action_bounds(environments)
+        agents: list[Agent] = [RandomPolicy(low, high)]
+        agents += [Noisy(SwingUp(), own, low, high) for own in DEVIATIONS]
+        return join_episodes(
+            [
+                play(agent, environments, range(number * EPISODES, (number + 1) * EPISODES))
+                for number, agent in enumerate(agents)
+            ]
+        )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m experiments.offline_rl.pendulum FILE.npz")
+    write_episodes(Path(sys.argv[1]), make_pendulum(), ABOUT)

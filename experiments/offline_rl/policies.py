@@ -1,0 +1,180 @@
+"""Simple agents: random actions, a swing-up of the pendulum, noise on another one's actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flax_linattn.checks import MAX_SEED, OptionError, at_least
+from flax_linattn.control import Agent, SamplingAgent
+
+
+class RandomPolicy:
+    """Draws actions uniformly between bounds.
+
+    Args:
+        low: The least actions, [A].
+        high: The largest, [A].
+        seed: Of the draws, from 0.
+
+    Raises:
+        OptionError: The bounds are not finite, or of different sizes.
+
+    Example:
+        >>> policy = RandomPolicy([-2.0], [2.0], seed=0)
+        >>> seen, rewards = np.zeros((2, 3), np.float32), np.zeros(2, np.float32)
+        >>> actions = policy.act(seen, rewards, begins=np.ones(2, bool))
+        >>> actions.shape, bool((abs(actions) <= 2).all())
+        ((2, 1), True)
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike, seed: int = 0) -> None:
+        self._low, self._high = _bounds(low, high)
+        if not (np.isfinite(self._low).all() and np.isfinite(self._high).all()):
+            raise OptionError(
+                f"random actions take finite bounds, got {self._low} to {self._high}.",
+                "low",
+                "high",
+            )
+        self._draws = _Draws(seed)
+
+    def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Receives the seeds of episodes: see ``SamplingAgent``."""
+        self._draws.begin(rows, seeds)
+
+    def act(
+        self,
+        observations: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        begins: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """Actions, float32 [B, A]."""
+        draws = self._draws.of_rows(begins)
+        return np.stack([d.uniform(self._low, self._high) for d in draws]).astype(np.float32)
+
+
+class Noisy:
+    """Another agent with Gaussian noise on its actions, between the bounds.
+
+    Args:
+        agent: Whose actions.
+        deviation: The standard deviation of the noise, 0 or more, in the unit of the actions.
+        low: The least actions, [A]; actions are clipped to them before and after the noise.
+        high: The largest, [A].
+        seed: Of the noise, from 0.
+
+    Raises:
+        OptionError: The deviation is negative or not finite, or the bounds differ in size.
+
+    Example:
+        >>> agent = Noisy(SwingUp(), 0.5, [-2.0], [2.0], seed=0)
+        >>> down = np.array([[-1.0, 0.0, 1.0]], np.float32)
+        >>> agent.act(down, np.zeros(1, np.float32), np.ones(1, bool)).shape
+        (1, 1)
+    """
+
+    def __init__(
+        self, agent: Agent, deviation: float, low: ArrayLike, high: ArrayLike, seed: int = 0
+    ) -> None:
+        if not 0 <= deviation < np.inf:
+            raise OptionError(f"deviation must be 0 or more, got {deviation}.", "deviation")
+        self._agent = agent
+        self._deviation = deviation
+        self._low, self._high = _bounds(low, high)
+        self._draws = _Draws(seed)
+
+    def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Receives the seeds of episodes: see ``SamplingAgent``."""
+        self._draws.begin(rows, seeds)
+        if isinstance(self._agent, SamplingAgent):
+            self._agent.begin(rows, seeds)
+
+    def act(
+        self,
+        observations: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        begins: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """Actions, float32 [B, A]."""
+        actions = np.clip(self._agent.act(observations, rewards, begins), self._low, self._high)
+        draws = self._draws.of_rows(begins)
+        noise = np.stack([d.standard_normal(actions.shape[1]) for d in draws])
+        return np.clip(actions + self._deviation * noise, self._low, self._high).astype(np.float32)
+
+
+class SwingUp:
+    """Swings up the pendulum of Pendulum-v1 by its energy, and holds it there.
+
+    K. J. Åström and K. Furuta, "Swinging up a pendulum by energy control", Automatica 36 (2000):
+    the torque has the sign of the angular velocity as long as the energy is below that of the
+    upright pendulum at rest, eq. 8; near the top a linear feedback takes over. Mass and length are
+    1 and gravity is 10, as gymnasium has them.
+
+    Example:
+        >>> down = np.array([[-1.0, 0.0, 0.1]], np.float32)  # cosine, sine, angular velocity
+        >>> SwingUp().act(down, np.zeros(1, np.float32), np.ones(1, bool))
+        array([[2.]], dtype=float32)
+    """
+
+    def act(
+        self,
+        observations: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        begins: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """Torques, float32 [B, 1].
+
+        Raises:
+            ValueError: The observations are not those of the pendulum.
+        """
+        if observations.shape[1] != 3:
+            raise ValueError(
+                "the swing-up is of Pendulum-v1, whose observations are cosine, sine and angular "
+                f"velocity, got {observations.shape[1]} numbers."
+            )
+        cosine, sine, velocity = observations.T.astype(np.float64)
+        angle = np.arctan2(sine, cosine)  # from the top
+        energy = velocity**2 / 6 + 5 * cosine  # of a rod: inertia 1/3, centre at 1/2
+        pump = np.copysign(2.0, velocity * (5 - energy))
+        hold = -(8 * angle + 2 * velocity)
+        near = (np.abs(hold) <= 2) & (cosine > 0.3)
+        return np.where(near, hold, pump)[:, None].astype(np.float32)
+
+
+class _Draws:
+    """A generator of random numbers a row, made anew for each episode from its seed."""
+
+    def __init__(self, seed: int) -> None:
+        at_least(0, MAX_SEED, seed=seed)
+        self._seed = seed
+        self._told: dict[int, int] = {}
+        self._untold = 0
+        self._of: dict[int, np.random.Generator] = {}
+
+    def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        self._told.update(zip(rows, seeds, strict=True))
+
+    def of_rows(self, begins: NDArray[np.bool_]) -> list[np.random.Generator]:
+        """Of all rows; where nobody has told the seed of an episode it is its number."""
+        for row in range(len(begins)):
+            if begins[row] or row not in self._of:
+                if row not in self._told:
+                    self._told[row] = self._untold
+                    self._untold += 1
+                episode = self._told.pop(row)
+                # The last number keeps them apart from what an environment draws by its seed.
+                self._of[row] = np.random.default_rng([self._seed, episode, 1])
+        return [self._of[row] for row in range(len(begins))]
+
+
+def _bounds(low: ArrayLike, high: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    lows, highs = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    if lows.ndim != 1 or lows.shape != highs.shape or not (lows <= highs).all():
+        raise OptionError(
+            f"bounds of actions are two vectors [A], low <= high, got {lows} and {highs}.",
+            "low",
+            "high",
+        )
+    return lows, highs

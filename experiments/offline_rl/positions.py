@@ -1,0 +1,137 @@
+"""How a model is told the time of a step, and whether it then plays beyond its trained length.
+
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.positions
+
+The published code adds a row of a table of times in the episode, of 4,096 rows. Here beside it
+waves of the time since the begin of what the model sees, which is at most 20 in training, and no
+time at all. None of the papers measures it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from experiments.measured import Measured, Rows
+from experiments.offline_rl import table1
+from experiments.offline_rl.trained import train_and_play
+from experiments.statements import Statement
+from experiments.verdicts import Verdict, rows_with
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.offline_rl.agent import ACTS
+
+WAYS: dict[str, dict[str, str]] = {
+    "table of the episode": {"position": "learned", "clock": "episode"},
+    "waves of the context": {"position": "sinusoidal", "clock": "context"},
+    "none": {"position": "none", "clock": "episode"},
+}
+"""Options by what they do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained and played, all else as in table 1."""
+
+    data: tuple[str, ...] = ("HalfCheetah medium", "Hopper medium", "Walker2d medium")
+    mechanisms: tuple[str, ...] = ("aaren",)
+    seeds: int = 1
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for data in size.data:
+        for mechanism in size.mechanisms:
+            for way, options in WAYS.items():
+                for seed in range(size.seeds):
+                    config = table1.configuration(
+                        data, table1.Size(), mechanism=mechanism, seed=seed, **options
+                    )
+                    if config is not None:
+                        key = {"data": data, "mechanism": mechanism, "time": way, "seed": seed}
+                        journal.row(key, partial(train_and_play, config))
+
+
+def scores(
+    rows: Sequence[dict[str, Any]], data: str, mechanism: str, way: str, act: str
+) -> list[float]:
+    """Of each seed.
+
+    Raises:
+        NotMeasuredError: it was not trained.
+    """
+    wanted = f"{mechanism} on {data} with {way}"
+    found = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
+    return [row[act]["score"] for row in found]
+
+
+def sets_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The data sets."""
+    return list(dict.fromkeys(row["data"] for row in rows))
+
+
+def streams(mechanism: str, way: str) -> Any:
+    """The verdict on a stream beside the window, with a way to tell the time."""
+
+    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+        found = {
+            data: [
+                a - b
+                for a, b in zip(
+                    *(scores(rows, data, mechanism, way, act) for act in ("stream", "window")),
+                    strict=True,
+                )
+            ]
+            for data in sets_of(rows)
+        }
+        return table1.same_score(found)
+
+    return judge
+
+
+def table(rows: Rows, size: Size) -> str:
+    """A line a data set, mechanism and way to tell the time."""
+    lines = []
+    for data in sets_of(rows):
+        for mechanism in size.mechanisms:
+            for way in WAYS:
+                means = [
+                    f"{statistics.mean(scores(rows, data, mechanism, way, act)):.1f}"
+                    for act in ACTS
+                ]
+                lines.append([data, f"`{mechanism}`", way, *means])
+    note = (
+        "D4RL's normalised score of 10 episodes of up to 1,000 steps; training windows have 20. "
+        "Not D4RL: see table 1. Waves of the context go on growing in a stream, far beyond what "
+        "was trained on, and begin anew in a window and at a restart."
+    )
+    return markdown(["data", "attention", "time", *ACTS], lines) + f"\n\n{note}"
+
+
+EXPERIMENT = Measured(
+    module="experiments.offline_rl.positions",
+    about="none of the papers measures it",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    statements=tuple(
+        Statement(
+            "ours",
+            f"with {mechanism} and, of times, {way}, a stream of all steps scores the same as the "
+            "window",
+            streams(mechanism, way),
+        )
+        for mechanism in Size().mechanisms
+        for way in WAYS
+    ),
+    left_out={
+        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, for "
+        "want of time"
+    },
+)
+
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

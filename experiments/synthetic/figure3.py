@@ -1,0 +1,120 @@
+"""N16T2 at three context lengths.
+
+    python -m experiments.synthetic.figure3
+
+Expressive-attention paper, figure 3. Its context lengths are lost; ours stand on both sides of the
+longest cycle, 56 symbols, and of half of it: from a context of 56 on, the symbol to be guessed
+stands in it a cycle before; from 28 on, half a cycle before, where it is the same modulo 8. The
+standard setting was fitted to what the paper tells of this figure, by the first two of these
+sixteen seeds; beside it, at the middle context, each attention by the setting best for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from experiments.measured import Measured, Rows
+from experiments.statements import Statement
+from experiments.synthetic.ladder import (
+    DEFAULT,
+    DOT_PRODUCT,
+    EXPRESSIVE,
+    Place,
+    Size,
+    draw,
+    learns,
+    measure,
+    ours,
+    reached,
+    row_of,
+    share,
+    stands_at,
+    table,
+    trapped,
+)
+from experiments.synthetic.rules import LEARNED, RIGHT, STATED, most
+from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, all_of
+
+AMPLE, SMALL, SMALLER = 64, 32, 24
+"""Contexts: the paper's largest, its smallest, and the one that it tells of beside the figure."""
+
+SOON = Rule(
+    "About so many epochs are up to twice as many, for the median run; validations are 50 apart.",
+    STATED,
+)
+
+
+def both_learn(rows: Rows) -> Verdict:
+    found = [row_of(rows, mechanism, AMPLE) for mechanism in (EXPRESSIVE, DOT_PRODUCT)]
+    return Verdict(all_of(most(share(row), LEARNED) for row in found), ours(found))
+
+
+def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Callable[[Rows], Verdict]:
+    def judge(rows: Rows) -> Verdict:
+        found = [row_of(rows, mechanism, context) for mechanism in mechanisms]
+        firsts = [float(np.median(reached(row, RIGHT))) for row in found]
+        words = [Word(HOLDS if first <= 2 * epochs else FAILS, SOON) for first in firsts]
+        told = [f"{first:,.0f}" if np.isfinite(first) else "never" for first in firsts]
+        names = zip(mechanisms, told, strict=True)
+        return Verdict(all_of(words), "; ".join(f"{name}: {first}" for name, first in names))
+
+    return judge
+
+
+WHERE = "expressive attention, figure 3"
+
+EXPERIMENT = Measured(
+    module="experiments.synthetic.figure3",
+    about="expressive attention, figure 3",
+    sizes={
+        "": Size(
+            (
+                Place("nt", 16, 2, AMPLE),
+                Place("nt", 16, 2, SMALL, (EXPRESSIVE, DOT_PRODUCT, DEFAULT)),
+                Place("nt", 16, 2, SMALLER),
+                Place("nt", 16, 2, SMALL, (DOT_PRODUCT, DEFAULT), setting=DOT_PRODUCT),
+                Place("nt", 16, 2, SMALL, (EXPRESSIVE,), setting=EXPRESSIVE),
+            )
+        )
+    },
+    measure=measure,
+    table=table,
+    draw=draw,
+    statements=(
+        Statement(
+            WHERE, "both attentions reach 100 % on N16T2 where the context is ample", both_learn
+        ),
+        Statement(
+            WHERE,
+            "within about 100 epochs",
+            within(100, (EXPRESSIVE, DOT_PRODUCT), AMPLE),
+        ),
+        Statement(
+            WHERE,
+            "dot-product attention does not at the smallest context",
+            trapped(DOT_PRODUCT, SMALL),
+        ),
+        Statement(WHERE, "it stays at about 0.55", stands_at(DOT_PRODUCT, SMALL, 0.55)),
+        Statement(
+            WHERE,
+            "whatever the initial conditions and the training",
+            trapped(DOT_PRODUCT, SMALL, DOT_PRODUCT),
+        ),
+        Statement(WHERE, "expressive attention reaches 100 % there", learns(EXPRESSIVE, SMALL)),
+        Statement(
+            WHERE,
+            "at a smaller context it still does, in about 2,000 epochs",
+            learns(EXPRESSIVE, SMALLER),
+        ),
+    ),
+    left_out={
+        "": "other batch sizes than that of the search, and context lengths between ours; the "
+        "setting is fitted to this figure, by the first two of these sixteen seeds"
+    },
+)
+
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

@@ -1,0 +1,264 @@
+"""Recall, copying, induction and parity, by every causal mechanism, against bytes of state.
+
+    python -m experiments.synthetic.recall
+
+None of the papers measures it. Element-wise attention is said to keep softmax attention's
+"spikiness" and not to compress history; the Aaren paper's appendix G fears that a learned query
+limits language models. Both are tested from outside: a causal language model of two blocks and one
+head answers what stands in a sequence, at equal width, and at the width at which the state of the
+stream has about as many bytes as that of all others. Two learning rates each, one chosen on
+validation data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from experiments.measured import Measured, Rows
+from experiments.statements import Statement
+from experiments.synthetic.mechanisms import EVERY
+from experiments.synthetic.trained import Cell, train_cells
+from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, all_of, rows_with
+from flax_linattn import inference, models
+from flax_linattn.bench import Journal
+from flax_linattn.bench.plots import import_figure
+from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.synthetic import SyntheticConfig
+from flax_linattn.tasks.synthetic.options import recall as preset
+
+SOFTMAX = "softmax"
+NEAR = 0.05
+"""Of the accuracy: its standard error over a thousand sequences is 0.01 at most, and the rest is
+left to the one seed."""
+
+AS_SOFTMAX = Rule(
+    f"A mechanism recalls as softmax attention does where, at equal width, its test accuracy is at "
+    f"most {NEAR:g} below that of softmax attention.",
+    "2026-11-24T02:00:00+00:00",
+)
+
+WIDTHS = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""From which the width of equal bytes is taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained."""
+
+    tasks: tuple[tuple[str, int], ...] = (
+        ("recall", 4),
+        ("recall", 8),
+        ("copying", 0),
+        ("induction", 0),
+        ("parity", 0),
+    )
+    """Rules, and pairs of recall: at equal width."""
+    tasks_of_bytes: tuple[tuple[str, int], ...] = (("recall", 4), ("recall", 8))
+    """At equal bytes."""
+    symbols: int = 32
+    length: int = 32
+    width: int = 32
+    state_bytes: int = 2048
+    batch: int = 32
+    learning_rates: tuple[float, ...] = (0.001, 0.003)
+    steps: int = 1000
+    every: int = 200
+    """Steps from one validation to the next."""
+    validation: int = 2
+    """Hundreds of sequences."""
+    test: int = 10
+
+
+def config_of(size: Size, mechanism: str, width: int, rules: str, pairs: int) -> SyntheticConfig:
+    """A model, and what it is trained on."""
+    config = preset(SyntheticConfig()).replace(
+        rules=rules,
+        base=size.symbols,
+        context=size.length,
+        features=width,
+        mechanism=mechanism,
+        batch_size=size.batch,
+        epochs=size.steps,
+        validate_every=size.every,
+        validation_series=size.validation,
+        test_series=size.test,
+        **({"num_pairs": pairs} if pairs else {}),
+    )
+    assert isinstance(config, SyntheticConfig)
+    return config
+
+
+def bytes_of(size: Size, mechanism: str, width: int) -> int:
+    """Of the state of the blocks, after a whole sequence."""
+    config = config_of(size, mechanism, width, "copying", 0)
+
+    def state() -> Any:
+        model = models.Backbone(
+            models.TokenEmbedding(size.symbols, width, rngs=nnx.Rngs(0)),
+            config.layers,
+            max_length=size.length,
+            rngs=nnx.Rngs(0),
+        )
+        return model.init_state(1).layers
+
+    return inference.state_bytes(jax.eval_shape(state))
+
+
+def width_of(size: Size, mechanism: str) -> int:
+    """The width whose state is nearest to the bytes that all are to have."""
+    return min(
+        WIDTHS,
+        key=lambda width: abs(np.log(bytes_of(size, mechanism, width) / size.state_bytes)),
+    )
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for mechanism in EVERY:
+        for equal, width, tasks in (
+            ("width", size.width, size.tasks),
+            ("bytes", width_of(size, mechanism), size.tasks_of_bytes),
+        ):
+            for rules, pairs in tasks:
+                key = {"rules": rules, "pairs": pairs, "mechanism": mechanism, "equal": equal}
+                journal.row(key, partial(train, size, mechanism, width, rules, pairs))
+
+
+def train(size: Size, mechanism: str, width: int, rules: str, pairs: int) -> dict[str, Any]:
+    """All rates of a mechanism at once, and the one chosen."""
+    config = config_of(size, mechanism, width, rules, pairs)
+    cells = [Cell(rate, 0.0, seed=0) for rate in size.learning_rates]
+    found = train_cells(config, cells)
+    chosen = max(found["runs"], key=lambda run: run["validation_accuracy"] or 0.0)
+    return {
+        "features": width,
+        "state_bytes": bytes_of(size, mechanism, width),
+        "chosen_rate": chosen["learning_rate"],
+        "test_accuracy": chosen["test_accuracy"],
+        **found,
+    }
+
+
+def row_of(rows: Rows, mechanism: str, equal: str, rules: str, pairs: int = 0) -> dict[str, Any]:
+    """What a mechanism came to.
+
+    Raises:
+        NotMeasuredError: it was not trained.
+    """
+    values = {"mechanism": mechanism, "equal": equal, "rules": rules, "pairs": pairs}
+    return rows_with(rows, f"{mechanism} on {rules}", **values)[0]
+
+
+def recalls_as_softmax(mechanism: str) -> Callable[[Rows], Verdict]:
+    """The verdict over all numbers of pairs."""
+
+    def judge(rows: Rows) -> Verdict:
+        words, told = [], []
+        for pairs in sorted({row["pairs"] for row in rows if row["rules"] == "recall"}):
+            own, softmax = (
+                row_of(rows, name, "width", "recall", pairs)["test_accuracy"] or 0.0
+                for name in (mechanism, SOFTMAX)
+            )
+            words.append(Word(HOLDS if own >= softmax - NEAR else FAILS, AS_SOFTMAX))
+            told.append(f"{pairs} pairs {own:.2f} against {softmax:.2f}")
+        return Verdict(all_of(words), "; ".join(told))
+
+    return judge
+
+
+def number(accuracy: float | None) -> str:
+    """For a table; None of runs that became NaN or infinite."""
+    return "NaN" if accuracy is None else f"{accuracy:.3f}"
+
+
+def name_of(rules: str, pairs: int) -> str:
+    """For people."""
+    return f"{rules}, {pairs} pairs" if pairs else rules
+
+
+def table(rows: Rows, size: Size) -> str:
+    """A line a mechanism, at equal width and at equal bytes."""
+    parts = []
+    kinds = (
+        ("width", "At equal width", size.tasks),
+        ("bytes", f"At about {size.state_bytes:,} bytes of state", size.tasks_of_bytes),
+    )
+    for equal, title, tasks in kinds:
+        header = ["attention", "width", "bytes of state", *(name_of(*task) for task in tasks)]
+        lines = []
+        for mechanism in dict.fromkeys(row["mechanism"] for row in rows):
+            own = [row_of(rows, mechanism, equal, *task) for task in tasks]
+            scores = [number(row["test_accuracy"]) for row in own]
+            width, state = own[0]["features"], own[0]["state_bytes"]
+            lines.append([f"`{mechanism}`", str(width), f"{state:,}", *scores])
+        parts += [f"{title}:", markdown(header, lines)]
+    parts.append(
+        f"Test accuracy after {size.steps:,} steps of {size.batch} sequences of {size.length} "
+        f"tokens, {size.symbols} symbols, two blocks, one head, sinusoidal positions, Adam; the "
+        f"learning rate ({', '.join(f'{rate:g}' for rate in size.learning_rates)}) and the step "
+        "chosen on validation data, one seed each. States that grow are counted after a whole "
+        "sequence."
+    )
+    return "\n\n".join(parts)
+
+
+def draw(rows: Rows) -> Any:
+    """Accuracy of recall against bytes of state, a panel a number of pairs, a line a mechanism."""
+    tasks = list(dict.fromkeys(row["pairs"] for row in rows if row["equal"] == "bytes"))
+    figure = import_figure()(figsize=(4.2 * len(tasks) + 1.6, 3.8), layout="constrained")
+    axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    mechanisms = list(dict.fromkeys(row["mechanism"] for row in rows))
+    for axis, pairs in zip(axes, tasks, strict=True):
+        for n, mechanism in enumerate(mechanisms):
+            own = [row_of(rows, mechanism, equal, "recall", pairs) for equal in ("bytes", "width")]
+            axis.plot(
+                [row["state_bytes"] for row in own],
+                [row["test_accuracy"] or 0.0 for row in own],
+                color=f"C{n}",
+                linewidth=0.8,
+                marker="o",
+                label=mechanism,
+            )
+        axis.set(title=name_of("recall", pairs), xscale="log", ylim=(0, 1.03))
+        axis.set_xlabel("bytes of state")
+    axes[0].set_ylabel("accuracy")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right", frameon=False)
+    return figure
+
+
+EXPERIMENT = Measured(
+    module="experiments.synthetic.recall",
+    about="none measures it; element-wise attention, section 3, and Aaren, appendix G, speak of it",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    draw=draw,
+    statements=(
+        Statement(
+            "element-wise attention",
+            "it keeps the spikiness of softmax attention: it recalls as that does",
+            recalls_as_softmax("elementwise"),
+        ),
+        Statement(
+            "element-wise attention",
+            "so does its Taylor form, in a state of fixed size",
+            recalls_as_softmax("elementwise_series"),
+        ),
+        Statement(
+            "Aaren, appendix G",
+            "a learned query does not limit a language model: it recalls as softmax attention does",
+            recalls_as_softmax("aaren"),
+        ),
+    ),
+    left_out={"": "aft, performer and rfa; more seeds, pairs, steps and widths, for want of time"},
+)
+
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

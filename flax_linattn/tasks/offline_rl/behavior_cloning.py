@@ -1,0 +1,93 @@
+"""Behavior cloning: a perceptron that imitates actions, without any past or return."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn.data.episodes import Episodes
+from flax_linattn.inference.compiled import compiled
+from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
+from flax_linattn.typing import Array
+
+HIDDEN = 256
+BATCH = 256
+LEARNING_RATE = 1e-3
+
+
+class Clone(nnx.Module):
+    """Scaled observations [..., S] to scaled actions [..., A]: two hidden layers of 256."""
+
+    def __init__(self, observation_dim: int, action_dim: int, *, rngs: nnx.Rngs) -> None:
+        sizes = (observation_dim, HIDDEN, HIDDEN, action_dim)
+        self.layers = nnx.List(nnx.Linear(*pair, rngs=rngs) for pair in itertools.pairwise(sizes))
+
+    def __call__(self, observations: Array) -> Array:
+        """[..., S] -> [..., A] in -1 ... 1."""
+        *hidden, last = self.layers
+        for layer in hidden:
+            observations = jax.nn.relu(layer(observations))
+        return jnp.tanh(last(observations))
+
+
+def train_clone(episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int) -> Clone:
+    """Imitates actions by Adam on ``num_steps`` batches of 256 steps, with the squared error."""
+    clone = Clone(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
+    seen = jnp.asarray(data_spec.scaled_observations(episodes.observations))
+    done = jnp.asarray(data_spec.scaled_actions(episodes.actions))
+    key = jax.random.fold_in(jax.random.key(seed), 1)
+    graphdef, params = nnx.split(clone)
+    nnx.update(clone, _fitted(graphdef, params, seen, done, key, num_steps=num_steps))
+    return clone
+
+
+@partial(jax.jit, static_argnums=0, static_argnames="num_steps")
+def _fitted(
+    graphdef: Any, params: Any, seen: Array, done: Array, key: Array, *, num_steps: int
+) -> Any:
+    optimizer = optax.adam(LEARNING_RATE)
+
+    def loss(params: Any, rows: Array) -> Array:
+        return jnp.mean((nnx.merge(graphdef, params)(seen[rows]) - done[rows]) ** 2)
+
+    def step(carry: Any, number: Array) -> Any:
+        params, state = carry
+        rows = jax.random.randint(jax.random.fold_in(key, number), (BATCH,), 0, len(seen))
+        gradients = jax.grad(loss)(params, rows)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts in int32
+            updates, state = optimizer.update(gradients, state)
+        return (optax.apply_updates(params, updates), state), None
+
+    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(num_steps))
+    return params
+
+
+class CloneAgent:
+    """Plays with a clone: a ``control.Agent`` without memory."""
+
+    def __init__(self, clone: Clone, data_spec: OfflineRLSpec) -> None:
+        self._clone, self._problem = clone, data_spec
+
+    def act(
+        self,
+        observations: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        begins: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """See ``control.Agent``."""
+        actions = imitate(self._clone, self._problem.scaled_observations(observations))
+        return self._problem.actions(np.asarray(actions))
+
+
+@compiled()
+def imitate(clone: Any, observations: Any) -> Any:
+    """A clone's scaled actions, compiled once."""
+    return clone(observations)

@@ -1,0 +1,44 @@
+"""Figures of decisions: how returns grow, and what was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.episodes import Episodes
+from flax_linattn.tasks.figures import new_figure, save_figure
+from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
+
+
+def draw_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> None:
+    """Draws the return of each played episode as it grows, and those of the data, as PNG."""
+    figure = new_figure(6.4, 3.6)
+    axes = figure.subplots()
+    for number, (start, stop) in enumerate(zip(played.starts, played.starts[1:], strict=False)):
+        grown = np.cumsum(played.rewards[start:stop], dtype=np.float64)
+        label = "played" if not number else None
+        axes.plot(np.arange(1, len(grown) + 1), grown, "tab:blue", linewidth=0.9, label=label)
+    lines = (
+        ("asked for", data_spec.target_return, ":"),
+        ("best of the data", data_spec.best_return, "--"),
+        ("mean of the data", data_spec.mean_return, "-"),
+    )
+    for label, value, style in lines:
+        axes.axhline(value, color="0.4", linewidth=0.9, linestyle=style, label=label)
+    axes.set(xlabel="step", ylabel="sum of rewards", title=data_spec.env_id)
+    axes.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
+def draw_actions(actions: NDArray[np.float32], path: Path) -> None:
+    """Draws actions float32 [T, A] over steps, a line for each number."""
+    figure = new_figure(8, 3.2)
+    axes = figure.subplots()
+    for number, own in enumerate(actions.T, start=1):
+        axes.plot(own, linewidth=0.9, label=f"action{number}")
+    axes.set(xlabel="last steps of the episode", ylabel="action")
+    if actions.shape[1] <= 10:
+        axes.legend(frameon=False, fontsize=8, ncols=2)
+    save_figure(figure, path)

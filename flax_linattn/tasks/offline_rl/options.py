@@ -1,0 +1,249 @@
+"""Options of runs on decisions."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
+from flax_linattn.models import DECISION_LAYERS, Layers
+from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.training import OptimizerOptions
+
+EMBEDDED = "pendulum"
+"""The data set that comes with the package, by its name in folders of runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineRLData(Options):
+    """Which episodes, and how they are split.
+
+    Attributes:
+        file: episodes; several files are joined. Default: episodes of a pendulum, which come with
+            the package.
+        file_format: of the files; "auto" looks at them. d4rl: HDF5 files of D4RL's keys; minari:
+            folders that Minari writes; npz: arrays of the same keys.
+        env: the environment of gymnasium in which the model is tested; default the one that the
+            files name; none = it is not played.
+        num_episodes: the first so many; 0 = all.
+        keep_unfinished: keep the steps behind the last end of an episode as an episode.
+        validation_share: of the episodes, to select parameters on.
+        test_share: of the episodes, to tell the error of actions on.
+        split_seed: by which the episodes of these parts are drawn, the same ones for all runs.
+    """
+
+    file: tuple[Path, ...] = ()
+    file_format: Literal["auto", "d4rl", "minari", "npz"] = "auto"
+    env: str = ""
+    num_episodes: int = 0
+    keep_unfinished: bool = False
+    validation_share: float = 0.1
+    test_share: float = 0.1
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
+        at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
+        shares = {"validation_share": self.validation_share, "test_share": self.test_share}
+        for name, share in shares.items():
+            if not 0 < share < 1:
+                raise OptionError(f"{name} must be above 0 and below 1, got {share}.", name)
+        if sum(shares.values()) >= 1:
+            raise OptionError(
+                f"validation_share and test_share leave nothing to train on, got {shares}.",
+                *shares,
+            )
+
+
+SMALL_LAYERS = dataclasses.replace(DECISION_LAYERS, features=64, num_layers=2, hidden_features=128)
+"""The layers of a run unless others are given: those of the published code take four times as long,
+and are the preset ``published``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineRLModel(ModelOptions):
+    """The model: ``models.DecisionTransformer``.
+
+    Attributes:
+        layers: of the backbone.
+        position: how the model is told the time of a step: "learned", a table of ``max_length``
+            rows; "sinusoidal", which knows any time; "none".
+        clock: what is the time of a step: counted from the begin of the "episode", or from the
+            begin of the "context" that the model sees.
+        max_length: rows of the table, and the most steps that a cache holds.
+    """
+
+    layers: Layers = SMALL_LAYERS
+    position: Literal["learned", "sinusoidal", "none"] = "learned"
+    clock: Literal["episode", "context"] = "episode"
+    max_length: int = 1024
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, 2**20, max_length=self.max_length)
+
+
+ADAMW = OptimizerOptions(
+    "adamw",
+    schedule="linear_warmup",
+    warmup=200,
+    weight_decay=1e-4,
+    decay_mask="all",
+    clip_norm=0.25,
+)
+"""Weight decay shrinks all parameters, biases and norms too, as in the published code."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineRLFit(FitOptions):
+    """How the model is trained, by AdamW on windows of episodes.
+
+    Attributes:
+        context: steps of a window.
+        windows: from which episode each is drawn: "steps" draws it in proportion to its steps,
+            "episodes" each alike.
+        return_scale: a return of this size counts as one; 0 = the largest one to train on.
+        select_on: what selects the best parameters: the error of actions in the "validation"
+            episodes, or the mean "return" of episodes that are played: those of the test.
+    """
+
+    epochs: int = 40
+    patience: int = 10
+    batch_size: int = 32
+    optimizer: OptimizerOptions = ADAMW
+    context: int = 20
+    windows: Literal["steps", "episodes"] = "steps"
+    return_scale: float = 0.0
+    select_on: Literal["validation", "return"] = "validation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, 2**16, context=self.context)
+        if not 0 <= self.return_scale < float("inf"):
+            raise OptionError(
+                f"return_scale must be at least 0 and finite, got {self.return_scale}.",
+                "return_scale",
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineRLPlay(Options):
+    """How the model plays, and what it is compared with.
+
+    Attributes:
+        act: how it sees the past: "restart", by a state that begins anew after ``context`` steps
+            with the last half of them; "stream", by a state of all steps, also beyond what it was
+            trained on; "window", the last ``context`` steps, computed anew in each step.
+        target_return: the return that is asked for; default that of the published code for
+            HalfCheetah (6,000), Hopper (3,600) and Walker2d (5,000), ours for Ant (6,000), and
+            else the best one to train on.
+        play_episodes: episodes of the test, 64 at once; 0 = none.
+        play_seed: of the first one; each next one has a seed more. Far from those that data are
+            collected with, so that no test begins as what was learned from.
+        clone_steps: training steps of the clones that the model is compared with: perceptrons that
+            imitate actions, of all episodes and of the best tenth; 0 = no clones.
+    """
+
+    act: Literal["restart", "stream", "window"] = "restart"
+    target_return: float | None = None
+    play_episodes: int = 10
+    play_seed: int = 10**9
+    clone_steps: int = 2000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, 10_000, play_episodes=self.play_episodes)
+        at_least(0, MAX_INTEGER - self.play_episodes, play_seed=self.play_seed)
+        at_least(0, 10**7, clone_steps=self.clone_steps)
+        target = self.target_return
+        if target is not None and not abs(target) < float("inf"):
+            raise OptionError(f"target_return must be finite, got {target}.", "target_return")
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineRLConfig(Config):
+    """Everything that a run on decisions depends on."""
+
+    data: OfflineRLData = OfflineRLData()
+    model: OfflineRLModel = OfflineRLModel()
+    fit: OfflineRLFit = OfflineRLFit()
+    play: OfflineRLPlay = OfflineRLPlay()
+
+    def __post_init__(self) -> None:
+        if self.fit.select_on == "return" and not self.play.play_episodes:
+            raise OptionError(
+                "the return of played episodes selects, but none are played.",
+                "select_on",
+                "play_episodes",
+            )
+        if self.play.act == "restart" and self.fit.context < 2:
+            raise OptionError(
+                f"a restart takes a context of at least 2, got {self.fit.context}; raise it, or "
+                "act by the window.",
+                "context",
+                act="window",
+            )
+        counted = self.model.clock == "context" and self.model.position == "learned"
+        if counted and self.fit.context > self.model.max_length:
+            raise OptionError(
+                f"a window has {self.fit.context:,} steps, and the model times for "
+                f"{self.model.max_length:,}; raise max_length, or choose another position.",
+                "context",
+                "max_length",
+                "position",
+            )
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        names = [path.name.split(".")[0] for path in self.data.file] or [EMBEDDED]
+        selected = ["selected-on-return"] if self.fit.select_on == "return" else []
+        return as_name(*names, mechanism_name(self.layers), *selected, self.seeds)
+
+
+def published(config: OfflineRLConfig) -> OfflineRLConfig:
+    """The loop and the hyperparameters of the code that the Aaren paper's table 1 builds on.
+
+    Source: N. Barhate, min-decision-transformer (2022), ``scripts/train.py``: 20,000 steps of 64
+    windows, a window an episode, AdamW at 1e-4 after a warm-up of 10,000 steps, 10 episodes played
+    after every 100 steps, by a window of 20 steps. It logs the best return of all plays, so that
+    the test selects; the last one is that of ``load_run(..., checkpoint="last")``. Departures: two
+    episodes are held out, or one in a hundred twice; the same ten episodes are played each time;
+    parameters are initialised as everywhere here; those that ``models.DecisionTransformer`` and
+    ``WindowBatches`` tell.
+    """
+    return config.replace(
+        validation_share=0.01,
+        test_share=0.01,
+        features=128,
+        num_layers=3,
+        num_heads=1,
+        hidden_features=None,
+        norm="post",
+        dropout_rate=0.1,
+        position="learned",
+        clock="episode",
+        max_length=4096,
+        steps=20_000,
+        validate_every=100,
+        patience=200,
+        batch_size=64,
+        learning_rate=1e-4,
+        context=20,
+        windows="episodes",
+        warmup=10_000,
+        weight_decay=1e-4,
+        clip_norm=0.25,
+        return_scale=1000.0,
+        select_on="return",
+        act="window",
+        play_episodes=10,
+    )
+
+
+def paper(config: OfflineRLConfig) -> OfflineRLConfig:
+    """``published`` in the size of the Aaren paper's appendix E: 4 blocks of 512, 4 heads."""
+    return published(config).replace(features=512, num_layers=4, num_heads=4)

@@ -1,0 +1,200 @@
+"""The task of decisions, as the commands see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
+from flax import nnx
+
+from flax_linattn import control, models, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.episodes import Episodes
+from flax_linattn.tasks.offline_rl import evaluate
+from flax_linattn.tasks.offline_rl.agent import make_agent
+from flax_linattn.tasks.offline_rl.data import (
+    OfflineRLSpec,
+    WindowBatches,
+    asked_return,
+    describe,
+    env_of,
+    load_data,
+    most_steps,
+    split_data,
+)
+from flax_linattn.tasks.offline_rl.evaluate import decision_loss, predict
+from flax_linattn.tasks.offline_rl.figures import draw_episodes
+from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, paper, published
+from flax_linattn.tasks.offline_rl.stream import OfflineRLStream, OfflineRLStreamOptions
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.task import DataSummary, Report, Task
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+
+class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
+    """What to do next, of episodes that others played."""
+
+    name = "offline-rl"
+    Config = OfflineRLConfig
+    DataSpec = OfflineRLSpec
+    is_causal = True
+    splits_time = False
+    StreamOptions = OfflineRLStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
+
+    def check(self, config: OfflineRLConfig, placement: training.Placement) -> None:
+        """Windows are short, and not split over devices; how to act must be possible."""
+        super().check(config, placement)
+        streams = all(m.capabilities.recurrent for m in config.layers.mechanisms)
+        if config.play.act != "window" and not streams:
+            raise OptionError(
+                f"act={config.play.act} takes a mechanism that runs as a recurrent network; choose "
+                "another one, or act by the window.",
+                "act",
+                "mechanism",
+            )
+
+    def load(self, config: OfflineRLConfig) -> Episodes:
+        """All episodes; an environment that is asked for, or that selects, has to fit them."""
+        episodes = load_data(config.data)
+        env_id, selects = env_of(config.data, episodes), config.fit.select_on == "return"
+        if env_id is None and selects:
+            raise OptionError(
+                f"{episodes.name} names no environment, whose return could select; give one.",
+                "select_on",
+                "env",
+            )
+        if env_id is not None and (config.data.env or selects):
+            evaluate.check_environment(episodes, env_id, config)
+        return episodes
+
+    def describe(self, data: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
+        """Scales and returns."""
+        return describe(data, config)
+
+    def about_data(self, data: Episodes, config: OfflineRLConfig) -> DataSummary:
+        """Episodes, sizes and returns; the notes of the readers."""
+        parts = split_data(data, config.data)
+        numbers = ", ".join(f"{part.num_episodes:,}" for part in parts)
+        returns, lengths = data.returns, data.lengths
+        env_id = env_of(config.data, data)
+        asked = asked_return(config, env_id, float(parts.train.returns.max()))
+        where = f"to be played in {env_id}" if env_id else "not to be played"
+        if env_id is None and config.data.env != "none":
+            where = "not to be played, for the file names no environment: give env"
+        text = (
+            f"{data.name}: {data.num_episodes:,} episodes of {lengths.min():,} to "
+            f"{lengths.max():,} steps, {data.num_steps:,} in all, observations of "
+            f"{data.observation_dim} and actions of {data.action_dim} numbers\n"
+            f"returns from {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}\n"
+            f"episodes to train, validate and test on: {numbers}; {where}, asking for a return of "
+            f"{asked:.6g}"
+        )
+        return DataSummary(text, data.notes)
+
+    def batches(
+        self, data: Episodes, config: OfflineRLConfig, data_spec: OfflineRLSpec, spans: int
+    ) -> training.Splits:
+        """Windows of steps."""
+        parts = split_data(data, config.data)
+        windows = partial(WindowBatches, data_spec=data_spec, config=config)
+        return training.Splits(
+            windows(parts.train, seed=config.seed),
+            windows(parts.validation, seed=None),
+            windows(parts.test, seed=None),
+        )
+
+    def model(
+        self,
+        config: OfflineRLConfig,
+        data_spec: OfflineRLSpec,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> models.DecisionTransformer:
+        """A ``models.DecisionTransformer``."""
+        return models.DecisionTransformer(
+            data_spec.observation_dim,
+            data_spec.action_dim,
+            position=config.model.position,
+            max_length=config.model.max_length,
+            layers=config.layers.map_mechanisms(placement.mechanism),
+            rngs=nnx.Rngs(config.seed),
+        )
+
+    def objective(
+        self, config: OfflineRLConfig, data_spec: OfflineRLSpec, steps_per_epoch: int
+    ) -> training.Objective:
+        """The error of actions, AdamW; selected by it, or by returns."""
+        optimizer = config.fit.make_optimizer(steps_per_epoch)
+        if config.fit.select_on == "validation":
+            return training.Objective(decision_loss, optimizer)
+
+        def validate(model: Any, step: int) -> dict[str, float]:
+            return {"return": evaluate.played_return(config, data_spec, model, self)}
+
+        return training.Objective(decision_loss, optimizer, "return", "max", validate)
+
+    def test_batches(self, run: Run, file: Path | None) -> WindowBatches:
+        """The test part of the run's episodes, or all episodes of another file."""
+        if file is None:
+            test = evaluate.own_episodes(run, "test")
+        else:
+            options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
+            test = load_data(options)
+        sizes = (test.observation_dim, test.action_dim)
+        expected = (run.data_spec.observation_dim, run.data_spec.action_dim)
+        if sizes != expected:
+            raise OptionError(
+                f"{file}: expected observations and actions of {expected} numbers, got {sizes}.",
+                "test_file",
+            )
+        longest, most = int(test.lengths.max()), most_steps(run.config)
+        if most is not None and longest > most:
+            raise OptionError(
+                f"{file}: an episode has {longest:,} steps, and the model times for {most:,}; give "
+                "shorter ones.",
+                "test_file",
+            )
+        return WindowBatches(test, run.data_spec, run.config, seed=None)
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Errors of actions, and episodes that are played."""
+        assert isinstance(batches, WindowBatches)
+        values, played = evaluate.test_values(run, batches)
+        if played is None:
+            return Report(values, yardsticks=evaluate.OF_ACTIONS)
+        values["episodes"] = evaluate.rows_of(run, played)
+        return Report(
+            values,
+            tables=("episodes",),
+            figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
+            yardsticks=evaluate.OF_RETURNS,
+        )
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of the data's returns, of clones, and of simple guesses of actions."""
+        assert isinstance(batches, WindowBatches)
+        return evaluate.yardstick_values(run, batches)
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of actions, over the longest episode."""
+        assert isinstance(batches, WindowBatches)
+        return evaluate.stream_error(run, batches.episodes)
+
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
+        """The action for the last state of each episode."""
+        return predict(run, file)
+
+    def stream(self, run: Run, options: OfflineRLStreamOptions) -> OfflineRLStream:
+        """The action after each observation."""
+        return OfflineRLStream(run, options)
+
+    def agent(self, run: Run, environments: VectorEnv, **how: Any) -> control.Agent:
+        """Acts by the window, the stream or restarts, as the run's options or ``how`` say."""
+        num_rows, max_steps = environments.num_envs, control.max_episode_steps(environments)
+        return make_agent(run, num_rows, max_steps, **how)

@@ -1,0 +1,22 @@
+"""Symbols: the next one of a series (the expressive-attention paper's ladder), and recall."""
+
+from flax_linattn.tasks.synthetic.data import SyntheticSpec
+from flax_linattn.tasks.synthetic.options import (
+    SyntheticConfig,
+    SyntheticData,
+    SyntheticFit,
+    SyntheticModel,
+    recall,
+)
+from flax_linattn.tasks.synthetic.stream import SyntheticStream, SyntheticStreamOptions
+
+__all__ = [
+    "SyntheticConfig",
+    "SyntheticData",
+    "SyntheticFit",
+    "SyntheticModel",
+    "SyntheticSpec",
+    "SyntheticStream",
+    "SyntheticStreamOptions",
+    "recall",
+]

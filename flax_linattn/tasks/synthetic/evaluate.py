@@ -1,0 +1,239 @@
+"""Losses and tests of models of symbols, their baselines, and predictions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pandas as pd
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn import models, training
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.lines import open_lines
+from flax_linattn.tasks.prediction_table import make_table
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.synthetic.data import drawn_of, make_batches
+from flax_linattn.tasks.synthetic.stream import parse_symbols
+from flax_linattn.typing import Array
+
+YARDSTICKS = Yardsticks("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
+
+NUM_FITTED = 500
+"""Training series that the lag is chosen by."""
+MAX_TABLE_SIZE = 2**26
+"""Numbers of a table of pairs of symbols."""
+
+
+Model: TypeAlias = models.WindowModel | models.LanguageModel
+
+
+def squared_difference(scores: Array, targets: Array) -> Array:
+    """The squared difference to one-hot targets, summed over the symbols: [..., N] -> [...]."""
+    right = jax.nn.one_hot(targets, scores.shape[-1], dtype=scores.dtype)
+    return jnp.sum((scores - right) ** 2, axis=-1)
+
+
+def loss_fn(
+    error: Any, model: Model, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Mean error of the answers, the accuracy, and the success.
+
+    The success is the fraction of series, or of sequences, in which every answer is right; a batch
+    of windows is one series.
+    """
+    scores = model(batch["tokens"], dropout_key=dropout_key)
+    if "target" in batch:  # windows of one series
+        asked = jnp.ones((1, scores.shape[0]), bool)
+        scores, targets = scores[None], batch["target"][None]
+    else:
+        asked, targets = batch["asked"], batch["targets"]
+    weight = asked.astype(jnp.float32)
+    total, count = jnp.sum(error(scores, targets) * weight), jnp.sum(weight)
+    right = jnp.argmax(scores, axis=-1) == targets
+    whole = jnp.all(right | ~asked, axis=1)
+    return total / count, {
+        "loss": (total, count),
+        "accuracy": (jnp.sum(weight, where=right), count),
+        "success": (jnp.sum(whole, dtype=jnp.float32), jnp.float32(whole.size)),
+    }
+
+
+LOSSES: dict[str, training.LossFn] = {
+    "squared": partial(loss_fn, squared_difference),
+    "cross_entropy": partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels),
+}
+"""By ``SyntheticFit.loss``; each always the same function, so that steps stay compiled."""
+
+
+def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    """Accuracy of the best guess from one earlier symbol, and its lag; nothing where not a series.
+
+    A symbol a whole cycle before is the one to be guessed, and half a cycle before it may be so
+    modulo half the base; where the context reaches as far, a table of what follows a symbol at one
+    distance does as well as attention that learns no more than that.
+    """
+    data, num_tokens = run.config.data, run.data_spec.num_tokens
+    if data.recalls or num_tokens**2 > MAX_TABLE_SIZE:
+        return {}
+    train = make_batches(drawn_of(data), run.config).train
+    lag, guesses = fit_lag((train.batch(step) for step in range(NUM_FITTED)), num_tokens)
+    parts = [batches.batch(index) for index in range(len(batches))]
+    hits = np.concatenate([guesses[part["tokens"][:, -lag]] == part["target"] for part in parts])
+    return {"one_lag_accuracy": int(hits.sum()) / hits.size, "one_lag": lag}
+
+
+@nnx.jit
+def scores_of(model: Any, tokens: Array) -> Array:
+    """Scores of tokens, compiled once for models that are alike."""
+    scores: Array = model(tokens)
+    return scores
+
+
+def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
+    """After each token, the one that followed where most of the last tokens stood before.
+
+    Of several such places it is the last; where the token itself was never there, the guess is the
+    token. That is how compressors of the Lempel-Ziv family predict. [B, T] -> [B, T].
+
+    Example:
+        >>> longest_match(np.array([[1, 2, 3, 1, 2]]))
+        array([[1, 2, 3, 2, 3]])
+    """
+    rows, length = tokens.shape
+    guesses = tokens.copy()
+    common = np.zeros((rows, length + 1), np.int32)  # with the tokens up to t - 1, by position + 1
+    for t in range(length):
+        same = tokens[:, :t] == tokens[:, t : t + 1]
+        now = np.zeros_like(common)
+        now[:, 1 : t + 1] = np.where(same, common[:, :t] + 1, 0)
+        common = now
+        if t:
+            ends = now[:, t:0:-1]  # the latest place first
+            at = t - 1 - np.argmax(ends, axis=1)
+            found = ends.max(axis=1) > 0
+            after = np.take_along_axis(tokens, at[:, None] + 1, axis=1)[:, 0]
+            guesses[:, t] = np.where(found, after, tokens[:, t])
+    return guesses
+
+
+def matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
+    """Number of a batch's questions that the longest match answers right, and of all questions."""
+    guesses = longest_match(batch["tokens"])
+    if "target" in batch:
+        right = guesses[:, -1] == batch["target"]
+        return int(right.sum()), len(right)
+    right = (guesses == batch["targets"]) & batch["asked"]
+    return int(right.sum()), int(batch["asked"].sum())
+
+
+def fit_lag(
+    batches: Iterable[Mapping[str, NDArray]], num_symbols: int
+) -> tuple[int, NDArray[np.integer]]:
+    """The lag that guesses most of some windows right, and the guess after each symbol [N].
+
+    Of equal lags it is the shortest; a lag of 1 is that of the last symbol of the window.
+    """
+    parts = [(batch["tokens"], batch["target"]) for batch in batches]
+    tokens, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
+    most, best = -1, (0, np.zeros(0, np.int64))
+    for lag in range(1, tokens.shape[1] + 1):
+        pairs = tokens[:, -lag].astype(np.int64) * num_symbols + targets
+        table = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, -1)
+        right = int(table.max(axis=1).sum())
+        if right > most:
+            most, best = right, (lag, table.argmax(axis=1))
+    return best
+
+
+ROWS = 128
+"""Sequences at once."""
+
+
+def predict(run: Run, file: Path | None) -> pd.DataFrame:
+    """A row a sequence: the likeliest next symbol, or answer, and the probability of each.
+
+    A file has a symbol a line, and a blank line between two sequences. Of series the last symbols
+    count, as many as the context; of other sequences the last symbol is what asks. Without a file
+    they are those that are tested on, each up to the last symbol that asks.
+
+    A model of the squared difference gives no probabilities: its scores, whose best values are
+    probabilities, are cut at 0 and made to add up to 1.
+    """
+    sequences = _tested(run) if file is None else _read(run, file)
+    scores = _scores(run, sequences)
+    if run.config.fit.loss == "squared":
+        positive = np.maximum(scores, 0)
+        total = positive.sum(axis=1, keepdims=True)
+        weights = positive / np.where(total > 0, total, 1)
+        probabilities = np.where(total > 0, weights, 1 / scores.shape[1])
+    else:
+        probabilities = np.asarray(jax.nn.softmax(jnp.asarray(scores)))
+    symbols = [f"p({symbol})" for symbol in range(run.data_spec.num_tokens)]
+    numbers = np.arange(len(sequences))
+    names = ("sequence", "prediction", *symbols)
+    return make_table(names, (numbers, scores.argmax(axis=1), *probabilities.T))
+
+
+def _tested(run: Run) -> list[NDArray[np.int32]]:
+    batches = run.task.test_batches(run, None)
+    sequences = []
+    for index in range(len(batches)):
+        batch = batches.batch(index)
+        for row, tokens in enumerate(batch["tokens"].astype(np.int32)):
+            last = len(tokens) - 1
+            if "asked" in batch:
+                last = int(np.flatnonzero(batch["asked"][row])[-1])
+            sequences.append(tokens[: last + 1])
+    return sequences
+
+
+def _read(run: Run, file: Path) -> list[NDArray[np.int32]]:
+    with open_lines(file) as rows:
+        symbols = rows.parse(partial(parse_symbols, num_tokens=run.data_spec.num_tokens))
+        groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
+        sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
+    if not sequences:
+        raise OptionError(f"{file}: expected symbols, one a line, got none.", "test_file")
+    context, lengths = run.config.data.context, [len(own) for own in sequences]
+    if run.config.data.recalls and max(lengths) > context:
+        raise OptionError(
+            f"{file}: expected sequences of at most {context} symbols, as the run learned from, "
+            f"got {max(lengths)}; a blank line begins one.",
+            "test_file",
+        )
+    if not run.config.data.recalls and min(lengths) < context:
+        raise OptionError(
+            f"{file}: expected sequences of at least {context} symbols, which the model looks at, "
+            f"got {min(lengths)}; give more of them.",
+            "test_file",
+        )
+    return sequences if run.config.data.recalls else [own[-context:] for own in sequences]
+
+
+def _scores(run: Run, sequences: list[NDArray[np.int32]]) -> NDArray[np.float32]:
+    """After the last symbol of each, float32 [N, symbols]."""
+    context, found = run.config.data.context, []
+    # What stands behind the last symbol is not seen: the model is causal, or the window is full.
+    padded = np.stack([np.pad(own, (0, context - len(own))) for own in sequences])
+    for first in range(0, len(padded), ROWS):
+        part = padded[first : first + ROWS]
+        filled = np.pad(part, ((0, ROWS - len(part)), (0, 0)))
+        scores = np.asarray(scores_of(run.model, jnp.asarray(filled)))[: len(part)]
+        if scores.ndim == 3:
+            last = [len(own) - 1 for own in sequences[first : first + ROWS]]
+            scores = scores[np.arange(len(part)), last]
+        found.append(scores)
+    scores = np.concatenate(found)
+    if np.isnan(scores).any():
+        raise ValueError("the model's scores are NaN: its numbers overflow.")
+    return scores

@@ -1,0 +1,164 @@
+"""Numbers in docs/offline-rl.md."""
+
+import statistics
+from typing import Any
+
+from experiments.intervals import over_sets
+from experiments.offline_rl import asked, latency, positions, rules, table1
+from experiments.verdicts import HOLDS
+from tests.experiments.prose import Allowed, Sentence, stored
+
+Way = tuple[str, str]
+
+
+def rows() -> list[dict[str, Any]]:
+    """Of table 1."""
+    found: list[dict[str, Any]] = stored("offline_rl/table1.json")["rows"]
+    return found
+
+
+def over(ours: Way, other: Way) -> list[float]:
+    """The interval of a difference over data sets."""
+    found = over_sets(table1.differences(rows(), ours, other))
+    assert found is not None
+    return [found.middle, found.half]
+
+
+def aaren() -> list[Any]:
+    """Beside softmax attention, by the window."""
+    found = over(("aaren", "window"), ("softmax", "window"))
+    return [*found, len(table1.sets_of(rows())), rules.MARGIN]
+
+
+def acts(act: str) -> list[float]:
+    """Of each mechanism a way to act beside the window."""
+    return [
+        number
+        for mechanism in ("aaren", "softmax", "elementwise_series")
+        for number in over((mechanism, act), (mechanism, "window"))
+    ]
+
+
+def streamed() -> list[float]:
+    """All steps, and where that costs Aaren most."""
+    found = table1.differences(rows(), ("aaren", "stream"), ("aaren", "window"))
+    means = {data: statistics.mean(own) for data, own in found.items()}
+    worst = min(means, key=lambda data: means[data])
+    assert worst == "Walker2d medium"
+    return [*acts("stream"), means[worst]]
+
+
+def restarted() -> list[float]:
+    """Restarts, all of which hold."""
+    for mechanism in table1.MECHANISMS:
+        judge = table1.compared((mechanism, "restart"), (mechanism, "window"))
+        assert judge(rows()).word == HOLDS
+    return acts("restart")
+
+
+def cloned() -> list[Any]:
+    """Aaren beside clones of all steps and of the best tenth."""
+    numbers: list[Any] = []
+    for yardstick in ("clone", "best_clone"):
+        own = {
+            data: statistics.mean(table1.scores(rows(), data, "aaren"))
+            - table1.of(rows(), data, table1.CUSTOMARY)[0][yardstick]["score"]
+            for data in table1.sets_of(rows())
+        }
+        found = over_sets({data: [value] for data, value in own.items()})
+        assert found is not None
+        numbers += [found.middle, found.half, sum(value < 0 for value in own.values())]
+    return numbers
+
+
+def equal() -> list[float]:
+    """The largest difference between streamed and parallel actions."""
+    own = [row for row in rows() if row["mechanism"] != table1.CUSTOMARY]
+    return [max(row["stream_max_error"] for row in own)]
+
+
+def stepped() -> list[Any]:
+    """Milliseconds of a step at the last one that was timed, one environment."""
+    timed = stored("offline_rl/latency.json")["rows"]
+    last = latency.Size().steps[-1]
+    found = {way: latency.at(timed, way=way, rows=1, step=last) for way in latency.WAYS}
+    return [
+        found["stream"]["milliseconds"],
+        last,
+        found["stream"]["bytes"],
+        found["cache"]["milliseconds"],
+        found["cache"]["bytes"] / 1e6,
+        found["window"]["milliseconds"],
+        found["restart"]["milliseconds"],
+    ]
+
+
+def followed() -> list[float]:
+    """Rank correlations of what was asked for and returned, by data set, Aaren by the window."""
+    found = stored("offline_rl/asked.json")["rows"]
+    return [
+        asked.correlation(row, "window")
+        for data in asked.Size().data
+        for row in found
+        if (row["data"], row["mechanism"]) == (data, "aaren")
+    ]
+
+
+def told() -> list[float]:
+    """Means over data sets of stream and window, by how the time is told, Aaren."""
+    found = stored("offline_rl/positions.json")["rows"]
+    return [
+        statistics.mean(
+            statistics.mean(positions.scores(found, data, "aaren", way, act))
+            for data in positions.sets_of(found)
+        )
+        for way in positions.WAYS
+        for act in ("stream", "window")
+    ]
+
+
+SENTENCES: list[Sentence] = [
+    Sentence(
+        "its score is {:+.1f} ± {:.1f} points from that of softmax attention over {} data sets, "
+        "and the margin is {:g} points",
+        aaren,
+    ),
+    Sentence(
+        "changes the score by {:+.1f} ± {:.1f} points with Aaren, {:+.1f} ± {:.1f} with softmax "
+        "attention and {:+.1f} ± {:.1f} with EA-series; at worst, Aaren on Walker2d medium, by "
+        "{:+.1f} points",
+        streamed,
+    ),
+    Sentence(
+        "{:+.1f} ± {:.1f} points with Aaren, {:+.1f} ± {:.1f} with softmax attention, {:+.1f} ± "
+        "{:.1f} with EA-series, all within the margin",
+        restarted,
+    ),
+    Sentence(
+        "Aaren is {:+.1f} ± {:.1f} points from a perceptron that imitates all actions, behind it "
+        "on {} of 12 sets; {:+.1f} ± {:.1f} points from one that imitates the best tenth, behind "
+        "it on {}",
+        cloned,
+    ),
+    Sentence("differ by {:.1e} at most", equal),
+    Sentence(
+        "On average over three sets its stream scores {:.1f} and its window {:.1f} with a table of "
+        "the episode's times, {:.1f} and {:.1f} with waves of the context, {:.1f} and {:.1f} with "
+        "no times",
+        told,
+    ),
+    Sentence(
+        "the rank correlation of what Aaren is asked for and returns by the window is {:+.2f} on "
+        "HalfCheetah medium-expert, {:+.2f} on Hopper medium-replay and {:+.2f} on Walker2d "
+        "medium-expert",
+        followed,
+    ),
+    Sentence(
+        "With one environment a step of Aaren's stream takes {:.2f} ms at step {:,} and keeps {:,} "
+        "bytes; of a cache {:.2f} ms and {:.0f} MB; of a window {:.2f} ms; of a state that begins "
+        "anew {:.2f} ms",
+        stepped,
+    ),
+]
+
+ALLOWED: list[Allowed] = []

@@ -1,0 +1,148 @@
+"""The ladder of symbols: what is chosen, judged and measured by it."""
+
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from experiments.synthetic import figure6, ladder, recall, rules, search, snapshots
+from experiments.synthetic.trained import Cell, train_cells
+from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, opposite
+from flax_linattn import models
+from flax_linattn.tasks.synthetic import SyntheticConfig
+
+SIZE = search.Size(learning_rates=(0.1, 0.2), momenta=(0.0,), seeds=1)
+
+
+def searched(accuracy):
+    """Rows of a search in which ``accuracy(mechanism, context, reading, rate)`` came out."""
+    return [
+        {
+            "mechanism": mechanism,
+            "context": context,
+            **reading._asdict(),
+            "runs": [
+                {
+                    "learning_rate": rate,
+                    "momentum": 0.0,
+                    "failed": None,
+                    "validation_accuracy": accuracy(mechanism, context, reading, rate),
+                }
+                for rate in SIZE.learning_rates
+            ],
+        }
+        for mechanism, context, reading in itertools.product(
+            search.MECHANISMS, search.CONTEXTS, search.WHOLE
+        )
+    ]
+
+
+def test_the_standard_is_the_setting_nearest_to_the_paper():
+    hidden = search.WHOLE[2]
+
+    def accuracy(mechanism, context, reading, rate):
+        if (reading, rate) == (hidden, 0.2):
+            return search.PRINTED.get((mechanism, context), 0.0)
+        return 1.0  # better than what the paper tells
+
+    rows = searched(accuracy)
+    found = search.standard(rows, SIZE)
+    assert (search.reading_of(found._asdict()), found.learning_rate) == (hidden, 0.2)
+    assert search.difference(search.means(rows, SIZE)[found]) == 0
+    best = search.best(rows, SIZE, "softmax:scale=1")
+    assert best.learning_rate == 0.1, "the first of equals"
+    assert search.standard(rows[::-1], SIZE) == found
+
+
+def test_an_unfinished_search_says_what_is_missing():
+    rows = searched(lambda *_: 1.0)[:-1]
+    with pytest.raises(ValueError, match=r"not finished: \('softmax:scale=1', 64, .*\) is missing"):
+        search.standard(rows, SIZE)
+
+
+def test_a_run_that_failed_counts_nothing():
+    assert search.score({"failed": 7, "validation_accuracy": 0.9}) == 0
+    assert rules.learned([1.0, None, 0.9989, 0.999]) == (2, 4)
+    row = {"runs": [{"test_accuracy": a} for a in (None, 0.5, 1.0)]}
+    assert ladder.median(row) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("did", "of", "low", "high", "word"),
+    [(16, 16, 0.794, 1, HOLDS), (0, 16, 0, 0.206, FAILS), (8, 16, 0.247, 0.753, OPEN)],
+)
+def test_intervals_of_shares(did, of, low, high, word):
+    """Against the tables of Clopper and Pearson."""
+    share = rules.Share(did, of)
+    np.testing.assert_allclose(share.interval, (low, high), atol=1e-3)
+    assert rules.most(share) == word
+    assert opposite(rules.most(share)) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[word]
+
+
+def test_when_runs_first_came_so_far():
+    row = {"epochs": [50, 100, 150], "runs": [{"accuracies": a} for a in ([0, 0.5, 1], [0, None])]}
+    row["runs"][1]["accuracies"].append(0.2)
+    assert ladder.reached(row, 0.5) == [100, math.inf]
+
+
+@pytest.mark.parametrize(
+    ("easy", "hard", "word"), [(50, 100, HOLDS), (100, 50, FAILS), (50, 50, OPEN)]
+)
+def test_which_rule_comes_first(easy, hard, word):
+    def curve(epoch):
+        return {"accuracies": [float(e >= epoch) for e in (50, 100)]}
+
+    run = {"alone": {"nt": curve(hard), "nt-s": curve(easy)}}
+    row = {"mechanism": "expressive", "context": 32, "setting": "standard", "epochs": [50, 100]}
+    assert figure6.in_order([row | {"runs": [run] * 16}]).word == word
+
+
+def test_the_width_of_equal_bytes(monkeypatch):
+    monkeypatch.setattr(recall, "bytes_of", functools.cache(recall.bytes_of))  # of models
+    size = recall.Size()
+    for mechanism in ("aaren", "elementwise_series", "softmax", "taylorshift"):
+        width = recall.width_of(size, mechanism)
+        others = [recall.bytes_of(size, mechanism, w) for w in recall.WIDTHS]
+        chosen = recall.bytes_of(size, mechanism, width)
+        assert abs(math.log(chosen / 2048)) == min(abs(math.log(b / 2048)) for b in others)
+    assert recall.bytes_of(size, "softmax", 8) == 2 * recall.bytes_of(size, "softmax", 4) - 8
+    with pytest.raises(NotMeasuredError, match="aaren on copying"):
+        recall.row_of([], "aaren", "width", "copying")
+
+
+def test_runs_that_differ_in_their_rates():
+    config = SyntheticConfig.of(
+        base=4,
+        features=4,
+        context=6,
+        rules="nt+nt-s",
+        epochs=20,
+        validate_every=10,
+        validation_series=1,
+        test_series=1,
+    )
+    cells = [Cell(0.01, 0.9, 0), Cell(1e9, 0.9, 0)]
+    found = train_cells(config, cells, ("nt", "nt-s"))
+    assert found["epochs"] == [10, 20]
+    good, bad = found["runs"]
+    assert good["failed"] is None and 0 <= good["test_accuracy"] <= 1
+    assert len(good["alone"]["nt"]["accuracies"]) == 2
+    assert bad["failed"] is not None and bad["test_accuracy"] is None
+    (lost,) = train_cells(config, cells[1:], ("nt",))["runs"]
+    assert lost["failed"] == bad["failed"] and lost["alone"]["nt"]["accuracies"] == []
+
+
+def test_weights_of_a_model():
+    model = models.WindowModel(5, 7, mechanism="softmax:scale=1", rngs=nnx.Rngs(0))
+    tokens = np.random.default_rng(0).integers(0, 5, (3, 7))
+    weights = np.asarray(snapshots.weights_of(model, tokens))
+    assert weights.shape == (3, 7, 7)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+    assert not weights[:, ~np.tri(7, dtype=bool)].any()
+    attention = model.backbone.blocks[0].attention
+    for layer in (attention.query_projection, attention.key_projection):
+        layer.kernel[...] = 0 * layer.kernel[...]
+    np.testing.assert_allclose(snapshots.weights_of(model, tokens)[0, -1], 1 / 7, rtol=1e-5)
