@@ -171,8 +171,8 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         identity = mechanism.init_state(k.shape[0], k.shape[2], k.shape[3], v.shape[-1])
         q, k, v = mechanism.prepare(q, k, v, {})
 
-        monoid = prefix.scanned(
-            partial(mechanism._lift, q), mechanism._merge, mechanism.read, identity
+        monoid = prefix.scan_monoid(
+            partial(mechanism._lift_tokens, q), mechanism._merge, mechanism.read, identity
         )
         y, _ = prefix.attend(
             monoid,

@@ -77,7 +77,7 @@ class Moments:
             (mean, standard deviation) after each token, and the state after the last one.
         """
         y, state = prefix.attend(
-            prefix.scanned(
+            prefix.scan_monoid(
                 lift=self.lift,
                 merge=self.merge,
                 read=lambda _, state: jnp.concatenate(self.read(state), axis=-1),

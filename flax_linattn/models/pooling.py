@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.state import register_state
-from flax_linattn.ops.engine.prefix import Monoid, scanned
+from flax_linattn.ops.engine.prefix import Monoid, scan_monoid
 from flax_linattn.typing import Array, State
 
 
@@ -87,7 +87,7 @@ def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> Counte
 
 def pooling_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
     """Binds a pooling for ``ops.engine.prefix.attend``, whose tokens are features [B, T, C]."""
-    return scanned(
+    return scan_monoid(
         lift=pooling.lift,
         merge=pooling.merge,
         read=lambda _, state: pooling.read(state),

@@ -1,7 +1,8 @@
 """Attention mechanisms as pure functions on arrays, behind one contract.
 
-``list_mechanisms`` names them, ``get_mechanism`` makes one. What every mechanism keeps is in
-``contract``, what they are made of in ``engine``, each has a home in ``mechanisms``.
+``list_mechanisms`` lists their names and ``get_mechanism`` makes one. ``contract`` defines the
+interface, ``engine`` the forms that families of mechanisms share, and ``mechanisms`` has one module
+per mechanism.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mechanisms by name and hyperparameters."""
+"""Registry access: mechanisms by name and hyperparameters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flax_linattn.annotations import type_hints
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms import REGISTRY
 
-LONGEST = 1000
-"""Characters of hyperparameters: Python's parser needs a stack for what is nested."""
+MAX_HYPERPARAMETER_CHARACTERS = 1000
+"""Limit in characters: Python's parser needs stack space for nested expressions."""
 
 
 def list_mechanisms() -> tuple[str, ...]:
-    """The names that ``get_mechanism`` takes.
+    """Lists the names that ``get_mechanism`` accepts.
 
     Example:
         >>> list_mechanisms()[:4]
@@ -28,16 +28,16 @@ def list_mechanisms() -> tuple[str, ...]:
 
 
 def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
-    """Makes a mechanism: frozen, hashable, hence static under ``jax.jit``.
+    """Makes a mechanism from its name: frozen and hashable, hence static under ``jax.jit``.
 
     Args:
-        name: one of ``list_mechanisms()``; hyperparameters may follow after a colon, as they do
-            on the command line: ``"elementwise_series:order=2,chunk_size=64"``.
-        **hyperparameters: fields of the mechanism's dataclass.
+        name: One of ``list_mechanisms()``. Hyperparameters may follow after a colon, as on the
+            command line: ``"elementwise_series:order=2,chunk_size=64"``.
+        **hyperparameters: Fields of the mechanism's dataclass.
 
     Raises:
-        ValueError: the name is unknown, or a hyperparameter is out of range.
-        TypeError: a hyperparameter is unknown or of another type.
+        ValueError: The name is unknown, or a hyperparameter is out of range.
+        TypeError: A hyperparameter is unknown or has the wrong type.
 
     Example:
         >>> get_mechanism("aaren", chunk_size=64).capabilities.constant_memory
@@ -49,7 +49,7 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
     name, _, text = name.partition(":")
     if text:
         hyperparameters = _parse(name, text) | hyperparameters
-    mechanism = REGISTRY[_known(name)]
+    mechanism = REGISTRY[_check_registered(name)]
     fields = [field.name for field in dataclasses.fields(mechanism)]
     unknown = sorted(set(hyperparameters) - set(fields))
     if unknown:
@@ -63,19 +63,21 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
 
 
 def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
-    """Adds a mechanism of one's own to this process.
+    """Registers a user-defined mechanism in this process.
 
-    ``get_mechanism``, layers, options of tasks and ``models.load_model`` then know it by name. The
-    same class may come again, also made anew, as when a cell of a notebook is run twice.
+    ``get_mechanism``, layers, task options and ``models.load_model`` then accept it by name. The
+    same class may be registered again, also after it was redefined, as when a notebook cell is run
+    twice.
 
     Args:
-        name: of the mechanism, its class's ``name``: lower-case letters, digits and underscores.
-        mechanism_class: a subclass of :class:`Mechanism`, itself a frozen dataclass, whose fields
-            all have defaults.
+        name: Name of the mechanism, equal to its class's ``name``: lower-case letters, digits and
+            underscores.
+        mechanism_class: Subclass of :class:`Mechanism`, itself a frozen dataclass, whose fields all
+            have defaults.
 
     Raises:
-        ValueError: the name is none, is another than the class's, or is that of another mechanism.
-        TypeError: the class is no such one.
+        ValueError: The name is invalid, differs from that of the class, or is already taken.
+        TypeError: The class is not a frozen dataclass derived from :class:`Mechanism`.
 
     Example:
         >>> import dataclasses
@@ -106,21 +108,24 @@ def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
         )
     own = mechanism_class().name
     if own != name:
-        raise ValueError(f"the class {_where(given)} has the name {own!r}, expected {name!r}.")
-    taken = REGISTRY.get(name, mechanism_class)
-    if _where(taken) != _where(mechanism_class):
         raise ValueError(
-            f"there is a mechanism {name!r} already, {_where(taken)}; choose another name."
+            f"the class {_qualified_name(given)} has the name {own!r}, expected {name!r}."
+        )
+    registered = REGISTRY.get(name, mechanism_class)
+    if _qualified_name(registered) != _qualified_name(mechanism_class):
+        raise ValueError(
+            f"there is a mechanism {name!r} already, {_qualified_name(registered)}; choose "
+            "another name."
         )
     REGISTRY[name] = mechanism_class
 
 
-def _where(kind: type) -> str:
+def _qualified_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _known(name: str) -> str:
-    """``name``, if it is registered; an error suggests the closest name."""
+def _check_registered(name: str) -> str:
+    """Returns ``name`` if it is registered; the error suggests the closest name."""
     if name in REGISTRY:
         return name
     close = difflib.get_close_matches(name, REGISTRY, n=1)
@@ -132,7 +137,7 @@ def _known(name: str) -> str:
 
 
 def _check_type(expects: str, value: Any, hint: Any) -> None:
-    """Refuses a value of another type than its annotation: of text above all, from a name."""
+    """Rejects a value whose type differs from the annotation, above all text from a name."""
     options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) else (hint,)
     kinds = tuple(get_origin(o) or o for o in options if o is not Ellipsis)
     if get_origin(hint) is tuple:
@@ -148,13 +153,15 @@ def _check_type(expects: str, value: Any, hint: Any) -> None:
 
 
 def _parse(name: str, text: str) -> dict[str, Any]:
-    """Hyperparameters from ``order=2,switch=memory``: Python literals, or bare words."""
+    """Parses hyperparameters such as ``order=2,switch=memory``: Python literals or bare words."""
     expected = (
         f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
         "each once, got"
     )
-    if len(text) > LONGEST:
-        raise ValueError(f"{expected} {len(text)} characters, more than {LONGEST}.")
+    if len(text) > MAX_HYPERPARAMETER_CHARACTERS:
+        raise ValueError(
+            f"{expected} {len(text)} characters, more than {MAX_HYPERPARAMETER_CHARACTERS}."
+        )
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:

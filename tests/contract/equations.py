@@ -15,7 +15,7 @@ from flax_linattn import ops
 from flax_linattn.ops.engine import random_features
 
 
-class Seen(NamedTuple):
+class VisibleTokens(NamedTuple):
     """What one query sees: its tokens in their order, and where it and they stand.
 
     Attributes:
@@ -80,7 +80,7 @@ def attend(
             query, queries = (q, q) if learned else (q[row, t], q[row, whole])
             places = [place[j] for j in visible]
             own = {name: gate[row, visible] for name, gate in gates.items()}
-            seen = Seen(k[row, visible], v[row, visible], place[t], places, queries, own)
+            seen = VisibleTokens(k[row, visible], v[row, visible], place[t], places, queries, own)
             y[row, t] = EQUATIONS[mechanism.name](mechanism, query, seen, **parameters)
     return y
 
@@ -108,12 +108,12 @@ def _average(weight: Any, v: Any) -> Any:
     return (weight * v).sum(axis=0) / weight.sum(axis=0)
 
 
-def _softmax(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _softmax(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     last = slice(-(getattr(mechanism, "window", None) or len(seen.k)), None)
     return _average(np.exp(scale * _scores(q, seen.k[last])), seen.v[last])
 
 
-def _bidirectional_aaren(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _bidirectional_aaren(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     """The first half of the heads, the larger one, sees what came before, the other what comes."""
     places, heads = np.array(seen.positions), np.arange(q.shape[0])
     forwards = 2 * heads < q.shape[0]
@@ -122,11 +122,11 @@ def _bidirectional_aaren(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     return _average(np.exp(scale * _scores(q, seen.k)) * sees, seen.v)
 
 
-def _elementwise(mechanism: Any, q: Any, seen: Seen) -> Any:
+def _elementwise(mechanism: Any, q: Any, seen: VisibleTokens) -> Any:
     return _average(np.exp(-((q - seen.k) ** 2)), seen.v)
 
 
-def _elementwise_series(mechanism: Any, q: Any, seen: Seen) -> Any:
+def _elementwise_series(mechanism: Any, q: Any, seen: VisibleTokens) -> Any:
     """e^(-k^2) sum_n (2 q k)^n / n!, whose e^(-q^2) cancels."""
     factorial, polynomial = 1.0, 1.0
     for n in range(1, mechanism.order + 1):
@@ -139,7 +139,7 @@ def _unit(x: Any) -> Any:
     return x / np.sqrt((x * x).sum(axis=-1, keepdims=True))
 
 
-def _taylorshift(mechanism: Any, q: Any, seen: Seen, temperature: Any) -> Any:
+def _taylorshift(mechanism: Any, q: Any, seen: VisibleTokens, temperature: Any) -> Any:
     """Section 3.3: N tokens of unit length, outputs times sqrt(N / d)."""
     x = temperature * _scores(_unit(q), _unit(seen.k))
     weight, term = 1 + x, x
@@ -149,35 +149,35 @@ def _taylorshift(mechanism: Any, q: Any, seen: Seen, temperature: Any) -> Any:
     return _average(weight, seen.v) * np.sqrt(len(seen.k) / q.shape[-1])
 
 
-def _expressive(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _expressive(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     z = scale * _scores(q, seen.k)
     return _average(z**2 / (1 + z**2), seen.v)
 
 
-def _expressive_quadratic(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _expressive_quadratic(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     return _average(_scores(q, seen.k) ** 2 * scale**2, seen.v)
 
 
-def _linear(mechanism: Any, q: Any, seen: Seen) -> Any:
+def _linear(mechanism: Any, q: Any, seen: VisibleTokens) -> Any:
     q, k = (np.where(np.real(x) > 0, x + 1, np.exp(x)) for x in (q, seen.k))
     return _average(_scores(q, k), seen.v)
 
 
-def _aft(mechanism: Any, q: Any, seen: Seen, position_bias: Any) -> Any:
+def _aft(mechanism: Any, q: Any, seen: VisibleTokens, position_bias: Any) -> Any:
     bias = position_bias[seen.position, seen.positions][:, None, None]
     return _average(np.exp(seen.k + bias), seen.v) / (1 + np.exp(-q))
 
 
-def _aft_simple(mechanism: Any, q: Any, seen: Seen) -> Any:
+def _aft_simple(mechanism: Any, q: Any, seen: VisibleTokens) -> Any:
     return _average(np.exp(seen.k), seen.v) / (1 + np.exp(-q))
 
 
-def _taylor_features(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _taylor_features(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     x = scale * _scores(q, seen.k)
     return _average(1 + x + x**2 / 2, seen.v)
 
 
-def _performer(mechanism: Any, q: Any, seen: Seen, scale: Any, projection: Any) -> Any:
+def _performer(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any, projection: Any) -> Any:
     """exp(w x - |x|^2 / 2) for x = sqrt(scale) q and k; |q|^2 cancels."""
     q, k = np.sqrt(scale) * q, np.sqrt(scale) * seen.k
     of_query = np.exp(np.einsum("hk,mk->hm", q, projection))
@@ -186,7 +186,7 @@ def _performer(mechanism: Any, q: Any, seen: Seen, scale: Any, projection: Any) 
     return _average(np.einsum("hm,nhm->nh", of_query, of_key), seen.v)
 
 
-def _rfa(mechanism: Any, q: Any, seen: Seen, feature_scale: Any) -> Any:
+def _rfa(mechanism: Any, q: Any, seen: VisibleTokens, feature_scale: Any) -> Any:
     """The mean of cos(w . (q - k)) over the rows w of the draw."""
     w = random_features.gaussian(mechanism.num_features, q.shape[-1], mechanism.seed)
     angle = (_unit(q) - _unit(seen.k)) * feature_scale
@@ -194,7 +194,12 @@ def _rfa(mechanism: Any, q: Any, seen: Seen, feature_scale: Any) -> Any:
 
 
 def _linformer(
-    mechanism: Any, q: Any, seen: Seen, scale: Any, key_projection: Any, value_projection: Any
+    mechanism: Any,
+    q: Any,
+    seen: VisibleTokens,
+    scale: Any,
+    key_projection: Any,
+    value_projection: Any,
 ) -> Any:
     n = len(seen.k)
     k = np.einsum("np,nhk->phk", key_projection[:n], seen.k)
@@ -202,7 +207,7 @@ def _linformer(
     return _average(np.exp(scale * _scores(q, k)), v)
 
 
-def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _nystrom(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     """softmax(Q Kl^T) Z softmax(Ql K^T) V with Z near the inverse of softmax(Ql Kl^T)."""
     n = len(seen.k)
     landmarks = min(n, mechanism.num_landmarks)
@@ -226,7 +231,7 @@ def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     return np.stack(outputs)
 
 
-def _reformer(mechanism: Any, q: Any, seen: Seen, scale: Any, rotations: Any) -> Any:
+def _reformer(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any, rotations: Any) -> Any:
     """One softmax over all tokens but itself that share a bucket and two chunks in any round."""
     n, size = len(seen.k), mechanism.bucket_size
     half = (mechanism.num_buckets or 2 * -(-n // (2 * size))) // 2
@@ -251,7 +256,7 @@ def _reformer(mechanism: Any, q: Any, seen: Seen, scale: Any, rotations: Any) ->
 def _eva(
     mechanism: Any,
     q: Any,
-    seen: Seen,
+    seen: VisibleTokens,
     scale: Any,
     mean_query_kernel: Any,
     mean_query_bias: Any,
@@ -286,23 +291,23 @@ def _later(x: Any) -> Any:
     return np.array([x[j + 1 :].sum(axis=0) for j in range(len(x))])
 
 
-def _forgetting(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _forgetting(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     fallen = scale * _scores(q, seen.k) + _later(seen.gates["log_decay"])
     return _average(np.exp(fallen), seen.v)
 
 
-def _gated_linear(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _gated_linear(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     left = np.exp(_later(seen.gates["log_decay"]))
     return scale * np.einsum("hk,nhk,nhk,nhv->hv", q, left, seen.k, seen.v)
 
 
-def _retention(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _retention(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     gamma = 1 - 2.0 ** (-5 - np.arange(q.shape[0]))
     age = np.arange(len(seen.k))[::-1, None]
     return scale * np.einsum("nh,nh,nhv->hv", gamma**age, _scores(q, seen.k), seen.v)
 
 
-def _gated_delta(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _gated_delta(mechanism: Any, q: Any, seen: VisibleTokens, scale: Any) -> Any:
     heads, one = q.shape[0], np.eye(q.shape[1])
     y = []
     for h in range(heads):
@@ -315,7 +320,7 @@ def _gated_delta(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     return np.stack(y)
 
 
-def _rwkv(mechanism: Any, q: Any, seen: Seen, time_decay: Any, time_first: Any) -> Any:
+def _rwkv(mechanism: Any, q: Any, seen: VisibleTokens, time_decay: Any, time_first: Any) -> Any:
     rate, last = np.exp(time_decay), len(seen.k) - 1
     weight = [np.exp(seen.k[i] - (last - 1 - i) * rate) for i in range(last)]
     weight = np.stack([*weight, np.exp(time_first + seen.k[last])])

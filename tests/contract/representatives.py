@@ -10,9 +10,9 @@ runs those of the mechanisms whose files a change touches (``changed.py``).
 from collections.abc import Iterable
 
 ENGINE: dict[str, tuple[str, ...]] = {
-    "softmax": ("block_plan", "blocks", "cache", "one_query", "scored"),
+    "softmax": ("block_plan", "blocks", "cache", "single_query", "scored"),
     "softmax:window=3": ("window",),
-    "forgetting": ("two_floats",),
+    "forgetting": ("double_float",),
     "aaren": (
         "chunks",
         "exponential",
@@ -23,13 +23,13 @@ ENGINE: dict[str, tuple[str, ...]] = {
         "tiles",
     ),
     "forgetting_aaren": ("decays", "exponential_scan"),
-    "elementwise": ("channel_blocks", "channelwise", "undifferentiated"),
+    "elementwise": ("channel_blocks", "channelwise", "primal_only"),
     "elementwise_series": ("series", "series_scan"),
-    "taylorshift": ("features", "forms", "kept_inputs", "kernel", "kernel_scan", "polynomials"),
+    "taylorshift": ("features", "forms", "recompute_vjp", "kernel", "kernel_scan", "polynomials"),
     "taylorshift:order=4": ("monomials",),
     "gated_delta": ("chunk_scan", "gated", "gates"),
     "nystrom": ("stateless",),
-    "reformer": ("buckets", "draws"),
+    "reformer": ("buckets", "random_features"),
 }
 """Mechanism -> the files of ``ops/engine`` that it stands for, in its main form and direction."""
 

@@ -72,8 +72,8 @@ class Layout:
         self.shape = cases.BATCH, 2 * length
         self.real = np.ones(self.shape, bool) if self.mask is None else self.mask
         ids = np.zeros(self.shape, np.int32) if self.ids is None else self.ids
-        runs = list(map(equations.segments, self.real, ids))
-        self.starts = np.array([_starts(run) for run in runs])
+        segments = list(map(equations.segments, self.real, ids))
+        self.starts = np.array([_starts(run) for run in segments])
         self.last = [_last(self.real[:, :n], ids[:, :n]) for n in (length, 2 * length)]
         self.tokens = cases.make_numbers(mechanism, 2 * length)
         self.spans = slice(0, length), slice(length, 2 * length)

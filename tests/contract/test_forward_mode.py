@@ -23,11 +23,14 @@ from tests.contract.tolerances import assert_close
 LENGTH = 5
 Attend = Callable[[Tokens], Any]
 
-SCANS = ("aaren", "linear", "gated_linear")
+AUTO_SCAN_FORMS = ("aaren", "linear", "gated_linear")
 """Scans with a gradient by hand, of maxima, sums and decays; all other cases are slow."""
 
 CASES = [
-    *(pytest.param(ops.get_mechanism(spec, chunk_size=4), True, id=spec) for spec in SCANS),
+    *(
+        pytest.param(ops.get_mechanism(spec, chunk_size=4), True, id=spec)
+        for spec in AUTO_SCAN_FORMS
+    ),
     *cases.slow_unless(lambda *case: False, cases.DIRECTIONS),
 ]
 

@@ -114,7 +114,7 @@ class Recent(ops.CacheMechanism):
 
     width: int = 2
 
-    def weigh(self, pairs, visible):
+    def attend_block(self, pairs, visible):
         if visible is None:  # causal
             visible = jnp.tri(pairs.q.shape[1], dtype=bool)[None]
         weight = _recent(visible, self.width).astype(pairs.v.dtype)

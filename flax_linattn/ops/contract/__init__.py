@@ -1,1 +1,1 @@
-"""What every attention mechanism keeps: its interface, checks, masks and numerics."""
+"""Contract of all attention mechanisms: interface, checks, masks and numerics."""

@@ -1,4 +1,4 @@
-"""Checked calls of a mechanism: padding is zeroed, shapes and dtypes agree."""
+"""Checked arguments of a call: padding is zeroed, and shapes and dtypes agree."""
 
 from __future__ import annotations
 
@@ -16,16 +16,26 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("q", "k", "v", "mask", "query_mask", "runs", "state", "parameters", "per_token"),
+    data_fields=(
+        "q",
+        "k",
+        "v",
+        "mask",
+        "query_mask",
+        "segments",
+        "state",
+        "parameters",
+        "per_token",
+    ),
     meta_fields=("is_causal", "form", "return_state"),
 )
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One checked call of ``attend``; fields as its arguments.
+    """Checked arguments of one call of ``attend``; field names are those of its arguments.
 
     Attributes:
-        runs: where packed segments begin; None = nothing is packed.
-        state: of the tokens before; None = there are none.
+        segments: where packed segments begin; None means nothing is packed.
+        state: of the tokens before; None means there are none.
         parameters: the mechanism's own arguments, those that were given.
         per_token: its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.
     """
@@ -35,7 +45,7 @@ class Call:
     v: Values
     mask: Mask | None
     query_mask: Array | None
-    runs: masks.Segments | None
+    segments: masks.Segments | None
     state: State | None
     parameters: Parameters
     per_token: Parameters
@@ -45,17 +55,17 @@ class Call:
 
     @property
     def num_queries(self) -> int:
-        """T; L of given queries."""
+        """Number of queries T, or L for external queries."""
         return self.k.shape[1] if self.q.ndim == 2 else self.q.shape[1]
 
     @property
     def starts(self) -> Array | None:
-        """Bool [B, S], True = a packed segment begins here; None = nothing is packed."""
-        return None if self.runs is None else self.runs.starts
+        """Bool [B, S], True = a packed segment begins here; None means nothing is packed."""
+        return None if self.segments is None else self.segments.starts
 
 
 class StepCall(NamedTuple):
-    """One checked call of ``step``; fields as its arguments."""
+    """Checked arguments of one call of ``step``; field names are those of its arguments."""
 
     q: Array
     k: KeyStep
@@ -67,23 +77,23 @@ class StepCall(NamedTuple):
 
 
 def num_queries(can: Capabilities, q: Array, k: Array) -> int:
-    """T; a learned query, and those given in its place, stand for one at every key."""
+    """Returns the number of outputs per sequence; a learned query has one at every key."""
     return k.shape[1] if can.learned_query else q.shape[1]
 
 
-def num_given(can: Capabilities, q: Array) -> int | None:
-    """L, of queries given where one is learned otherwise; None = they are not."""
+def num_given_queries(can: Capabilities, q: Array) -> int | None:
+    """Returns the number L of external queries, or None if there are none."""
     return q.shape[-3] if can.given_queries and q.ndim > 2 else None
 
 
-def reads_at_once(can: Capabilities, q: Array, is_causal: bool) -> bool:
-    """Whether queries are given and have one output each, not one after every token."""
-    return num_given(can, q) is not None and not is_causal
+def pools_sequence(can: Capabilities, q: Array, is_causal: bool) -> bool:
+    """Returns whether external queries pool the sequence: one output each, not one per token."""
+    return num_given_queries(can, q) is not None and not is_causal
 
 
-def of_each_row(can: Capabilities, q: Array, k: Array) -> Array:
-    """Given queries [L, H, K] as [B, L, H, K], of every row; any others as they are."""
-    shared = num_given(can, q) is not None and q.ndim == 3
+def broadcast_queries(can: Capabilities, q: Array, k: Array) -> Array:
+    """Broadcasts external queries [L, H, K] to [B, L, H, K]; returns other queries unchanged."""
+    shared = num_given_queries(can, q) is not None and q.ndim == 3
     return jnp.broadcast_to(q, (k.shape[0], *q.shape)) if shared else q
 
 

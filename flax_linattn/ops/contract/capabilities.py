@@ -1,4 +1,4 @@
-"""What a mechanism can do, and what a layer learns for it."""
+"""Capabilities of a mechanism, and the parameters that a layer learns for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flax_linattn.typing import Array
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """What a mechanism can do.
+    """Features that a mechanism supports.
 
     Attributes:
         constant_memory: the state's size does not depend on the number of tokens.
@@ -20,7 +20,7 @@ class Capabilities:
         cross: keys and values may have another length than the queries.
         packed: ``segment_ids`` is offered.
         learned_query: ``q`` is one learned query [H, K] instead of one query a token.
-        given_queries: beside that, ``q`` may be L queries [L, H, K], or those of each row
+        given_queries: in addition, ``q`` may be L queries [L, H, K], or those of each row
             [B, L, H, K], each of which reads all tokens.
         channelwise: every channel attends by itself, so that V = K.
         recurrent: there is a state: ``init_state``, ``step``, ``initial_state`` and
@@ -29,7 +29,7 @@ class Capabilities:
         unit_vectors: queries and keys are meant to have length 1, which layers give them.
         shared_query_key: one vector of a token is its query and its key: ``k``, which layers
             project once; ``q`` is not looked at.
-        forms: the values of ``form`` beside "auto".
+        forms: the values of ``form`` other than "auto".
     """
 
     constant_memory: bool
@@ -48,7 +48,7 @@ class Capabilities:
 
 
 class LearnedParameter(NamedTuple):
-    """An argument of a mechanism that a layer learns.
+    """Shape and initializer of a mechanism's parameter that a layer learns.
 
     Attributes:
         shape: of the array.

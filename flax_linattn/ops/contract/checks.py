@@ -1,4 +1,7 @@
-"""Refuses bad arguments of a mechanism: what was expected, what came, what to do."""
+"""Validation of a mechanism's arguments.
+
+Error messages say what was expected, what was found, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from flax_linattn.typing import Array, Parameters, State
 
 
 def no_state_message(name: str) -> str:
-    """Why a mechanism has no state, for error messages."""
+    """Returns the error message for a mechanism without a state."""
     return (
         f"{name!r} needs the whole sequence at once: it has no state and no step; call attend on "
         "whole sequences, or choose a mechanism whose capabilities.recurrent is True."
@@ -24,7 +27,7 @@ def no_state_message(name: str) -> str:
 def check_arrays(
     name: str, can: Capabilities, q: Array, k: Array, v: Array, *, time: bool = True
 ) -> None:
-    """Refuses q, k and v of other dtypes or shapes; ``time=False`` for those of one token."""
+    """Checks dtypes and shapes of q, k and v; ``time=False`` for those of a single token."""
     axes = {"q": "[B, T, H, K]", "k": "[B, S, H, K]", "v": "[B, S, H, V]"}
     if not time:
         axes = {each: axis.replace(", T", "").replace(", S", "") for each, axis in axes.items()}
@@ -65,8 +68,8 @@ def check_arrays(
             f"q {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
             f"got {q.shape} and {k.shape}."
         )
-    of_rows = q.ndim == 4 if can.given_queries else q.ndim > 2
-    if of_rows and q.shape[0] != k.shape[0]:
+    has_batch = q.ndim == 4 if can.given_queries else q.ndim > 2
+    if has_batch and q.shape[0] != k.shape[0]:
         hint = "; queries [L, H, K] serve every row" if can.given_queries else ""
         raise ValueError(
             f"q and k must have one batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
@@ -74,7 +77,7 @@ def check_arrays(
 
 
 def check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """``mask`` as an array; refuses one that is not bool or of another shape."""
+    """Returns ``mask`` as an array after checking that it is Boolean and of the given shape."""
     if mask is None:
         return None
     mask = jnp.asarray(mask)
@@ -89,7 +92,7 @@ def check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array |
 
 
 def check_segments(segment_ids: Array, shape: tuple[int, ...]) -> None:
-    """Refuses segment ids that are no integers or of another shape."""
+    """Checks that ``segment_ids`` is an integer array of the given shape."""
     if not hasattr(segment_ids, "dtype"):
         raise TypeError(f"segment_ids must be an array, got {type(segment_ids).__name__}.")
     if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
@@ -106,13 +109,13 @@ def check_options(
     is_causal: bool,
     is_packed: bool,
     form: str,
-    instead_of_causal: str,
+    causal_alternative: str,
 ) -> None:
-    """Refuses a form, a direction, lengths or packing that the mechanism does not offer."""
+    """Checks that the mechanism supports the form, direction, lengths and packing of a call."""
     if form != "auto" and form not in can.forms:
         raise ValueError(f"{name!r} has no form {form!r}; it has: auto, {', '.join(can.forms)}.")
     if is_causal and not can.causal:
-        raise ValueError(f"{name!r} has no causal form; {instead_of_causal}.")
+        raise ValueError(f"{name!r} has no causal form; {causal_alternative}.")
     if not is_causal and not can.noncausal:
         raise ValueError(f"{name!r} is causal only; use is_causal=True.")
     if queries != length:
@@ -133,7 +136,7 @@ def check_options(
 def check_parameters(
     name: str, offered: tuple[str, ...], parameters: Mapping[str, ArrayLike | None]
 ) -> Parameters:
-    """The mechanism's own arguments as arrays, those that were given; refuses unknown ones."""
+    """Returns the mechanism's own arguments that were passed, as arrays; rejects unknown names."""
     unknown = sorted(set(parameters) - set(offered))
     if unknown:
         raise TypeError(
@@ -144,7 +147,7 @@ def check_parameters(
 
 
 def check_state_like(name: str, state: State, expected: State) -> None:
-    """Refuses a state whose structure, shapes or dtypes are not those of ``expected``.
+    """Checks that a state has the structure, shapes and dtypes of ``expected``.
 
     Raises:
         ValueError: structures or shapes differ; the message names the first differing leaf, and
@@ -156,7 +159,7 @@ def check_state_like(name: str, state: State, expected: State) -> None:
     if structure != jax.tree.structure(state):
         want, got = type(expected).__name__, type(state).__name__
         if want == got:  # of another structure within
-            want, got = (f"{want} of {_layout(tree)}" for tree in (expected, state))
+            want, got = (f"{want} of {_describe_leaves(tree)}" for tree in (expected, state))
         raise ValueError(
             f"the state does not belong to {name!r}: expected {want}, got {got}; {hint}."
         )
@@ -165,7 +168,8 @@ def check_state_like(name: str, state: State, expected: State) -> None:
         leaf = jax.tree_util.keystr(path)
         if not _is_array(got):
             raise TypeError(
-                f"the state's {leaf} should be an array {_kind(want)}, got {_kind(got)}; {hint}."
+                f"the state's {leaf} should be an array {_describe(want)}, got "
+                f"{_describe(got)}; {hint}."
             )
         if got.shape != want.shape:
             raise ValueError(
@@ -179,13 +183,13 @@ def check_state_like(name: str, state: State, expected: State) -> None:
             )
 
 
-def check_carried(segment_id: Array | None, batch: int) -> None:
-    """Refuses the segments of a ``PackedState`` that are not int [B]; None = not packed."""
+def check_carried_segment(segment_id: Array | None, batch: int) -> None:
+    """Checks that the segment id of a ``PackedState`` is an integer array [B], or None."""
     if segment_id is None:
         return
     if not _is_array(segment_id) or not jnp.issubdtype(segment_id.dtype, jnp.integer):
         raise TypeError(
-            f"a PackedState's segment_id must be an integer array [B], got {_kind(segment_id)}."
+            f"a PackedState's segment_id must be an integer array [B], got {_describe(segment_id)}."
         )
     if segment_id.shape != (batch,):
         raise ValueError(
@@ -198,13 +202,13 @@ def _is_array(leaf: object) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def _kind(leaf: Any) -> str:
-    """Dtype and shape of an array, the type of anything else."""
+def _describe(leaf: Any) -> str:
+    """Returns dtype and shape of an array, or the type name of anything else."""
     return f"{leaf.dtype}{list(leaf.shape)}" if _is_array(leaf) else type(leaf).__name__
 
 
-def _layout(tree: State) -> str:
-    """The leaves of a state in a line, without their numbers: ".m float32[2, 3], ..."."""
+def _describe_leaves(tree: State) -> str:
+    """Lists the leaves of a state without their values: ".m float32[2, 3], ..."."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: leaf is None)
-    lines = [f"{jax.tree_util.keystr(path)} {_kind(leaf)}" for path, leaf in leaves]
+    lines = [f"{jax.tree_util.keystr(path)} {_describe(leaf)}" for path, leaf in leaves]
     return ", ".join(lines[:4]) + (", ..." if len(lines) > 4 else "")

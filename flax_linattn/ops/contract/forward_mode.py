@@ -1,4 +1,4 @@
-"""What is said where a gradient derived by hand is asked for tangents."""
+"""Error message for forward-mode differentiation of a hand-derived gradient."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def explained(name: str, form: str) -> Iterator[None]:
-    """Names the form that can, where JAX refuses forward mode inside.
+def explain_forward_mode_error(name: str, form: str) -> Iterator[None]:
+    """Replaces JAX's error about forward mode by one that names the form that supports it.
 
     JAX does so only when a program is compiled or run: within a ``jax.jit`` of the caller's own
     the message is that of JAX.
@@ -21,7 +21,7 @@ def explained(name: str, form: str) -> Iterator[None]:
         TypeError: the gradient inside is derived by hand and has no tangents.
 
     Example:
-        >>> with explained("aaren", "auto"):
+        >>> with explain_forward_mode_error("aaren", "auto"):
         ...     raise TypeError("can't apply forward-mode autodiff (jvp) to a custom_vjp function.")
         Traceback (most recent call last):
         ...

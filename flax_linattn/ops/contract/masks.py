@@ -1,8 +1,9 @@
-"""Masks and packed segments: who sees whom, decided once for every mechanism.
+"""Masks and packed segments: which queries attend to which keys, decided once for all mechanisms.
 
-A *run* is a maximal stretch of real tokens of one segment id. Tokens see each other
-only inside a run. Padding belongs to no run: ids at masked positions are ignored, so
-padding in the middle of a segment does not split it.
+A *segment* is a maximal stretch of valid tokens with one segment id. Tokens attend to each other
+only within a segment; an id that comes back later starts a new segment. Padding belongs to no
+segment: ids at masked positions are ignored, so padding in the middle of a segment does not split
+it.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from jaxtyping import Bool, Int
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
 
 NO_SEGMENT = -(2**31)
-"""The id of a packed state that has met no id yet: it continues in whichever comes first."""
+"""Segment id of a packed state before any valid token: it continues in whichever id comes first."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Where packed segments begin.
+    """Start positions of packed segments, and the segment id at the end of each sequence.
 
     Attributes:
-        starts: bool [B, T], True at the first real token of each run but the first one;
-            the first run counts as a start only where it differs from the carried id.
-        last: int32 [B], the segment id in which the sequence ends; ``NO_SEGMENT`` if it holds
-            no real token and no id was carried in.
+        starts: Boolean array of shape [B, T], True at the first valid token of each segment
+            but the first; the first counts as a start only if its id differs from the carried one.
+        last: int32 array of shape [B], the segment id in which the sequence ends; ``NO_SEGMENT`` if
+            it has no valid token and no id was carried in.
     """
 
     starts: Bool[Array, "B T"]
@@ -38,7 +39,7 @@ class Segments:
 
     @property
     def index(self) -> Int[Array, "B T"]:
-        """Number of starts up to and including each position: equal inside a run."""
+        """Number of starts up to and including each position; equal within a segment."""
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
 
@@ -61,7 +62,7 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
 
 
 def static_max_length(length: int, mask: Array | None) -> int:
-    """Real tokens of the longest row; 0 where the mask is known at run time only."""
+    """Returns the most valid tokens of any sequence, or 0 if the mask is a traced array."""
     if mask is None:
         return length
     if isinstance(mask, jax.core.Tracer):
@@ -71,7 +72,7 @@ def static_max_length(length: int, mask: Array | None) -> int:
 
 
 def previous_real_index(mask: Mask) -> Int[Array, "B T"]:
-    """Index of the last real token strictly before each position, -1 where there is none.
+    """Returns the index of the last valid token strictly before each position, or -1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,13 +87,13 @@ def previous_real_index(mask: Mask) -> Int[Array, "B T"]:
 def find_segments(
     segment_ids: SegmentIds, mask: Mask | None = None, carried: Int[Array, "B"] | None = None
 ) -> Segments:
-    """Finds the runs of equal ids among the real tokens.
+    """Finds the segments of equal ids among the valid tokens.
 
     Args:
         segment_ids: int [B, T].
-        mask: bool [B, T], True = a real token; default all.
-        carried: int32 [B], the id in which an earlier call ended; a first real token with
-            another id starts a new run. Default: the first run continues what came before.
+        mask: Boolean array of shape [B, T]; True marks valid tokens; default all.
+        carried: int32 array of shape [B], the id in which an earlier call ended; a first valid
+            token with another id starts a new segment. By default the first segment continues.
 
     Example:
         >>> import jax.numpy as jnp
@@ -118,12 +119,12 @@ def find_segments(
 def find_packed_segments(
     segment_ids: SegmentIds | None, mask: Mask | None, carried: Int[Array, "B"] | None
 ) -> Segments | None:
-    """``find_segments`` of a call that may be packed or not; None where it is not.
+    """Returns ``find_segments`` for a packed call, and None without ``segment_ids``.
 
     Args:
         segment_ids: int [B, T], or None.
-        mask: bool [B, T], True = a real token.
-        carried: int32 [B], the id in which an earlier call ended, if that is known.
+        mask: Boolean array of shape [B, T]; True marks valid tokens.
+        carried: int32 array of shape [B], the id in which an earlier call ended, if that is known.
 
     Example:
         >>> find_packed_segments(None, None, None) is None
@@ -134,41 +135,42 @@ def find_packed_segments(
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("real", "query_run", "key_run"),
+    data_fields=("real", "query_segment", "key_segment"),
     meta_fields=("is_causal", "cached", "window"),
 )
 @dataclasses.dataclass(frozen=True)
 class Visibility:
-    """Who sees whom, told by query and by key, so that any block of it can be made.
+    """Rule for which queries attend to which keys; it makes any block of the matrix.
 
-    Keys are ``cached`` tokens of earlier calls, which all queries may see, and then those of this
-    call.
+    Keys are ``cached`` tokens of earlier calls, to which all queries may attend, followed by those
+    of this call.
 
     Attributes:
-        is_causal: a query sees keys up to its own position.
-        cached: number of keys that come before the first query.
-        real: bool [B, S], True = a real token; None = all.
-        query_run: int [B, T], which run each query belongs to (``Segments.index``); None = all one.
-        key_run: int [B, S], the same for keys.
-        window: a query sees its own position and those before it, so many in all; None = all.
+        is_causal: Whether a query attends only to keys up to its own position.
+        cached: Number of keys that come before the first query.
+        real: Boolean array of shape [B, S]; True marks valid tokens. None means all are valid.
+        query_segment: Integer array of shape [B, T], the segment of each query
+            (``Segments.index``). None means that there is one segment.
+        key_segment: Integer array of shape [B, S], the segment of each key.
+        window: Number of positions that a query attends to, its own included. None means all.
     """
 
     is_causal: bool = False
     cached: int = 0
     real: Array | None = None
-    query_run: Array | None = None
-    key_run: Array | None = None
+    query_segment: Array | None = None
+    key_segment: Array | None = None
     window: int | None = None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing but the order decides."""
-        arrays = (self.real, self.query_run, self.key_run)
+    def is_plain_causal(self) -> bool:
+        """Whether the matrix is the causal triangle and nothing else."""
+        arrays = (self.real, self.query_segment, self.key_segment)
         whole = self.is_causal and self.cached == 0 and self.window is None
         return whole and all(x is None for x in arrays)
 
     def block(self, query: Int[Array, "T"], key: Int[Array, "S"], num_keys: int) -> Visible:
-        """Bool [B or 1, T', S'] for some queries and keys; no key from ``num_keys`` on is seen."""
+        """Returns a Boolean block [B or 1, T', S']; keys from ``num_keys`` on are invisible."""
         visible = jnp.broadcast_to(key < num_keys, (1, query.shape[0], key.shape[0]))
         if self.is_causal:
             visible = visible & (query[:, None] >= key - self.cached)
@@ -176,9 +178,9 @@ class Visibility:
             visible = visible & (query[:, None] - self.window < key - self.cached)
         if self.real is not None:
             visible = visible & jnp.take(self.real, key, axis=1, mode="clip")[:, None, :]
-        if self.query_run is not None and self.key_run is not None:
-            of_query = jnp.take(self.query_run, query, axis=1, mode="clip")
-            of_key = jnp.take(self.key_run, key, axis=1, mode="clip")
+        if self.query_segment is not None and self.key_segment is not None:
+            of_query = jnp.take(self.query_segment, query, axis=1, mode="clip")
+            of_key = jnp.take(self.key_segment, key, axis=1, mode="clip")
             visible = visible & (of_query[:, :, None] == of_key[:, None, :])
         return visible
 
@@ -189,16 +191,16 @@ def visible_rows(
     *,
     is_causal: bool = False,
     mask: Mask | None = None,
-    run: Int[Array, "B S"] | None = None,
+    segment_index: Int[Array, "B S"] | None = None,
 ) -> Visible:
-    """Some rows of the matrix of who sees whom in self-attention: bool [B or 1, T, S].
+    """Returns some rows of the visibility matrix of self-attention, Boolean [B or 1, T, S].
 
     Args:
         index: positions of the queries.
         num_keys: S.
         is_causal: a query sees keys up to its own position.
-        mask: bool [B, S], True = a real token.
-        run: which run each position belongs to (``Segments.index``).
+        mask: Boolean array of shape [B, S]; True marks valid tokens.
+        segment_index: the segment of each position (``Segments.index``).
 
     Example:
         >>> import jax.numpy as jnp
@@ -206,7 +208,7 @@ def visible_rows(
         [[[1, 0, 0], [1, 1, 1]]]
     """
     keys = jnp.arange(num_keys, dtype=index.dtype)
-    return Visibility(is_causal, 0, mask, run, run).block(index, keys, num_keys)
+    return Visibility(is_causal, 0, mask, segment_index, segment_index).block(index, keys, num_keys)
 
 
 def visibility(
@@ -215,13 +217,19 @@ def visibility(
     *,
     is_causal: bool = False,
     mask: Mask | None = None,
-    runs: Segments | None = None,
+    segments: Segments | None = None,
 ) -> Visible:
-    """The dense bool [B or 1, T, S] matrix of who sees whom (small lengths; references).
+    """Returns the dense visibility matrix, Boolean [B or 1, T, S], for references.
 
     Example:
         >>> visibility(2, 2, is_causal=True).astype(int).tolist()
         [[[1, 0], [1, 1]]]
     """
-    run = None if runs is None else runs.index
-    return visible_rows(jnp.arange(num_queries), num_keys, is_causal=is_causal, mask=mask, run=run)
+    segment_index = None if segments is None else segments.index
+    return visible_rows(
+        jnp.arange(num_queries),
+        num_keys,
+        is_causal=is_causal,
+        mask=mask,
+        segment_index=segment_index,
+    )

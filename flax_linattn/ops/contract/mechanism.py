@@ -3,7 +3,7 @@
 A mechanism is a frozen, hashable dataclass, hence static under ``jax.jit``. Its public
 methods live here, once: they check what comes in, make padding harmless, and hand clean
 arrays to the two families, :mod:`flax_linattn.ops.engine.streaming` (a monoid, state of constant
-size) and :mod:`flax_linattn.ops.engine.cache` (keys and values kept).
+size) and :mod:`flax_linattn.ops.engine.cache` (keys and values stored).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from flax_linattn.ops.contract import checks, masks, meshes, output_sharding
 from flax_linattn.ops.contract.call import (
     Call,
     StepCall,
-    num_given,
+    broadcast_queries,
+    num_given_queries,
     num_queries,
-    of_each_row,
-    reads_at_once,
+    pools_sequence,
     zero_queries,
 )
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
-from flax_linattn.ops.contract.forward_mode import explained
+from flax_linattn.ops.contract.forward_mode import explain_forward_mode_error
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import PackedState, StateSizes, packed, unpacked
+from flax_linattn.ops.contract.state import PackedState, StateSizes, pack_state, unpack_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument, check_token_arguments
 from flax_linattn.typing import (
     Array,
@@ -63,26 +63,26 @@ class Mechanism(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What ``ops.get_mechanism`` makes it by."""
+        """Name by which ``ops.get_mechanism`` makes the mechanism."""
 
     @property
     @abc.abstractmethod
     def about(self) -> str:
-        """What it is and where it comes from, in a line of text."""
+        """Description of the mechanism and its source, in one line."""
 
     @property
     @abc.abstractmethod
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Features that the mechanism supports."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Names of its own keyword arguments of ``attend``, ``step`` and ``reference``."""
+        """Names of the mechanism's own keyword arguments of ``attend`` and ``step``."""
         return ()
 
     @property
     def token_arguments(self) -> tuple[TokenArgument, ...]:
-        """What it wants of every token beside k and v, as keyword arguments of the same three."""
+        """Per-token inputs (gates, decays) that ``attend`` and ``step`` take by keyword."""
         return ()
 
     # -- the public contract -------------------------------------------------------
@@ -153,44 +153,47 @@ class Mechanism(abc.ABC):
         form: str = "auto",
         **parameters: ArrayLike | None,
     ) -> Outputs | tuple[Outputs, State]:
-        """Attends over whole sequences, in parallel.
+        """Attends over whole sequences in parallel.
 
         Args:
-            q: queries [B, T, H, K]; the learned query [H, K] where
-                ``capabilities.learned_query``; where ``capabilities.given_queries`` also L
-                queries, those of all rows [L, H, K] or of each [B, L, H, K].
-            k: keys [B, S, H, K].
-            v: values [B, S, H, V].
-            is_causal: each position sees itself and what came before; needs T = S.
-            mask: bool [B, S], True = a real token, padding anywhere. A masked token adds
-                nothing, whatever its values, NaN included.
-            query_mask: bool [B, T], True = a position whose output is wanted, the others
-                give 0. Default: ``mask`` in self-attention, that is where T = S; in
-                cross-attention of equal lengths pass it. Of given queries bool [B, L], or
-                [B, T] and by default ``mask`` where ``is_causal``.
-            segment_ids: int [B, T], packed sequences (T = S): tokens see each other inside
-                a run of equal ids.
-            initial_state: what an earlier call returned; its tokens come first. With
-                ``segment_ids`` a plain state belongs to the first run, a
-                :class:`PackedState` to its own id.
-            return_state: return ``(y, state)``.
-            form: "auto" or one of ``capabilities.forms``; all give the same numbers.
-            **parameters: the mechanism's own, see ``parameters``; None = not given. Also its
-                ``token_arguments``, [B, S, ...], which are padded and packed as k is.
+            q: Queries of shape [B, T, H, K]; the learned query [H, K] if
+                ``capabilities.learned_query``. With ``capabilities.given_queries`` also L external
+                queries, [L, H, K] for all sequences or [B, L, H, K] for each.
+            k: Keys of shape [B, S, H, K].
+            v: Values of shape [B, S, H, V].
+            is_causal: Whether each position attends only to itself and earlier positions; needs T =
+                S.
+            mask: Boolean array of shape [B, S]; True marks valid tokens. Padding may stand
+                anywhere. A masked token contributes nothing, whatever its values, NaN included.
+            query_mask: Boolean array of shape [B, T]; True marks positions whose output is wanted,
+                and the others return 0. Defaults to ``mask`` in self-attention (T = S); pass it in
+                cross-attention of equal lengths. For external queries its shape is [B, L], or [B,
+                T] with ``mask`` as the default if ``is_causal``.
+            segment_ids: Integer array of shape [B, T] for packed sequences (T = S): tokens attend
+                to each other within a stretch of equal ids.
+            initial_state: State returned by an earlier call, whose tokens come first. With
+                ``segment_ids`` a plain state belongs to the first segment, a :class:`PackedState`
+                to the segment of its id.
+            return_state: Whether to return ``(y, state)`` instead of ``y``.
+            form: "auto" or one of ``capabilities.forms``. All forms return the same numbers up to
+                rounding.
+            **parameters: The mechanism's own arguments (see ``parameters``); None means not passed.
+                Also its per-token inputs (``token_arguments``) of shape [B, S, ...], padded and
+                packed like k.
 
         Returns:
-            y [B, T, H, V] in the dtype of the inputs; 0 where nothing is seen. Of given queries
-            [B, L, H, V], or [B, T, L, H, V] after each token where ``is_causal``. With
-            ``return_state`` also the state after the last token, a :class:`PackedState` if
-            ``segment_ids`` was given.
+            Outputs of shape [B, T, H, V] in the dtype of the inputs, 0 where no token is visible.
+            For external queries [B, L, H, V], or [B, T, L, H, V] after each token if ``is_causal``.
+            With ``return_state`` also the state after the last token, a :class:`PackedState` if
+            ``segment_ids`` was passed.
 
         Raises:
-            ValueError: shapes, form, a state or a combination that the mechanism does not offer.
-            TypeError: dtypes, unknown parameters, or forward mode where the form has none.
+            ValueError: A shape, form, state or combination of arguments is not supported.
+            TypeError: A dtype or an argument name is wrong, or the form has no forward mode.
         """
 
         def split(results: Any) -> Any:
-            y = self._output_axes(q, k, v, at_once=not is_causal)
+            y = self._output_axes(q, k, v, is_pooled=not is_causal)
             if not return_state:
                 return y
             new_state = partial(
@@ -199,12 +202,12 @@ class Mechanism(abc.ABC):
                 key_dim=k.shape[-1],
                 value_dim=v.shape[-1],
                 max_length=1,
-                num_queries=num_given(self.capabilities, q),
+                num_queries=num_given_queries(self.capabilities, q),
             )
-            return y, output_sharding.of_state(results[1], initial_state, k, new_state)
+            return y, output_sharding.state_axes(results[1], initial_state, k, new_state)
 
         return meshes.run_on_automatic_axes(
-            lambda arrays: self._attend_to(
+            lambda arrays: self._checked_attend(
                 **arrays, is_causal=is_causal, form=form, return_state=return_state
             ),
             [
@@ -222,7 +225,7 @@ class Mechanism(abc.ABC):
             split,
         )
 
-    def _attend_to(
+    def _checked_attend(
         self,
         *,
         q: Array,
@@ -237,8 +240,8 @@ class Mechanism(abc.ABC):
         form: str,
         return_state: bool,
     ) -> Any:
-        """``attend`` where no mesh axis is explicit."""
-        own, given = self._given(parameters)
+        """Checks the arguments and attends, on automatic mesh axes."""
+        own, given = self._split_parameters(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, form, own
         )
@@ -246,22 +249,22 @@ class Mechanism(abc.ABC):
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         if initial_state is not None or return_state:
             self._check_recurrent()
-        state, carried = unpacked(initial_state)
+        state, carried = unpack_state(initial_state)
         if state is not None:
             self._check_state(state, q, k, v)
-            checks.check_carried(carried, k.shape[0])
-        runs = self._runs(segment_ids, mask, carried)
+            checks.check_carried_segment(carried, k.shape[0])
+        segments = self._find_segments(segment_ids, mask, carried)
         # A mask of tokens says nothing of queries that are given for all of them.
-        of_tokens = num_given(self.capabilities, q) is not None and is_causal
-        q = of_each_row(self.capabilities, q, k)
+        has_token_outputs = num_given_queries(self.capabilities, q) is not None and is_causal
+        q = broadcast_queries(self.capabilities, q, k)
 
         call = Call(
-            q=zero_queries(q, None if of_tokens else query_mask),
+            q=zero_queries(q, None if has_token_outputs else query_mask),
             k=masks.zero_padding(k, mask),
             v=masks.zero_padding(v, mask),
             mask=mask,
             query_mask=query_mask,
-            runs=runs,
+            segments=segments,
             state=state,
             parameters=own,
             per_token=per_token,
@@ -269,13 +272,13 @@ class Mechanism(abc.ABC):
             form=form,
             return_state=return_state,
         )
-        with explained(self.name, form):
+        with explain_forward_mode_error(self.name, form):
             y, state = _attend(self, call)
         y = masks.zero_padding(y.astype(v.dtype), query_mask)
         if not return_state:
             return y
-        self._check_room(state, own)
-        return y, packed(state, carried if runs is None else runs.last)
+        self._check_overflow(state, own)
+        return y, pack_state(state, carried if segments is None else segments.last)
 
     def step(
         self,
@@ -286,37 +289,38 @@ class Mechanism(abc.ABC):
         mask: Array | None = None,
         **parameters: ArrayLike | None,
     ) -> tuple[OutputStep, State]:
-        """Takes in one token and gives its output: the recurrent network.
+        """Processes one token and returns its output, as a recurrent network does.
 
         Args:
-            q: [B, H, K]; the learned query [H, K] where ``capabilities.learned_query``, or the
-                given ones of ``attend``.
-            k: [B, H, K].
-            v: [B, H, V].
-            state: from ``init_state``, ``attend`` or ``step``.
-            mask: bool [B]; where False the state stays as it is and the output is 0.
-            **parameters: as in ``attend``; ``token_arguments`` are [B, ...].
+            q: Query of shape [B, H, K]; the learned query [H, K], or external queries as in
+                ``attend``.
+            k: Key of shape [B, H, K].
+            v: Value of shape [B, H, V].
+            state: State from ``init_state``, ``attend`` or ``step``.
+            mask: Boolean array of shape [B]; where False, the state is unchanged and the output is
+                0.
+            **parameters: As in ``attend``; per-token inputs have shape [B, ...].
 
         Returns:
-            y [B, H, V], of given queries [B, L, H, V], and the new state, of the same structure
-            and shapes.
+            Output of shape [B, H, V] ([B, L, H, V] for external queries), and the new state, of
+            the same structure and shapes.
 
         Raises:
-            ValueError: shapes that do not fit each other or the state.
-            TypeError: dtypes, or unknown parameters.
+            ValueError: Shapes do not fit each other or the state.
+            TypeError: A dtype or an argument name is wrong.
         """
 
         def split(results: Any) -> Any:
-            y = self._output_axes(q, k, v, at_once=False)
+            y = self._output_axes(q, k, v, is_pooled=False)
             return y, jax.tree.map(meshes.partition_axes, state)
 
         return meshes.run_on_automatic_axes(
-            lambda arrays: self._step_to(**arrays),
+            lambda arrays: self._checked_step(**arrays),
             [{"q": q, "k": k, "v": v, "state": state, "mask": mask, "parameters": parameters}],
             split,
         )
 
-    def _step_to(
+    def _checked_step(
         self,
         *,
         q: Array,
@@ -326,34 +330,33 @@ class Mechanism(abc.ABC):
         mask: Array | None,
         parameters: dict[str, ArrayLike | None],
     ) -> tuple[OutputStep, State]:
-        """``step`` where no mesh axis is explicit."""
+        """Checks the arguments and steps, on automatic mesh axes."""
         self._check_recurrent()
-        own, given = self._given(parameters)
+        own, given = self._split_parameters(parameters)
         checks.check_arrays(self.name, self.capabilities, q, k, v, time=False)
         q, k, v = map(jnp.asarray, (q, k, v))
         mask = checks.check_mask("mask", mask, (k.shape[0],))
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
-        state, segment_id = unpacked(state)
+        state, segment_id = unpack_state(state)
         self._check_state(state, q, k, v)
-        checks.check_carried(segment_id, k.shape[0])
+        checks.check_carried_segment(segment_id, k.shape[0])
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        q = zero_queries(of_each_row(self.capabilities, q, k), mask)
+        q = zero_queries(broadcast_queries(self.capabilities, q, k), mask)
         call = StepCall(q, k, v, state, mask, own, per_token)
         y, state = _step(self, call)
-        self._check_room(state, own)
-        return masks.zero_padding(y.astype(v.dtype), mask), packed(state, segment_id)
+        self._check_overflow(state, own)
+        return masks.zero_padding(y.astype(v.dtype), mask), pack_state(state, segment_id)
 
     def merge(self, state_a: State, state_b: State) -> State:
-        """The state of span a followed by span b, where ``capabilities.mergeable``.
+        """Merges the states of two consecutive spans, if ``capabilities.mergeable``.
 
         Args:
-            state_a: of the earlier span.
-            state_b: of the later span, of the same structure and shapes.
+            state_a: State of the earlier span.
+            state_b: State of the later span, of the same structure and shapes.
 
         Raises:
-            ValueError: the mechanism has no state of constant size to merge, or the states do
-                not belong together.
-            TypeError: the states differ in dtype.
+            ValueError: The mechanism cannot merge states, or the states do not belong together.
+            TypeError: The states differ in dtype.
         """
         self._check_recurrent()
         if not self.capabilities.mergeable:
@@ -372,7 +375,7 @@ class Mechanism(abc.ABC):
         return meshes.run_on_automatic_axes(
             self._merge,
             (state_a, state_b),
-            lambda _: output_sharding.of_merged(state_a, state_b),
+            lambda _: output_sharding.merged_state_axes(state_a, state_b),
         )
 
     def init_state(
@@ -386,20 +389,21 @@ class Mechanism(abc.ABC):
         dtype: DTypeLike = jnp.float32,
         num_queries: int | None = None,
     ) -> State:
-        """The state before the first token.
+        """Returns the state before the first token.
 
         Args:
-            batch_size: B.
-            num_heads: H.
-            key_dim: K.
-            value_dim: V.
-            max_length: most tokens that a cache is to hold; streaming mechanisms need none.
-            dtype: dtype of the inputs; the state has its accumulation dtype (float32, or
-                float64 for float64).
-            num_queries: L, for given queries (``capabilities.given_queries``).
+            batch_size: Number of sequences B.
+            num_heads: Number of heads H.
+            key_dim: Channels of a key, K.
+            value_dim: Channels of a value, V.
+            max_length: Maximum number of tokens that a cache can hold; streaming mechanisms need
+                none.
+            dtype: Dtype of the inputs. The state has its accumulation dtype: float32, or float64
+                for float64.
+            num_queries: Number of external queries L (``capabilities.given_queries``).
 
         Raises:
-            ValueError: the mechanism has no state, or none for so many tokens or for queries.
+            ValueError: The mechanism has no state, or none for this length or for external queries.
         """
         self._check_recurrent()
         at_least(1, num_queries=num_queries)
@@ -424,13 +428,13 @@ class Mechanism(abc.ABC):
         segment_ids: SegmentIds | None = None,
         **parameters: ArrayLike | None,
     ) -> Outputs:
-        """The paper's equations over the dense visibility matrix: slow, plain, trusted.
+        """Evaluates the paper's equations over the dense visibility matrix: slow, plain, trusted.
 
-        It shares neither the engine nor the accumulation dtype with ``attend``: it
-        computes in the dtype that it is given. Arguments as in ``attend``.
+        It shares neither the engine nor the accumulation dtype with ``attend``: it computes in the
+        dtype of its inputs. Arguments are those of ``attend``.
         """
         return meshes.run_on_automatic_axes(
-            lambda arrays: self._reference_of(**arrays, is_causal=is_causal),
+            lambda arrays: self._checked_reference(**arrays, is_causal=is_causal),
             [
                 {
                     "q": q,
@@ -442,10 +446,10 @@ class Mechanism(abc.ABC):
                     "parameters": parameters,
                 }
             ],
-            lambda _: self._output_axes(q, k, v, at_once=not is_causal),
+            lambda _: self._output_axes(q, k, v, is_pooled=not is_causal),
         )
 
-    def _reference_of(
+    def _checked_reference(
         self,
         *,
         q: Array,
@@ -457,30 +461,32 @@ class Mechanism(abc.ABC):
         parameters: dict[str, ArrayLike | None],
         is_causal: bool,
     ) -> Outputs:
-        """``reference`` where no mesh axis is explicit."""
-        own, given = self._given(parameters)
+        """Checks the arguments and evaluates the reference, on automatic mesh axes."""
+        own, given = self._split_parameters(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, "auto", own
         )
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
-        runs = masks.find_packed_segments(segment_ids, mask, None)
-        many = num_given(self.capabilities, q) is not None
-        at_once = reads_at_once(self.capabilities, q, is_causal)
-        rows = 1 if at_once else num_queries(self.capabilities, q, k)
-        visible = masks.visibility(rows, k.shape[1], is_causal=is_causal, mask=mask, runs=runs)
+        segments = masks.find_packed_segments(segment_ids, mask, None)
+        many = num_given_queries(self.capabilities, q) is not None
+        is_pooled = pools_sequence(self.capabilities, q, is_causal)
+        rows = 1 if is_pooled else num_queries(self.capabilities, q, k)
+        visible = masks.visibility(
+            rows, k.shape[1], is_causal=is_causal, mask=mask, segments=segments
+        )
         if query_mask is not None and not self.capabilities.recurrent:
             # Where sequences are mixed as a whole, a padded query must not count either.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         if many:
-            q = of_each_row(self.capabilities, q, k)
-            y = self._reference_of_each(q, k, v, visible, own, per_token)
-            y = y[:, 0] if at_once else y
+            q = broadcast_queries(self.capabilities, q, k)
+            y = self._reference_per_query(q, k, v, visible, own, per_token)
+            y = y[:, 0] if is_pooled else y
         else:
             y = self._reference(zero_queries(q, query_mask), k, v, visible, {**own, **per_token})
         return masks.zero_padding(y, query_mask)
 
-    def _reference_of_each(
+    def _reference_per_query(
         self,
         q: Array,
         k: Keys,
@@ -489,25 +495,25 @@ class Mechanism(abc.ABC):
         own: Parameters,
         per_token: Parameters,
     ) -> Array:
-        """Given queries [B, L, H, K] -> [B, T, L, H, V]: each as if it were the learned one."""
+        """Evaluates the reference for each external query as if it were the learned one."""
 
-        def of_one(q: Array, *row: Any) -> Array:
+        def reference_one(q: Array, *row: Any) -> Array:
             k, v, visible, per_token = jax.tree.map(lambda x: x[None], row)
             return self._reference(q, k, v, visible, {**own, **per_token})[0]
 
-        of_row = jax.vmap(of_one, in_axes=(0, None, None, None, None), out_axes=1)
+        per_example = jax.vmap(reference_one, in_axes=(0, None, None, None, None), out_axes=1)
         visible = jnp.broadcast_to(visible, (k.shape[0], *visible.shape[1:]))
-        return jax.vmap(of_row)(q, k, v, visible, per_token)
+        return jax.vmap(per_example)(q, k, v, visible, per_token)
 
     def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
-        """Raises a ValueError where a mechanism cannot have H heads; layers ask before any call."""
+        """Raises a ValueError if the mechanism does not support H heads."""
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
-        """Those of ``parameters`` that a layer of H heads of K channels learns, by name."""
+        """Returns the parameters that a layer of H heads of K channels learns."""
         return {}
 
     def has_state(self, key_dim: int) -> bool:
-        """Whether heads of K channels have a state; layers that have none do not stream."""
+        """Returns whether heads of K channels have a state; without one, layers do not stream."""
         return self.capabilities.recurrent
 
     # -- what a family or a mechanism gives ----------------------------------------
@@ -532,42 +538,42 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None: ...
 
-    def _runs(
+    def _find_segments(
         self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
     ) -> masks.Segments | None:
-        """Where packed segments begin; an earlier call ended in the id ``carried`` [B]."""
+        """Finds packed segments; ``carried`` [B] is the id in which an earlier call ended."""
         return masks.find_packed_segments(segment_ids, mask, carried)
 
     def _check_parameters(self, parameters: Parameters) -> None:  # noqa: B027  (optional)
-        """Refuses values of its own arguments, such as shapes, that need no other argument."""
+        """Checks the mechanism's own arguments as far as they depend on no other argument."""
 
     def _check_length(  # noqa: B027  (optional)
         self, length: int, mask: Array | None, parameters: Parameters
     ) -> None:
-        """Refuses sequences longer than what a mechanism was made for; see ``longest``.
+        """Rejects sequences that are too long for the mechanism (``masks.static_max_length``).
 
-        Rows of several segments are not checked: they may be longer than any of these.
+        Packed sequences are not checked: together they may be longer than any single one.
         """
 
-    def _instead_of_causal(self) -> str:
-        """What to do where there is no causal form, for error messages."""
+    def _causal_alternative(self) -> str:
+        """Returns what to do if there is no causal form, for error messages."""
         return "use is_causal=False"
 
-    def _check_room(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
-        """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
+    def _check_overflow(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
+        """Rejects a state that lost tokens, where its values are known (outside ``jit``)."""
 
-    def _output_axes(self, q: Array, k: Array, v: Array, *, at_once: bool) -> Any:
-        """What outputs are split over; ``at_once`` as in ``output_sharding.of_given_outputs``."""
-        if num_given(self.capabilities, q) is None:
-            return output_sharding.of_outputs(q, k, v)
-        return output_sharding.of_given_outputs(q, k, v, at_once=at_once)
+    def _output_axes(self, q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
+        """Returns the mesh axes of the outputs (``output_sharding.given_output_axes``)."""
+        if num_given_queries(self.capabilities, q) is None:
+            return output_sharding.output_axes(q, k, v)
+        return output_sharding.given_output_axes(q, k, v, is_pooled=is_pooled)
 
     # -- checks --------------------------------------------------------------------
 
-    def _given(
+    def _split_parameters(
         self, parameters: dict[str, ArrayLike | None]
     ) -> tuple[Parameters, dict[str, ArrayLike | None]]:
-        """The arguments of its own that were given, checked, and those of tokens, not yet."""
+        """Splits keyword arguments into the mechanism's own and unchecked per-token inputs."""
         names = {argument.name for argument in self.token_arguments}
         given = {name: parameters[name] for name in names & set(parameters)}
         rest = {name: value for name, value in parameters.items() if name not in names}
@@ -591,12 +597,12 @@ class Mechanism(abc.ABC):
         form: str,
         parameters: Parameters,
     ) -> tuple[Mask | None, Array | None]:
-        """Checks whole sequences; returns the two masks, ``query_mask`` by its default."""
+        """Checks a call on whole sequences; returns both masks, ``query_mask`` with its default."""
         checks.check_arrays(self.name, self.capabilities, q, k, v)
         self.check_heads(k.shape[2])
         batch, length = k.shape[:2]
-        at_once = reads_at_once(self.capabilities, q, is_causal)
-        if at_once and segment_ids is not None:
+        is_pooled = pools_sequence(self.capabilities, q, is_causal)
+        if is_pooled and segment_ids is not None:
             raise ValueError(
                 "given queries read all tokens of a row, so that packed segments would be mixed; "
                 "give each sequence a row of its own, or pass is_causal=True for what they have "
@@ -611,20 +617,20 @@ class Mechanism(abc.ABC):
             is_causal=is_causal,
             is_packed=segment_ids is not None,
             form=form,
-            instead_of_causal=self._instead_of_causal(),
+            causal_alternative=self._causal_alternative(),
         )
         mask = checks.check_mask("mask", mask, (batch, length))
-        outputs = q.shape[-3] if at_once else queries
+        outputs = q.shape[-3] if is_pooled else queries
         query_mask = checks.check_mask("query_mask", query_mask, (batch, outputs))
         if segment_ids is None:
             self._check_length(length, mask, parameters)
         else:
             checks.check_segments(segment_ids, (batch, length))
-        of_tokens = queries == length and not at_once
-        return mask, mask if query_mask is None and of_tokens else query_mask
+        has_token_outputs = queries == length and not is_pooled
+        return mask, mask if query_mask is None and has_token_outputs else query_mask
 
 
-# Compiled here, so that calls outside ``jit`` do not compile their loops anew each time.
+# Compiled here, so that calls outside ``jit`` do not compile their loops again each time.
 @partial(jax.jit, static_argnums=0)
 def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
     y, state = mechanism._attend(call)

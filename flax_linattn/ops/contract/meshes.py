@@ -1,8 +1,9 @@
-"""Meshes with explicit axes, the default of ``jax.make_mesh``: shardings are part of types there.
+"""Meshes with explicit axes, the default of ``jax.make_mesh``, where shardings are part of types.
 
-JAX then refuses whatever leaves a sharding open: a loop that begins with zeros and goes on with
-rows of a split batch, a gather, a reshape. :func:`automatic` runs such code as on a mesh whose axes
-are automatic, where XLA places what lies between, and says of the results alone how they lie.
+On such axes JAX rejects whatever leaves a sharding open: a loop that starts from zeros and
+continues with examples of a sharded batch, a gather, a reshape. :func:`run_on_automatic_axes` runs
+such code as on a mesh with automatic axes, where XLA chooses the shardings of intermediate results,
+and sets only the shardings of the results.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Axes = Any
 def run_on_automatic_axes(
     function: Callable[..., Tree], arguments: Sequence[Any], split: Callable[[Tree], Any]
 ) -> Tree:
-    """``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
+    """Calls ``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
 
     Without such axes nothing but the call happens.
 
@@ -34,7 +35,8 @@ def run_on_automatic_axes(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()
+        >>> y = run_on_automatic_axes(jnp.square, [jnp.ones(3)], lambda y: ("data",))  # no mesh
+        >>> y.tolist()
         [1.0, 1.0, 1.0]
     """
     mesh = find_explicit_mesh(arguments)
@@ -44,14 +46,16 @@ def run_on_automatic_axes(
     # arrays of a mesh that is not set, and on axes that do not divide evenly.
     inner = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(inner):
-        anyhow = NamedSharding(inner, PartitionSpec())
-        results = function(*jax.tree.map(lambda x: _move(x, anyhow), tuple(arguments)))
-    placed: Tree = jax.tree.map(lambda x, axes: _split(x, mesh, axes), results, split(results))
-    return placed
+        replicated = NamedSharding(inner, PartitionSpec())
+        results = function(*jax.tree.map(lambda x: _reshard(x, replicated), tuple(arguments)))
+    resharded: Tree = jax.tree.map(
+        lambda x, axes: _reshard_evenly(x, mesh, axes), results, split(results)
+    )
+    return resharded
 
 
 def find_explicit_mesh(tree: Any) -> AbstractMesh | None:
-    """The mesh of explicit axes in use here, or that arrays of a tree lie on, if there is one."""
+    """Returns the current mesh, or that of the tree's arrays, if it has explicit axes."""
     here = jax.sharding.get_abstract_mesh()
     if not here.empty:
         return here if here.explicit_axes else None
@@ -63,7 +67,7 @@ def find_explicit_mesh(tree: Any) -> AbstractMesh | None:
 
 
 def partition_axes(x: Any) -> tuple[Axes, ...]:
-    """What each axis of an array is split over, explicitly.
+    """Returns the explicit mesh axes over which each axis of an array is sharded.
 
     Example:
         >>> import jax.numpy as jnp
@@ -81,8 +85,8 @@ def _mesh(x: Any) -> AbstractMesh | None:
     return None if mesh is None or mesh.empty else mesh
 
 
-def _split(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
-    """Splits what divides evenly, and no two axes over one of the mesh."""
+def _reshard_evenly(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
+    """Shards axes that divide evenly, using each mesh axis at most once."""
     used: set[str] = set()
     spec: list[Axes] = []
     for size, given in zip(x.shape, axes, strict=True):
@@ -90,8 +94,8 @@ def _split(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
         fits = used.isdisjoint(names) and size % math.prod(mesh.shape[n] for n in names) == 0
         spec.append(given if fits else None)
         used.update(names if fits else ())
-    return _move(x, NamedSharding(mesh, PartitionSpec(*spec)))
+    return _reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
-def _move(x: Any, sharding: NamedSharding) -> Any:
+def _reshard(x: Any, sharding: NamedSharding) -> Any:
     return x if _mesh(x) is None else jax.sharding.reshard(x, sharding)

@@ -1,4 +1,4 @@
-"""Dtypes and guarded arithmetic shared by all mechanisms."""
+"""Accumulation dtypes and guarded arithmetic shared by all mechanisms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tree = TypeVar("Tree")
 
 
 def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
-    """The dtype in which sums and states are kept for inputs of ``dtype``.
+    """Returns the dtype of sums and states for inputs of ``dtype``.
 
     float32 for float32 and narrower, float64 for float64.
 
@@ -29,7 +29,7 @@ def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
-    """``jnp.einsum`` in the full precision of its operands, on accelerators too.
+    """Computes ``jnp.einsum`` in the full precision of its operands, on accelerators too.
 
     There float32 products are rounded to 10 or 7 bits by default, which forms of a mechanism
     would do differently. ``jax.default_matmul_precision`` overrides it.
@@ -44,11 +44,11 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     return jnp.einsum(subscripts, *operands, precision=precision)
 
 
-def vary_alike(tree: Tree) -> Tree:
-    """Lets all leaves vary over the mesh axes that one of them varies over, in ``jax.shard_map``.
+def match_varying_axes(tree: Tree) -> Tree:
+    """Makes all leaves vary over the same mesh axes inside ``jax.shard_map``.
 
-    There a loop must begin with what it goes on with, and a state made of zeros is the same on
-    every device at first. Elsewhere it changes nothing.
+    A loop carry must have one type throughout, but a state made of zeros is initially the same on
+    every device. Outside ``jax.shard_map`` nothing changes.
     """
 
     def axes(x: Array) -> frozenset[str]:
@@ -65,7 +65,7 @@ def vary_alike(tree: Tree) -> Tree:
 
 
 def safe_divide(numerator: Array, denominator: Array) -> Array:
-    """``numerator / denominator``, and 0 with zero gradient where the denominator is 0.
+    """Divides, returning 0 with zero gradient where the denominator is 0.
 
     Subnormal denominators count as 0, which they are on most hardware. The gradient is finite
     for small denominators, whose squares underflow, too.
@@ -87,7 +87,7 @@ def _divide(numerator: Array, denominator: Array) -> Array:
 
 @_divide.defjvp
 def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The rule of JAX has the square of the denominator, which under- or overflows."""
+    """Derivative without the square of the denominator in JAX's rule, which under- or overflows."""
     numerator, denominator = primals
     quotient = _divide(numerator, denominator)
     return quotient, _divide(tangents[0], denominator) - quotient * _divide(
@@ -96,7 +96,7 @@ def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
 
 
 def scores(q: Array, k: Array, subscripts: str = "bthk,bshk->bhts") -> Array:
-    """Products q . k of vectors, the same number wherever a program uses them.
+    """Computes the products q . k as the same numbers wherever a program uses them.
 
     A product of one channel is a multiplication, which compilers join with the subtraction of a
     maximum, rounded once: that of a large score from itself is not 0 then. A channel of zeros makes
@@ -118,7 +118,7 @@ def scores(q: Array, k: Array, subscripts: str = "bthk,bshk->bhts") -> Array:
 
 
 def score_scale(scale: float | Array | None, default: float | None, key_dim: int) -> float | Array:
-    """The factor of the scores: the argument, else the hyperparameter, else K**-0.5.
+    """Returns the factor of the scores: the argument, else the hyperparameter, else K**-0.5.
 
     Raises:
         ValueError: the factor is not a scalar.
@@ -140,21 +140,21 @@ def score_scale(scale: float | Array | None, default: float | None, key_dim: int
 
 
 class ScoreScale:
-    """What mechanisms share whose scores have a factor: the argument ``scale``, else their own."""
+    """Mixin for mechanisms whose scores have a factor ``scale``."""
 
     @property
     def scale(self) -> float | None:
-        """The factor where a call gives none; None = K**-0.5."""
+        """Factor of the scores if a call passes none; None means K**-0.5."""
         return None
 
     def _scale(self, q: Array, parameters: Parameters) -> Array:
-        """The factor, in the dtype of the queries."""
+        """Returns the factor of the scores, in the dtype of the queries."""
         scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
         return jnp.asarray(scale).astype(q.dtype)
 
 
-def times(x: Array, factor: float | Array) -> Array:
-    """``x`` [..., H, K] times one number, whose gradient is summed over tokens in pairs.
+def multiply_by_scalar(x: Array, factor: float | Array) -> Array:
+    """Multiplies ``x`` [..., H, K] by one number, whose gradient is summed pairwise over tokens.
 
     The number is spread by doubling, so that its gradient adds the halves of all tokens, each of
     these its own halves, and so on. Those of a plain product may be added one after another: over
@@ -163,7 +163,7 @@ def times(x: Array, factor: float | Array) -> Array:
     Example:
         >>> import jax, jax.numpy as jnp
         >>> x = jnp.arange(6, dtype=jnp.float32).reshape(1, 3, 1, 2)
-        >>> jax.grad(lambda factor: times(x, factor).sum())(jnp.float32(2)).item()
+        >>> jax.grad(lambda factor: multiply_by_scalar(x, factor).sum())(jnp.float32(2)).item()
         15.0
     """
     tokens = x.shape[:-2]
@@ -177,7 +177,7 @@ def times(x: Array, factor: float | Array) -> Array:
 
 
 def exp_difference(score: Array, maximum: Array) -> Array:
-    """``exp(score - maximum)`` where either may be -inf: ``exp(-inf) = 0``, never NaN.
+    """Computes ``exp(score - maximum)`` where either may be -inf, without NaN.
 
     A maximum of -inf stands for "no token yet"; nothing has weight then.
     """

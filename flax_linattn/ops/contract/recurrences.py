@@ -1,4 +1,4 @@
-"""Recurrences token by token: what the references of gated mechanisms end in."""
+"""Token-by-token recurrence, in which the references of gated mechanisms end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax_linattn.typing import Array, State, Visible
 
 
-def recur(
+def reference_recurrence(
     token: Callable[[State, Any], tuple[State, Array]], before: State, tokens: Any, visible: Visible
 ) -> Array:
-    """The outputs of a plain loop over tokens.
+    """Returns the outputs of a plain loop over tokens.
 
     A token that sees itself is real; the state is fresh where one sees no other before it.
 
@@ -22,7 +22,7 @@ def recur(
         token: (state, what is known of one token [B, ...]) -> state, outputs [B, H, V].
         before: the state before the first token.
         tokens: a tree of arrays [B, T, ...].
-        visible: bool [B or 1, T, T], causal.
+        visible: Boolean array of shape [B or 1, T, T], causal.
 
     Returns:
         y [B, T, H, V], 0 where a token is padding.
@@ -32,10 +32,10 @@ def recur(
     fresh = jnp.broadcast_to(~jnp.any(jnp.tril(visible, -1), axis=2), real.shape)
 
     def choose(condition: Array, x: State, y: State) -> State:
-        def of(a: Array, b: Array) -> Array:
+        def choose_leaf(a: Array, b: Array) -> Array:
             return jnp.where(condition.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
-        return jax.tree.map(of, x, y)
+        return jax.tree.map(choose_leaf, x, y)
 
     def body(state: State, now: Any) -> tuple[State, Array]:
         real, fresh, here = now

@@ -1,4 +1,4 @@
-"""States: what they are made for, how they are exported, the packed segment that they ended in."""
+"""Sizes, export and packed segments of states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flax_linattn.typing import Array, State
 T = TypeVar("T")
 
 
-_EXPORTED: dict[str, str] = {}
+_REGISTERED: dict[str, str] = {}
 """By the name in files: the module and qualified name of the class."""
 
 
@@ -32,7 +32,7 @@ def register_state(kind: None = ..., *, name: str | None = ...) -> Callable[[typ
 def register_state(
     kind: type[T] | None = None, *, name: str | None = None
 ) -> type[T] | Callable[[type[T]], type[T]]:
-    """Registers a class of states with ``jax.export``: functions that take or return one are saved.
+    """Registers a class of states with ``jax.export``, so that functions on them can be saved.
 
     Every class of this package that goes in or out of a ``step`` has it. Whoever loads such a
     function imports the class before.
@@ -40,7 +40,7 @@ def register_state(
     Args:
         kind: a ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
             JSON values or tuples of them.
-        name: what files call it; None = its package and class, so that modules may move.
+        name: what files call it; None means its package and class, so that modules may move.
 
     Raises:
         ValueError: another class has that name. For one that is made once more, as when a cell of
@@ -63,7 +63,7 @@ def register_state(
         return partial(register_state, name=name)
     name = name or f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     where = f"{kind.__module__}.{kind.__qualname__}"
-    other = _EXPORTED.get(name)
+    other = _REGISTERED.get(name)
     if other is not None and other != where:
         raise ValueError(
             f"saved functions know {other} by the name {name!r}, so {where} needs one of its own: "
@@ -85,26 +85,26 @@ def register_state(
             serialize_auxdata=lambda static: json.dumps(static).encode(),
             deserialize_auxdata=lambda text: _hashable(json.loads(text)),
         )
-    _EXPORTED[name] = where
+    _REGISTERED[name] = where
     return kind
 
 
 def _hashable(value: Any) -> Any:
-    """Tuples for lists, which JSON makes of them; static fields are hashable."""
+    """Converts lists, which JSON makes of tuples, to tuples: static fields must be hashable."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 class StateSizes(NamedTuple):
-    """What a state is made for.
+    """Sizes and dtype of a state.
 
     Attributes:
         batch_size: B.
         num_heads: H.
         key_dim: K.
         value_dim: V.
-        max_length: most tokens that a cache is to hold; None = it grows.
+        max_length: most tokens that a cache is to hold; None means it grows.
         dtype: of sums, float32 or float64.
-        num_queries: L, of queries given where one is learned otherwise; None = they are not.
+        num_queries: L, of queries given where one is learned otherwise; None means they are not.
     """
 
     batch_size: int
@@ -117,34 +117,34 @@ class StateSizes(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """(B, H), or (B, L, H) of given queries."""
+        """Leading axes of the state: (B, H), or (B, L, H) for external queries."""
         given = () if self.num_queries is None else (self.num_queries,)
         return (self.batch_size, *given, self.num_heads)
 
 
 @register_state
 class PackedState(NamedTuple):
-    """A state that also knows in which packed segment it ended.
+    """State of a mechanism with the id of the packed segment in which it ended.
 
     ``attend`` returns it when it was given ``segment_ids``; the next call takes it as
     ``initial_state`` and starts afresh in every row whose first id is another one.
 
     Attributes:
         state: the mechanism's own state.
-        segment_id: int32 [B]; -2**31 where no real token has come with an id yet.
+        segment_id: int32 array of shape [B]; -2**31 where no real token has come with an id yet.
     """
 
     state: State
     segment_id: Int[Array, "B"]
 
 
-def packed(state: State, segment_id: Array | None) -> State:
-    """``state``, with the segment that it ended in where that is known."""
+def pack_state(state: State, segment_id: Array | None) -> State:
+    """Wraps ``state`` in a ``PackedState`` if a segment id is known."""
     return state if segment_id is None else PackedState(state, segment_id)
 
 
-def unpacked(state: State) -> tuple[State, Array | None]:
-    """``packed`` undone: the mechanism's own state, and the segment that it ended in."""
+def unpack_state(state: State) -> tuple[State, Array | None]:
+    """Returns the mechanism's own state and the segment id, or None if it is not packed."""
     if isinstance(state, PackedState):
         return state.state, state.segment_id
     return state, None

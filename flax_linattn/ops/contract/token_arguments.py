@@ -1,4 +1,4 @@
-"""Arguments of a token: numbers beside k and v that a mechanism wants of each, such as a decay."""
+"""Per-token inputs: numbers for every token in addition to k and v, such as gates and decays."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
-RESERVED = (
+RESERVED_NAMES = (
     *("q", "k", "v", "query", "is_causal", "mask", "query_mask", "segment_ids"),
     *("initial_state", "return_state", "form", "state", "self"),
 )
 """Arguments that ``attend``, ``step``, ``reference`` or ``lift`` has already."""
 
 
-def unchanged(x: Array) -> Array:
-    """The activation of what may be any number."""
+def identity(x: Array) -> Array:
+    """Returns ``x``: the activation of a per-token input without limits."""
     return x
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenArgument:
-    """A number or vector of every token and head that a mechanism takes beside k and v.
+    """Per-token input of a mechanism: a number or vector for every token and head.
 
     It is a keyword argument of ``attend``, ``step`` and ``reference``, and nothing that a mechanism
     can do without. A layer makes it of its inputs: ``activation(x W + b)``.
@@ -65,7 +65,7 @@ class TokenArgument:
     axes: str
     low: float = -math.inf
     high: float = math.inf
-    activation: Callable[[Array], Array] = unchanged
+    activation: Callable[[Array], Array] = identity
     bias_init: Callable[[Array, tuple[int, ...], Any], Array] = jax.nn.initializers.zeros
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class TokenArgument:
                 f"the name of a token argument must be a Python identifier, got {name!r}; it is a "
                 "keyword argument of attend and step, such as log_decay."
             )
-        if name in RESERVED:
+        if name in RESERVED_NAMES:
             raise ValueError(
                 f"a token argument cannot be called {name!r}: attend, step or lift has an argument "
                 "of that name; choose another one."
@@ -90,14 +90,14 @@ class TokenArgument:
                 f"{name!r} must have low <= high, got {self.low:g} and {self.high:g}; leave one "
                 "out where there is no limit."
             )
-        if self.activation is unchanged and (math.isfinite(self.low) or math.isfinite(self.high)):
+        if self.activation is identity and (math.isfinite(self.low) or math.isfinite(self.high)):
             raise ValueError(
                 f"{name!r} has limits, {self.low:g} and {self.high:g}, so a layer needs an "
                 "activation that keeps them, such as jax.nn.sigmoid for 0 to 1; give one."
             )
 
     def layout(self, *, time: bool) -> str:
-        """Its axes for people.
+        """Returns the axes as a string for error messages.
 
         Example:
             >>> TokenArgument("beta", "H").layout(time=True)
@@ -106,7 +106,7 @@ class TokenArgument:
         return f"[{', '.join(('B', *('S' * time), *self.axes))}]"
 
     def shape(self, num_heads: int, key_dim: int, value_dim: int) -> tuple[int, ...]:
-        """Sizes of ``axes``."""
+        """Returns the shape of one token's input, the sizes of ``axes``."""
         sizes = {"H": num_heads, "K": key_dim, "V": value_dim}
         return tuple(sizes[axis] for axis in self.axes)
 
@@ -119,19 +119,19 @@ def check_token_arguments(
     v: Array,
     mask: Array | None,
 ) -> dict[str, Array]:
-    """Those that were given, in the dtype of sums.
+    """Checks the per-token inputs of a call and returns them in the accumulation dtype.
 
     A number out of range raises where its value is known; under ``jit``, where it is not, it
     becomes NaN, and so does every output that it reaches, and others of its row and head where
-    blocks multiply what is not seen by 0. What stands at masked tokens counts for nothing.
+    blocks multiply what is invisible by 0. What stands at masked tokens counts for nothing.
 
     Args:
         name: of the mechanism.
         declared: what it wants.
-        given: by name; None = not given.
+        given: by name; None means not given.
         k: keys [..., H, K].
         v: values [..., H, V].
-        mask: bool [...], False = padding.
+        mask: Boolean array of shape [...]; False marks padding.
 
     Raises:
         TypeError: one is missing, no array, or of another dtype.
@@ -169,29 +169,31 @@ def check_token_arguments(
             raise ValueError(
                 f"{name!r} expects {argument.name} as {layout}, here {shape}, got {array.shape}."
             )
-        checked[argument.name] = _in_range(
+        checked[argument.name] = _check_range(
             name, argument, zero_padding(array, mask).astype(sums), time=time
         )
     return checked
 
 
-def _in_range(name: str, argument: TokenArgument, x: Array, *, time: bool) -> Array:
+def _check_range(name: str, argument: TokenArgument, x: Array, *, time: bool) -> Array:
     if math.isinf(argument.low) and math.isinf(argument.high):
         return x
     if isinstance(x, jax.core.Tracer):
         return jnp.where((x < argument.low) | (x > argument.high), jnp.nan, x)
     with jax.ensure_compile_time_eval():  # known here, also where something else is being traced
         outside = (x < argument.low) | (x > argument.high)
-        found = bool(jnp.any(outside))  # one number leaves the device
-    if found:
-        raise ValueError(_beyond(name, argument, np.asarray(x), np.asarray(outside), time=time))
+        any_outside = bool(jnp.any(outside))  # one number leaves the device
+    if any_outside:
+        raise ValueError(
+            _range_message(name, argument, np.asarray(x), np.asarray(outside), time=time)
+        )
     return x
 
 
-def _beyond(
+def _range_message(
     name: str, argument: TokenArgument, x: NDArray[Any], outside: NDArray[Any], *, time: bool
 ) -> str:
-    """What is allowed, what came first and where, what to do."""
+    """Returns the error message for a number out of range: limits, first offender, remedy."""
     limits = {"least": argument.low, "most": argument.high}
     limits = {word: limit for word, limit in limits.items() if math.isfinite(limit)}
     allowed = " and ".join(f"at {word} {limit:g}" for word, limit in limits.items())

@@ -1,4 +1,4 @@
-"""What a mechanism attends to, as numbers to look at."""
+"""Attention weights of a mechanism as an array, for inspection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def weights(
     segment_ids: SegmentIds | None = None,
     **parameters: Any,
 ) -> Array:
-    """The attention weights, materialised: for small T, to look at.
+    """Computes the dense attention weights, for short sequences.
 
     Every mechanism's output is linear in the values, y_t = sum_s w_ts v_s. The weights are its
     reference applied to one-hot values, so they hold all that the mechanism does:
@@ -35,14 +35,14 @@ def weights(
         q: queries [B, T, H, K], the learned query [H, K], or given ones, as in ``attend``.
         k: keys [B, S, H, K].
         is_causal: as in ``attend``, like the rest.
-        mask: bool [B, S].
-        query_mask: bool [B, T].
+        mask: Boolean array of shape [B, S].
+        query_mask: Boolean array of shape [B, T].
         segment_ids: int [B, T].
         **parameters: the mechanism's own.
 
     Returns:
         [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``, and [B, H, V, T, S] where
-        one of its ``token_arguments`` has a number a channel of the values. Of given queries
+        one of its ``token_arguments`` has a number a channel of the values. Of external queries
         [B, H, L, S], or [B, H, T, L, S] after each token where ``is_causal``.
 
     Raises:
@@ -64,14 +64,14 @@ def weights(
             f"mechanism must be what ops.get_mechanism returns, got {type(mechanism).__name__}."
         )
     batch, source, heads, _ = k.shape
-    channels = _channels(mechanism, k, parameters)
+    channels = _num_value_channels(mechanism, k, parameters)
 
-    def column(hot: Array) -> Array:
+    def column(one_hot: Array) -> Array:
         shape = (batch, source, heads, channels or 1)
         return mechanism.reference(
             q,
             k,
-            jnp.broadcast_to(hot[None, :, None, None], shape),
+            jnp.broadcast_to(one_hot[None, :, None, None], shape),
             is_causal=is_causal,
             mask=mask,
             query_mask=query_mask,
@@ -84,8 +84,8 @@ def weights(
     return w[:, :, 0] if channels is None else w
 
 
-def _channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, Any]) -> int | None:
-    """Channels of the values that have weights of their own; None = all have the same."""
+def _num_value_channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, Any]) -> int | None:
+    """Returns the number of value channels with their own weights; None if all share them."""
     if mechanism.capabilities.channelwise:
         return k.shape[-1]
     for argument in mechanism.token_arguments:

@@ -1,6 +1,6 @@
-"""How pairs of queries and keys are worked off: in blocks, some batches and heads at a time.
+"""Blocks of queries and keys, and the loops over them for some batches and heads at a time.
 
-Channels that weigh by themselves are heads here, too.
+Channels with their own weights count as heads here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn.ops.contract.masks import Visibility
-from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.ops.contract.numerics import match_varying_axes
 from flax_linattn.ops.engine.forms import BlockSizes
 from flax_linattn.typing import Array, Visible
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockPlan:
-    """What is known when the program is made.
+    """Block sizes and lengths, known when the program is traced.
 
     Attributes:
         sizes: what a block holds.
@@ -33,8 +33,8 @@ class BlockPlan:
     queries: int
     keys: int
 
-    def pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
-        """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
+    def block_pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
+        """Lists the pairs of query and key blocks to compute, [pairs, 2], row by row."""
         rows, columns = self.sizes.queries, self.sizes.keys
         row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
         made = np.ones_like(row, bool)
@@ -46,41 +46,41 @@ class BlockPlan:
         return np.stack([row[made], column[made]], axis=1).astype(np.int32)
 
     def visible(self, visibility: Visibility, row: Array, column: Array) -> Visible:
-        """Bool [B or 1, rows, columns] of a block; nothing beyond the ends sees or is seen."""
+        """Returns the visibility [B or 1, rows, columns] of a block, False beyond the ends."""
         query = row * self.sizes.queries + jnp.arange(self.sizes.queries, dtype=jnp.int32)
         key = column * self.sizes.keys + jnp.arange(self.sizes.keys, dtype=jnp.int32)
         return visibility.block(query, key, self.keys) & (query < self.queries)[:, None]
 
-    def over_heads(
-        self, function: Callable[..., Any], results: Any, of_batch: Any, *trees: Any
+    def map_heads(
+        self, function: Callable[..., Any], results: Any, per_batch: Any, *trees: Any
     ) -> Any:
-        """``function(of_batch, *trees)``, of some batches and heads at a time.
+        """Calls ``function(per_batch, *trees)`` for some batches and heads at a time.
 
         Arrays are [B, T, H, ...], those of the results too; others would be moved as a whole.
 
         Args:
             function: of some of each, gives so many of the results.
             results: arrays to write them into.
-            of_batch: a tree of arrays [B, ...], the same for all heads.
+            per_batch: a tree of arrays [B, ...], the same for all heads.
             *trees: trees of arrays.
         """
 
         def without_sums(_: None, *some: Any) -> tuple[Any, None]:
             return function(*some), None
 
-        return self.over_heads_with_sums(without_sums, results, None, of_batch, *trees)[0]
+        return self.map_heads_with_sums(without_sums, results, None, per_batch, *trees)[0]
 
-    def over_heads_with_sums(
-        self, function: Callable[..., Any], results: Any, sums: Any, of_batch: Any, *trees: Any
+    def map_heads_with_sums(
+        self, function: Callable[..., Any], results: Any, sums: Any, per_batch: Any, *trees: Any
     ) -> tuple[Any, Any]:
-        """``over_heads`` of a function that adds to sums as well, over all batches and heads.
+        """Runs ``map_heads`` for a function that also adds to sums over all batches and heads.
 
         Args:
             function: (sums, of_batch, *trees) -> (some of the results, sums).
-            results: as in ``over_heads``.
+            results: as in ``map_heads``.
             sums: a tree of arrays of any shapes.
-            of_batch: as in ``over_heads``.
-            *trees: as in ``over_heads``.
+            per_batch: as in ``map_heads``.
+            *trees: as in ``map_heads``.
 
         Returns:
             The results and the sums.
@@ -88,40 +88,40 @@ class BlockPlan:
         batches, heads = self.sizes.batches, self.sizes.heads
         batch, _, every = jax.tree.leaves(trees)[0].shape[:3]
         if (batches, heads) == (batch, every):
-            return function(sums, of_batch, *trees)
+            return function(sums, per_batch, *trees)
 
         def body(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             b, h = i // (every // heads) * batches, i % (every // heads) * heads
 
-            def of_batches(x: Array) -> Array:
+            def take_batches(x: Array) -> Array:
                 return jax.lax.dynamic_slice_in_dim(x, b, batches, axis=0)
 
-            def mine(x: Array) -> Array:
-                return jax.lax.dynamic_slice_in_dim(of_batches(x), h, heads, axis=2)
+            def take_heads(x: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(take_batches(x), h, heads, axis=2)
 
             def put(x: Array, some: Array) -> Array:
                 return jax.lax.dynamic_update_slice(x, some, (b, 0, h, 0)[: x.ndim])
 
             results, sums = carry
-            some = jax.tree.map(of_batches, of_batch), *jax.tree.map(mine, trees)
+            some = jax.tree.map(take_batches, per_batch), *jax.tree.map(take_heads, trees)
             some_results, sums = function(sums, *some)
             return jax.tree.map(put, results, some_results), sums
 
         turns = (batch // batches) * (every // heads)
-        begin = vary_alike((results, sums, of_batch, trees))[:2]
+        begin = match_varying_axes((results, sums, per_batch, trees))[:2]
         return jax.lax.fori_loop(0, turns, body, begin)
 
 
-def block(x: Array, size: int, index: Array, axis: int) -> Array:
-    """Block number ``index`` of so many tokens."""
+def take_block(x: Array, size: int, index: Array, axis: int) -> Array:
+    """Returns block number ``index`` of ``size`` tokens."""
     return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis=axis)
 
 
 def put_block(x: Array, values: Array, index: Array, axis: int) -> Array:
-    """``x`` with a block written into it."""
+    """Returns ``x`` with a block overwritten."""
     return jax.lax.dynamic_update_slice_in_dim(x, values, index * values.shape[axis], axis=axis)
 
 
-def add_block(x: Array, values: Array, index: Array, axis: int) -> Array:
-    """``x`` with values added to a block."""
-    return put_block(x, block(x, values.shape[axis], index, axis) + values, index, axis)
+def add_to_block(x: Array, values: Array, index: Array, axis: int) -> Array:
+    """Returns ``x`` with values added to a block."""
+    return put_block(x, take_block(x, values.shape[axis], index, axis) + values, index, axis)

@@ -29,16 +29,16 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.masks import Visibility
-from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
-from flax_linattn.ops.engine.block_plan import BlockPlan, add_block, block, put_block
-from flax_linattn.ops.engine.double_float import TwoFloats
+from flax_linattn.ops.contract.numerics import einsum, match_varying_axes, safe_divide, scores
+from flax_linattn.ops.engine.block_plan import BlockPlan, add_to_block, put_block, take_block
+from flax_linattn.ops.engine.double_float import DoubleFloat
 from flax_linattn.ops.engine.forms import BlockSizes, PerPlatform, block_sizes
 from flax_linattn.ops.engine.tiles import fill
 from flax_linattn.typing import Array
 
 
 class Offsets(NamedTuple):
-    """What scores get beside the products: a_i - b_j, such as the decay between two tokens.
+    """Offsets a_i - b_j added to the scores, such as the decay between two tokens.
 
     For weighings of differences alone, w(s, level) = w(s - level, 0).
 
@@ -47,26 +47,26 @@ class Offsets(NamedTuple):
         key: b, [B, S, H].
     """
 
-    query: TwoFloats
-    key: TwoFloats
+    query: DoubleFloat
+    key: DoubleFloat
 
     def by_head(self) -> Offsets:
-        """[B, H, T] and [B, H, S]."""
+        """Moves heads before time: [B, H, T] and [B, H, S]."""
         by_head: Offsets = jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), self)
         return by_head
 
-    def between(self) -> Array:
-        """Of all pairs, for offsets by head: [B, H, T, S]."""
-        a = TwoFloats(*(x[..., None] for x in self.query))
-        return a.minus(TwoFloats(*(x[..., None, :] for x in self.key)))
+    def differences(self) -> Array:
+        """Returns the offsets of all pairs, [B, H, T, S], of offsets by head."""
+        a = DoubleFloat(*(x[..., None] for x in self.query))
+        return a.subtract(DoubleFloat(*(x[..., None, :] for x in self.key)))
 
 
 class Scores(NamedTuple):
-    """Scores as sums of two numbers that are kept apart, or the level of rows of them.
+    """Scores as unevaluated sums of a product and an offset, or the levels of rows of scores.
 
     Attributes:
         product: scale q . k.
-        offset: what is added; None = nothing.
+        offset: what is added; None means nothing.
     """
 
     product: Array
@@ -74,34 +74,35 @@ class Scores(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """The score, rounded."""
+        """Sum of product and offset, rounded."""
         return self.product if self.offset is None else self.product + self.offset
 
-    def over(self, level: Scores) -> tuple[Array, Array]:
-        """What a weighing is given of a score and a level; with offsets, their difference and 0.
+    def relative_to(self, level: Scores) -> tuple[Array, Array]:
+        """Returns the two arguments of a weight function, given scores and levels.
 
-        As in ``exp_difference``, a level of -inf stands for "no token yet".
+        With offsets these are the difference of score and level, and 0. As in ``exp_difference``, a
+        level of -inf stands for "no token yet".
         """
         if self.offset is None or level.offset is None:
             return self.product, level.product
-        unseen = jnp.isneginf(level.product)
-        finite = jnp.where(unseen, jnp.zeros_like(level.product), level.product)
+        is_empty = jnp.isneginf(level.product)
+        finite = jnp.where(is_empty, jnp.zeros_like(level.product), level.product)
         difference = (self.product - finite) + (self.offset - level.offset)
         return difference, jnp.zeros_like(level.product)
 
-    def level(self, weighing: Weighing) -> Scores:
-        """The level of rows [..., S]: no gradient passes it, since it cancels."""
+    def level(self, weight_function: WeightFunction) -> Scores:
+        """Returns the level of rows [..., S], which cancels and has no gradient."""
         if self.offset is None:
-            return Scores(jax.lax.stop_gradient(weighing.level(self.product)), None)
-        # Any two numbers near those of the largest score will do, as long as they are used alike:
-        # two maxima are several times as fast on a CPU as an argmax.
+            return Scores(jax.lax.stop_gradient(weight_function.level(self.product)), None)
+        # The level cancels, so it need not be the exact pair of the largest score, only near it and
+        # used consistently. Two maxima are several times as fast on a CPU as an argmax.
         total, offset = map(jax.lax.stop_gradient, (self.total, self.offset))
-        most = jnp.max(total, axis=-1)
-        offset = jnp.max(jnp.where(total >= most[..., None], offset, -jnp.inf), axis=-1)
-        return Scores(most - offset, offset)
+        max_block = jnp.max(total, axis=-1)
+        offset = jnp.max(jnp.where(total >= max_block[..., None], offset, -jnp.inf), axis=-1)
+        return Scores(max_block - offset, offset)
 
-    def larger(self, other: Scores) -> Scores:
-        """The larger of two levels."""
+    def maximum(self, other: Scores) -> Scores:
+        """Returns the larger of two levels, elementwise."""
         if self.offset is None or other.offset is None:
             return Scores(jnp.maximum(self.product, other.product), None)
         lead = self.total >= other.total
@@ -111,20 +112,20 @@ class Scores(NamedTuple):
         )
 
 
-class Weighing(NamedTuple):
-    """How scores become weights.
+class WeightFunction(NamedTuple):
+    """Function from scores to weights, with its derivative and its change with the level.
 
     Attributes:
-        hidden: the score of what is not seen; its weight and slope are 0.
-        lowest: the level of a row that has seen nothing.
+        masked_score: the score of what is invisible; its weight and slope are 0.
+        initial_level: the level of a row that has seen nothing.
         level: scores [..., S] -> the level of the row [...]; of several spans it is the largest.
         weight: (score, level) -> w relative to the level.
         slope: (score, level) -> dw / ds relative to the level.
         rescale: (old, new) -> weights relative to ``new`` over those relative to ``old``.
     """
 
-    hidden: float
-    lowest: float
+    masked_score: float
+    initial_level: float
     level: Callable[[Array], Array]
     weight: Callable[[Array, Array], Array]
     slope: Callable[[Array, Array], Array]
@@ -132,36 +133,36 @@ class Weighing(NamedTuple):
 
 
 def attend_in_blocks(
-    weighing: Weighing,
+    weight_function: WeightFunction,
     q: Array,
     k: Array,
     v: Array,
     scale: float | Array,
     visibility: Visibility,
-    most: int,
+    max_block: int,
     offsets: Offsets | None = None,
 ) -> Array:
-    """Outputs of all queries.
+    """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
-        weighing: how scores become weights.
+        weight_function: how scores become weights.
         q: queries [B, T, H, K].
         k: keys [B, S, H, K].
         v: values [B, S, H, V].
         scale: factor of the scores.
-        visibility: who sees whom.
-        most: queries a block, and keys, at most.
-        offsets: what is added to the scores; None = nothing.
+        visibility: which queries attend to which keys.
+        max_block: queries per block, and keys, at most.
+        offsets: what is added to the scores; None means nothing.
 
     Returns:
-        y [B, T, H, V], 0 where nothing is seen.
+        y [B, T, H, V], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from flax_linattn import ops
         >>> from flax_linattn.ops.mechanisms.softmax import SOFTMAX
         >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 10, 2, 4))
-        >>> y = attend_in_blocks(SOFTMAX, q, k, v, 0.5, Visibility(is_causal=True), most=4)
+        >>> y = attend_in_blocks(SOFTMAX, q, k, v, 0.5, Visibility(is_causal=True), max_block=4)
         >>> want = ops.get_mechanism("softmax").reference(q, k, v, is_causal=True)
         >>> bool(jnp.allclose(y, want, atol=1e-6))
         True
@@ -169,14 +170,14 @@ def attend_in_blocks(
     lengths = q.shape[1], k.shape[1]
     if 0 in (q.shape[0], *lengths):
         return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
-    sizes = block_sizes(q.shape[0], q.shape[2], most, *lengths)
-    plans = PerPlatform(*(Plan(size, *lengths, weighing) for size in sizes))
+    sizes = block_sizes(q.shape[0], q.shape[2], max_block, *lengths)
+    plans = PerPlatform(*(Plan(size, *lengths, weight_function) for size in sizes))
     scale = jnp.asarray(scale).astype(q.dtype)
-    return _attend(plans, *vary_alike((Tokens(q, k, v, offsets), scale, visibility)))
+    return _attend(plans, *match_varying_axes((Tokens(q, k, v, offsets), scale, visibility)))
 
 
 class Tokens(NamedTuple):
-    """What is given of queries and keys: q [B, T, H, K], k and v [B, S, H, ...], and offsets."""
+    """Queries [B, T, H, K], keys and values [B, S, H, ...], and offsets of both."""
 
     q: Array
     k: Array
@@ -184,129 +185,132 @@ class Tokens(NamedTuple):
     offsets: Offsets | None
 
     def by_head(self, sizes: BlockSizes) -> Tokens:
-        """[B, H, T', ...] in whole blocks: as they lie there products take half of the time."""
+        """Returns [B, H, T', ...] in whole blocks; products on this layout take half the time."""
         return self._each(_by_head, sizes.queries, sizes.keys)
 
     def by_token(self, queries: int, keys: int) -> Tokens:
-        """``by_head`` undone."""
+        """Inverts ``by_head``: removes the filling and moves time before heads."""
         return self._each(_by_token, queries, keys)
 
     def _each(self, function: Callable[[Array, int], Array], queries: int, keys: int) -> Tokens:
-        def of(tree: Any, length: int) -> Any:
+        def apply(tree: Any, length: int) -> Any:
             return jax.tree.map(lambda x: function(x, length), tree)
 
-        q, (k, v), offsets = of(self.q, queries), of((self.k, self.v), keys), self.offsets
+        q, (k, v), offsets = apply(self.q, queries), apply((self.k, self.v), keys), self.offsets
         if offsets is not None:
-            offsets = Offsets(of(offsets.query, queries), of(offsets.key, keys))
+            offsets = Offsets(apply(offsets.query, queries), apply(offsets.key, keys))
         return Tokens(q, k, v, offsets)
 
 
 def _by_head(x: Array, size: int, filling: float = 0) -> Array:
-    """[B, T, H, ...] -> [B, H, T', ...], filled up to a multiple of ``size``."""
+    """Converts [B, T, H, ...] to [B, H, T', ...], filled up to a multiple of ``size``."""
     return jnp.swapaxes(fill(x, size, constant_values=filling), 1, 2)
 
 
 def _by_token(x: Array, length: int) -> Array:
-    """[B, H, T', ...] -> [B, T, H, ...]."""
+    """Converts [B, H, T', ...] to [B, T, H, ...]."""
     return jnp.swapaxes(x, 1, 2)[:, :length]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan(BlockPlan):
-    """Blocks of scores, and how these become weights."""
+    """Block plan for scores that a weight function turns into weights."""
 
-    weighing: Weighing
+    weight_function: WeightFunction
 
     def scores(
         self, x: Tokens, scale: Array, visibility: Visibility, row: Array, column: Array
     ) -> Scores:
-        """[B, H, rows, columns] of tokens by head; hidden ones set apart."""
+        """Computes the scores [B, H, rows, columns] of a block, with invisible pairs masked."""
         q, k = self.row(x.q, row), self.column(x.k, column)
         score = scores(q * scale, k, "bhtk,bhsk->bhts")
-        hidden = jnp.asarray(self.weighing.hidden, score.dtype)
+        hidden = jnp.asarray(self.weight_function.masked_score, score.dtype)
         score = jnp.where(self.visible(visibility, row, column)[:, None], score, hidden)
         if x.offsets is None:
             return Scores(score, None)
-        a = TwoFloats(*(self.row(part, row) for part in x.offsets.query))
-        b = TwoFloats(*(self.column(part, column) for part in x.offsets.key))
-        return Scores(score, Offsets(a, b).between())
+        a = DoubleFloat(*(self.row(part, row) for part in x.offsets.query))
+        b = DoubleFloat(*(self.column(part, column) for part in x.offsets.key))
+        return Scores(score, Offsets(a, b).differences())
 
     def row(self, x: Array, index: Array) -> Array:
-        """The block of queries ``index``."""
-        return block(x, self.sizes.queries, index, axis=2)
+        """Returns the block of queries ``index``."""
+        return take_block(x, self.sizes.queries, index, axis=2)
 
     def column(self, x: Array, index: Array) -> Array:
-        """The block of keys ``index``."""
-        return block(x, self.sizes.keys, index, axis=2)
+        """Returns the block of keys ``index``."""
+        return take_block(x, self.sizes.keys, index, axis=2)
 
 
-class Rows(NamedTuple):
-    """Of every query, by head: y [B, H, T, V], the level of its weights, D relative to it."""
+class RunningMean(NamedTuple):
+    """Weighted mean per query over the keys so far: y [B, H, T, V], level, and total weight."""
 
     y: Array
     level: Scores
     total: Array
 
     @classmethod
-    def nothing_seen(cls, weighing: Weighing, q: Array, v: Array, has_offsets: bool) -> Rows:
-        """Before the first block of keys, for queries [B, H, T, K] and values [..., V].
-
-        Of queries [B, T, H, K] it is that by token.
-        """
+    def empty(
+        cls, weight_function: WeightFunction, q: Array, v: Array, has_offsets: bool
+    ) -> RunningMean:
+        """Returns the mean over no keys, for queries [B, H, T, K] and values [..., V]."""
         zeros = jnp.zeros(q.shape[:3], q.dtype)
-        lowest = jnp.full_like(zeros, weighing.lowest)
+        level = jnp.full_like(zeros, weight_function.initial_level)
         return cls(
             jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype),
-            Scores(lowest, zeros if has_offsets else None),
+            Scores(level, zeros if has_offsets else None),
             zeros,
         )
 
-    def see(
-        self, weighing: Weighing, score: Scores, v: Array, sums: Callable[..., Array] | None = None
-    ) -> Rows:
-        """After a block of keys, of these scores [B, H, T, S] and values [B, H, S, V].
+    def update(
+        self,
+        weight_function: WeightFunction,
+        score: Scores,
+        v: Array,
+        sums: Callable[..., Array] | None = None,
+    ) -> RunningMean:
+        """Includes one more block of keys, with scores [B, H, T, S] and values [B, H, S, V].
 
-        ``sums`` adds values up by weights, for those who know a faster product.
+        ``sums`` replaces the product of weights and values by a faster one.
         """
-        # The level only rises, so that earlier weights shrink; it cancels, a constant to gradients.
-        level = jax.lax.stop_gradient(self.level.larger(score.level(weighing)))
-        weight = weighing.weight(*score.over(_of_row(level)))
-        before = weighing.rescale(*self.level.over(level)) * self.total
+        # The level only rises, so earlier weights only shrink. It cancels, so it has no gradient.
+        level = jax.lax.stop_gradient(self.level.maximum(score.level(weight_function)))
+        weight = weight_function.weight(*score.relative_to(_expand_level(level)))
+        before = weight_function.rescale(*self.level.relative_to(level)) * self.total
         total = before + jnp.sum(weight, axis=-1)
         inverse = safe_divide(jnp.ones_like(total), total)
         here = einsum("bhts,bhsv->bhtv", weight, v) if sums is None else sums(weight, v)
-        # y is always the mean of what has been seen, which is of the size of the values, as sums
-        # of weights times values need not be.
+        # y is stored as the mean so far, which is as large as the values; sums of weights times
+        # values could be far larger.
         y = (before * inverse)[..., None] * self.y
-        return Rows(y + inverse[..., None] * here, level, total)
+        return RunningMean(y + inverse[..., None] * here, level, total)
 
 
-def _of_row(level: Scores) -> Scores:
-    """[...] -> [..., 1], beside the scores of the row."""
-    of_row: Scores = jax.tree.map(lambda r: r[..., None], level)
-    return of_row
+def _expand_level(level: Scores) -> Scores:
+    """Adds a trailing axis to a level, to broadcast it against the scores of its row."""
+    expanded: Scores = jax.tree.map(lambda r: r[..., None], level)
+    return expanded
 
 
-def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -> Rows:
-    """Rows by token."""
-    weighing, pairs = plan.weighing, plan.pairs(visibility)
+def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -> RunningMean:
+    """Returns the running mean of every query after all keys, by token."""
+    weight_function, pairs = plan.weight_function, plan.block_pairs(visibility)
 
-    def of_heads(visibility: Visibility, tokens: Tokens) -> Rows:
+    def some_heads(visibility: Visibility, tokens: Tokens) -> RunningMean:
         x = tokens.by_head(plan.sizes)
 
-        def body(p: Array, rows: Rows) -> Rows:
+        def body(p: Array, means: RunningMean) -> RunningMean:
             row, column = jnp.asarray(pairs)[p]
             score = plan.scores(x, scale, visibility, row, column)
-            here: Rows = jax.tree.map(lambda r: plan.row(r, row), rows)
-            here = here.see(weighing, score, plan.column(x.v, column))
-            return jax.tree.map(lambda r, new: put_block(r, new, row, axis=2), rows, here)
+            here: RunningMean = jax.tree.map(lambda r: plan.row(r, row), means)
+            here = here.update(weight_function, score, plan.column(x.v, column))
+            return jax.tree.map(lambda r, new: put_block(r, new, row, axis=2), means, here)
 
-        begin = Rows.nothing_seen(weighing, x.q, x.v, x.offsets is not None)
-        rows = jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
-        return jax.tree.map(lambda r: _by_token(r, plan.queries), rows)
+        begin = RunningMean.empty(weight_function, x.q, x.v, x.offsets is not None)
+        means = jax.lax.fori_loop(0, len(pairs), body, match_varying_axes((begin, x))[0])
+        return jax.tree.map(lambda r: _by_token(r, plan.queries), means)
 
-    begin = Rows.nothing_seen(weighing, tokens.q, tokens.v, tokens.offsets is not None)
-    return plan.over_heads(of_heads, begin, visibility, tokens)
+    begin = RunningMean.empty(weight_function, tokens.q, tokens.v, tokens.offsets is not None)
+    return plan.map_heads(some_heads, begin, visibility, tokens)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -319,8 +323,8 @@ def _attend(
 def _attend_forward(
     plans: PerPlatform[Plan], tokens: Tokens, scale: Array, visibility: Visibility
 ) -> tuple[Array, Any]:
-    rows: Rows = plans.run(_forward, tokens, scale, visibility)
-    return rows.y, (tokens, scale, visibility, rows)
+    means: RunningMean = plans.run(_forward, tokens, scale, visibility)
+    return means.y, (tokens, scale, visibility, means)
 
 
 def _attend_backward(plans: PerPlatform[Plan], residuals: Any, dy: Array) -> Any:
@@ -329,20 +333,25 @@ def _attend_backward(plans: PerPlatform[Plan], residuals: Any, dy: Array) -> Any
 
 
 def _backward(
-    plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility, rows: Rows, dy: Array
+    plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility, means: RunningMean, dy: Array
 ) -> tuple[Tokens, Array]:
-    """Gradients of the tokens, and of the scale [B, 1, H] by batch and head."""
-    weighing, pairs, size = plan.weighing, plan.pairs(visibility), plan.sizes.queries
+    """Computes the gradients of the tokens, and of the scale [B, 1, H] per batch and head."""
+    weight_function, pairs, size = (
+        plan.weight_function,
+        plan.block_pairs(visibility),
+        plan.sizes.queries,
+    )
 
-    def of_heads(
-        visibility: Visibility, tokens: Tokens, rows: Rows, dy: Array
+    def some_heads(
+        visibility: Visibility, tokens: Tokens, means: RunningMean, dy: Array
     ) -> tuple[Tokens, Array]:
         x = tokens.by_head(plan.sizes)
         y, dy, total, offset = (
             jax.tree.map(lambda r: _by_head(r, size), r)
-            for r in (rows.y, dy, rows.total, rows.level.offset)
+            for r in (means.y, dy, means.total, means.level.offset)
         )
-        levels = Scores(_by_head(rows.level.product, size, weighing.lowest), offset)
+        # Filled rows get the level of no token: weight functions may divide by a level.
+        levels = Scores(_by_head(means.level.product, size, weight_function.initial_level), offset)
         inverse = safe_divide(jnp.ones_like(total), total)
         mean = einsum("bhtv,bhtv->bht", dy, y)
 
@@ -351,17 +360,19 @@ def _backward(
             row, column = jnp.asarray(pairs)[p]
             score = plan.scores(x, scale, visibility, row, column)
             factor, center = (plan.row(r, row)[..., None] for r in (inverse, mean))
-            level = _of_row(jax.tree.map(lambda r: plan.row(r, row), levels))
+            level = _expand_level(jax.tree.map(lambda r: plan.row(r, row), levels))
             q, here = plan.row(x.q, row), plan.row(dy, row)
             k, v = plan.column(x.k, column), plan.column(x.v, column)
-            weight = weighing.weight(*score.over(level)) * factor
-            slope = weighing.slope(*score.over(level)) * factor
+            weight = weight_function.weight(*score.relative_to(level)) * factor
+            slope = weight_function.slope(*score.relative_to(level)) * factor
+            # The stored levels and 1 / D make the same weights as the forward pass. Subtracting
+            # center = dy . y is the gradient through D.
             dscore = slope * (einsum("bhtv,bhsv->bhts", here, v) - center)
             dq = einsum("bhts,bhsk->bhtk", dscore, k)
             dx = Tokens(
-                add_block(dx.q, dq * scale, row, axis=2),
-                add_block(dx.k, einsum("bhts,bhtk->bhsk", dscore, q * scale), column, axis=2),
-                add_block(dx.v, einsum("bhts,bhtv->bhsv", weight, here), column, axis=2),
+                add_to_block(dx.q, dq * scale, row, axis=2),
+                add_to_block(dx.k, einsum("bhts,bhtk->bhsk", dscore, q * scale), column, axis=2),
+                add_to_block(dx.v, einsum("bhts,bhtv->bhsv", weight, here), column, axis=2),
                 _add_offsets(dx.offsets, dscore, row, column),
             )
             return dx, dscale + jnp.sum(dq * q, axis=(2, 3))[:, None]
@@ -370,20 +381,20 @@ def _backward(
         dx, dscale = jax.lax.fori_loop(0, len(pairs), body, begin)
         return dx.by_token(plan.queries, plan.keys), dscale
 
-    begin = jax.tree.map(jnp.zeros_like, (tokens, rows.total[:, :1]))
-    return plan.over_heads(of_heads, begin, visibility, tokens, rows, dy)
+    begin = jax.tree.map(jnp.zeros_like, (tokens, means.total[:, :1]))
+    return plan.map_heads(some_heads, begin, visibility, tokens, means, dy)
 
 
 def _add_offsets(
     gradients: Offsets | None, dscore: Array, row: Array, column: Array
 ) -> Offsets | None:
-    """Both floats of a number have its gradient."""
+    """Adds the gradients of a block to those of both floats of the offsets."""
     if gradients is None:
         return None
     da, db = jnp.sum(dscore, axis=3), -jnp.sum(dscore, axis=2)
     return Offsets(
-        TwoFloats(*(add_block(x, da, row, axis=2) for x in gradients.query)),
-        TwoFloats(*(add_block(x, db, column, axis=2) for x in gradients.key)),
+        DoubleFloat(*(add_to_block(x, da, row, axis=2) for x in gradients.query)),
+        DoubleFloat(*(add_to_block(x, db, column, axis=2) for x in gradients.key)),
     )
 
 

@@ -1,8 +1,8 @@
-"""Softmax attention within buckets: tokens in the order of (bucket, position), in chunks.
+"""Softmax attention within hash buckets: tokens sorted by (bucket, position), in chunks.
 
-A token sees those of its bucket that stand in its chunk or in the one before, so that time and
-memory are those of two chunks a token. Reformer (Kitaev et al., 2020) hashes tokens into buckets in
-several rounds; what it sees in any of them has a weight once.
+A token attends to tokens of its bucket in its own chunk and in the previous one, so time and memory
+per token are those of two chunks. Reformer (Kitaev et al., 2020) hashes tokens in several rounds; a
+pair that meets in several rounds counts once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from flax_linattn.ops.contract.numerics import einsum, exp_difference, scores
 from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array
 
-FREE = -2
+EMPTY_SLOT_LABEL = -2
 """The label of a free slot, which no token sees."""
 
 
-class Places(NamedTuple):
-    """Where the tokens of a sequence stand in one round, int32.
+class SlotAssignment(NamedTuple):
+    """Assignment of the tokens of a sequence to slots in one hash round, int32.
 
     Attributes:
         slot: of each token [T]; behind the last one for padding.
@@ -35,33 +35,33 @@ class Places(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Chunks of tokens in the order of (bucket, position).
+    """Layout of chunks of tokens sorted by (bucket, position).
 
     Attributes:
         size: slots of a chunk.
         chunks: their number.
-        anew: they begin anew in each bucket, whose last chunk may not be full.
+        per_bucket: whether chunks restart in each bucket, whose last chunk may not be full.
 
     Example:
         >>> import jax.numpy as jnp
         >>> bucket, real = jnp.array([1, 0, 1, 1, 0]), jnp.ones(5, bool)
-        >>> [Layout(2, n, anew).place(bucket, real, 2).token.tolist() for n, anew in
-        ...     ((3, False), (4, True))]                                     # 5 is a free slot
+        >>> layouts = Layout(2, 3, False), Layout(2, 4, True)
+        >>> [each.assign_slots(bucket, real, 2).token.tolist() for each in layouts]
         [[1, 4, 0, 2, 3, 5], [1, 4, 0, 2, 3, 5, 5, 5]]
     """
 
     size: int
     chunks: int
-    anew: bool
+    per_bucket: bool
 
-    def place(self, bucket: Array, real: Array, num_buckets: int) -> Places:
-        """Places of tokens of these buckets, int32 [T], where ``real`` [T]."""
+    def assign_slots(self, bucket: Array, real: Array, num_buckets: int) -> SlotAssignment:
+        """Assigns slots to the valid tokens of these buckets, int32 [T]."""
         length, slots = len(bucket), self.chunks * self.size
         bucket = jnp.where(real, bucket, num_buckets)
         token = jnp.arange(length, dtype=jnp.int32)
         order = jax.lax.sort((bucket, token), num_keys=1, is_stable=True)[1]
         slot = jnp.zeros(length, jnp.int32).at[order].set(token, unique_indices=True)
-        if self.anew:
+        if self.per_bucket:
             count = jnp.zeros(num_buckets + 1, jnp.int32).at[bucket].add(1)
             filled = -(-count // self.size) * self.size
             added = filled - count
@@ -69,12 +69,12 @@ class Layout(NamedTuple):
         slot = jnp.where(real, slot, slots)
         at = jnp.full(slots, length, jnp.int32).at[slot].set(token, mode="drop")
         # Chunks of two buckets are never neighbours: there is a number between.
-        return Places(slot, at, bucket * (self.chunks + 1) + slot // self.size)
+        return SlotAssignment(slot, at, bucket * (self.chunks + 1) + slot // self.size)
 
     def attend(
-        self, x: Array, v: Array, scale: Array, own: Places, labels: Array, is_causal: bool
+        self, x: Array, v: Array, scale: Array, own: SlotAssignment, labels: Array, is_causal: bool
     ) -> tuple[Array, Array, Array]:
-        """Sums over what each token sees in a round, itself left out.
+        """Computes each token's softmax sums over the tokens visible in a round, itself excluded.
 
         Args:
             x: queries and, by their direction, keys [T, K].
@@ -82,11 +82,11 @@ class Layout(NamedTuple):
             scale: factor of the scores.
             own: the places in this round.
             labels: those of all rounds [num_hashes, T].
-            is_causal: only earlier tokens are seen.
+            is_causal: only earlier tokens are visible.
 
         Returns:
-            Of each token the largest score [T], -inf where nothing is seen, and relative to it the
-            sum of weights [T] and of weights times values [T, V].
+            Of each token the largest score [T], -inf where no token is visible, and relative to it
+            the sum of weights [T] and of weights times values [T, V].
         """
         token = own.token.reshape(self.chunks, self.size)
 
@@ -98,18 +98,18 @@ class Layout(NamedTuple):
             before = jnp.concatenate([jnp.full_like(x[:1], fill), x[:-1]])
             return jnp.concatenate([before, x], axis=1)
 
-        def near(label: Array) -> Array:
-            label = chunked(label, FREE)
-            back = label[:, :, None] - with_before(label, FREE)[:, None]
+        def is_visible(label: Array) -> Array:
+            label = chunked(label, EMPTY_SLOT_LABEL)
+            back = label[:, :, None] - with_before(label, EMPTY_SLOT_LABEL)[:, None]
             return (back == 0) | (back == 1)
 
         query = chunked(x)
         score = scores(query * scale, with_before(l2_normalize(query)), "cmk,cnk->cmn")
         other = with_before(token, len(x))[:, None]
         order = other < token[..., None] if is_causal else other != token[..., None]
-        score = jnp.where(near(own.label) & order, score, -jnp.inf)
+        score = jnp.where(is_visible(own.label) & order, score, -jnp.inf)
         level = jax.lax.stop_gradient(jnp.max(score, axis=-1))
-        rounds = sum(near(label).astype(x.dtype) for label in labels)
+        rounds = sum(is_visible(label).astype(x.dtype) for label in labels)
         weight = exp_difference(score, level[..., None]) / jnp.maximum(rounds, 1)
         value = einsum("cmn,cnv->cmv", weight, with_before(chunked(v)))
 

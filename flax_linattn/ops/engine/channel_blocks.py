@@ -24,75 +24,80 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.masks import Visibility
-from flax_linattn.ops.contract.numerics import safe_divide, vary_alike
+from flax_linattn.ops.contract.numerics import match_varying_axes, safe_divide
 from flax_linattn.ops.engine import exponential
-from flax_linattn.ops.engine.block_plan import BlockPlan, add_block, block, put_block
+from flax_linattn.ops.engine.block_plan import BlockPlan, add_to_block, put_block, take_block
 from flax_linattn.ops.engine.cache import Positions
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.forms import PerPlatform, block_sizes
-from flax_linattn.ops.engine.tiles import cut, fill
+from flax_linattn.ops.engine.tiles import fill, trim
 from flax_linattn.typing import Array, Visible
 
 
-class ChannelWeighing(Protocol):
-    """What ``ChannelwiseSoftmax`` is here: hashable, known when the program is made."""
+class ChannelWeightFunction(Protocol):
+    """Interface of ``ChannelwiseSoftmax`` to the blocks: hashable, hence static."""
 
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array: ...
 
-    def relative(self, score: Array, maximum: Array) -> Array: ...
+    def relative_weight(self, score: Array, maximum: Array) -> Array: ...
 
     def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array: ...
 
 
 class Tokens(NamedTuple):
-    """q [B, T, ...], k and v [B, S, ...], whose further axes are channels."""
+    """Queries [B, T, ...], keys and values [B, S, ...]; all further axes are channels."""
 
     q: Array
     k: Array
     v: Array
 
 
-class Around(NamedTuple):
-    """What is the same for all channels: who sees whom, and where the tokens stand."""
+class PairContext(NamedTuple):
+    """Visibility and positions of the tokens, which all channels share."""
 
     visibility: Visibility
     positions: Positions | None
 
 
-def visible_scores(
-    weighing: ChannelWeighing,
+def masked_scores(
+    weight_function: ChannelWeightFunction,
     q: Array,
     k: Array,
     bias: Array | None,
     visible: Visible,
 ) -> Array:
-    """Scores [B, T, S, ...], -inf where a query does not see a key."""
+    """Computes scores [B, T, S, ...], -inf where a query does not attend to a key."""
     bias = None if bias is None else bias.astype(k.dtype)
-    score = weighing.scores(q[:, :, None], k[:, None], bias)
+    score = weight_function.scores(q[:, :, None], k[:, None], bias)
     hidden = jnp.asarray(-jnp.inf, score.dtype)
-    return jnp.where(beside_channels(visible, score), score, hidden)
+    return jnp.where(expand_to_channels(visible, score), score, hidden)
 
 
-def beside_channels(of_pairs: Array, channels: Array) -> Array:
-    """[B, T, S] with an axis of 1 for each further one of ``channels`` [..., T, S, ...]."""
-    return of_pairs.reshape(of_pairs.shape + (1,) * (channels.ndim - of_pairs.ndim))
+def expand_to_channels(pairwise: Array, channels: Array) -> Array:
+    """Adds axes of size 1 to [B, T, S], to broadcast it against ``channels`` [..., T, S, ...]."""
+    return pairwise.reshape(pairwise.shape + (1,) * (channels.ndim - pairwise.ndim))
 
 
-def sums_after(
-    weighing: ChannelWeighing,
+def update_sums(
+    weight_function: ChannelWeightFunction,
     sums: ExponentialState,
     tokens: Tokens,
     bias: Array | None,
     visible: Visible,
 ) -> ExponentialState:
-    """Sums [B, T, ...] after these keys, too."""
-    score = visible_scores(weighing, tokens.q, tokens.k, bias, visible)
-    here = exponential.summarise(score, tokens.v[:, None], axis=2, weigh=weighing.relative)
-    return sums.merge(here, weighing.relative)
+    """Includes more keys in the sums [B, T, ...]."""
+    score = masked_scores(weight_function, tokens.q, tokens.k, bias, visible)
+    here = exponential.summarize(
+        score, tokens.v[:, None], axis=2, weigh=weight_function.relative_weight
+    )
+    return sums.merge(here, weight_function.relative_weight)
 
 
-def bias_of(table: Array | None, positions: Positions | None) -> Array | None:
-    """[B, T, S] of a table [N, N] by positions; NaN beyond it: under jit nothing else can tell."""
+def gather_bias(table: Array | None, positions: Positions | None) -> Array | None:
+    """Gathers biases [B, T, S] from a table [N, N] by positions; NaN for positions beyond it.
+
+    Under ``jit`` NaN is the only way to report such a position.
+    """
     if table is None or positions is None:
         return None
     query, key = positions
@@ -101,25 +106,25 @@ def bias_of(table: Array | None, positions: Positions | None) -> Array | None:
 
 
 def attend_by_channel(
-    weighing: ChannelWeighing,
+    weight_function: ChannelWeightFunction,
     tokens: Tokens,
     table: Array | None,
     visibility: Visibility,
     positions: Positions | None,
-    most: int,
+    max_block: int,
 ) -> Array:
-    """Outputs of all queries.
+    """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
-        weighing: how scores are made and become weights.
+        weight_function: how scores are made and become weights.
         tokens: queries, keys and values.
-        table: what a pair of positions adds to its scores [N, N]; None = nothing.
-        visibility: who sees whom.
+        table: what a pair of positions adds to its scores [N, N]; None means nothing.
+        visibility: which queries attend to which keys.
         positions: of queries and keys in the table; None where there is none.
-        most: queries a block, and keys, at most.
+        max_block: queries per block, and keys, at most.
 
     Returns:
-        y [B, T, H, K], 0 where nothing is seen.
+        y [B, T, H, K], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -127,7 +132,7 @@ def attend_by_channel(
         >>> mechanism = ops.get_mechanism("elementwise")
         >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 10, 2, 4))
         >>> sees = Visibility(is_causal=True)
-        >>> y = attend_by_channel(mechanism, Tokens(q, k, v), None, sees, None, most=4)
+        >>> y = attend_by_channel(mechanism, Tokens(q, k, v), None, sees, None, max_block=4)
         >>> want = mechanism.reference(q, k, v, is_causal=True)
         >>> bool(jnp.allclose(y, want, atol=1e-6))
         True
@@ -141,47 +146,47 @@ def attend_by_channel(
     # All channels on one axis, as heads are of which a block holds some: a CPU took 1.5 times as
     # long with an axis of 1 before them, and 4 times with one behind.
     tokens = Tokens(*(x.reshape(*x.shape[:2], -1) for x in tokens))
-    sizes = block_sizes(shape[0], tokens.q.shape[2], most, *lengths)
-    plans = PerPlatform(*(Plan(size, *lengths, weighing) for size in sizes))
-    around = Around(visibility, None if table is None else positions)
-    return _attend(plans, *vary_alike((tokens, table, around))).reshape(shape)
+    sizes = block_sizes(shape[0], tokens.q.shape[2], max_block, *lengths)
+    plans = PerPlatform(*(Plan(size, *lengths, weight_function) for size in sizes))
+    context = PairContext(visibility, None if table is None else positions)
+    return _attend(plans, *match_varying_axes((tokens, table, context))).reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan(BlockPlan):
-    """Blocks of weights, and how these are made."""
+    """Block plan for weights that differ by channel."""
 
-    weighing: ChannelWeighing
+    weight_function: ChannelWeightFunction
 
-    def by_blocks(self, tokens: Tokens, around: Around) -> tuple[Tokens, Positions | None]:
-        """Tokens and their positions, filled up to whole blocks."""
+    def fill_blocks(self, tokens: Tokens, context: PairContext) -> tuple[Tokens, Positions | None]:
+        """Fills tokens and their positions up to whole blocks."""
         q, k, v = tokens
-        tokens = Tokens(self.of_queries(q), self.of_keys(k), self.of_keys(v))
-        if around.positions is None:
+        tokens = Tokens(self.fill_queries(q), self.fill_keys(k), self.fill_keys(v))
+        if context.positions is None:
             return tokens, None
-        query, key = around.positions
-        return tokens, Positions(self.of_queries(query), self.of_keys(key))
+        query, key = context.positions
+        return tokens, Positions(self.fill_queries(query), self.fill_keys(key))
 
-    def of_queries(self, x: Array) -> Array:
-        """[B, T, ...] filled up to whole blocks."""
+    def fill_queries(self, x: Array) -> Array:
+        """Fills [B, T, ...] up to whole blocks of queries."""
         return fill(x, self.sizes.queries)
 
-    def of_keys(self, x: Array) -> Array:
-        """[B, S, ...] filled up to whole blocks."""
+    def fill_keys(self, x: Array) -> Array:
+        """Fills [B, S, ...] up to whole blocks of keys."""
         return fill(x, self.sizes.keys)
 
     def row(self, x: Array, index: Array) -> Array:
-        """The block of queries ``index``."""
-        return block(x, self.sizes.queries, index, axis=1)
+        """Returns the block of queries ``index``."""
+        return take_block(x, self.sizes.queries, index, axis=1)
 
     def column(self, x: Array, index: Array) -> Array:
-        """The block of keys ``index``."""
-        return block(x, self.sizes.keys, index, axis=1)
+        """Returns the block of keys ``index``."""
+        return take_block(x, self.sizes.keys, index, axis=1)
 
-    def of_pair(
+    def take_pair(
         self, tokens: Tokens, positions: Positions | None, row: Array, column: Array
     ) -> tuple[Tokens, Positions | None]:
-        """The blocks ``row`` of queries and ``column`` of keys, of filled tokens and positions."""
+        """Returns a block of queries and a block of keys, of filled tokens and positions."""
         q, k, v = tokens
         tokens = Tokens(self.row(q, row), self.column(k, column), self.column(v, column))
         if positions is None:
@@ -191,49 +196,55 @@ class Plan(BlockPlan):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plans: PerPlatform[Plan], tokens: Tokens, table: Array | None, around: Around) -> Array:
-    sums: ExponentialState = plans.run(_forward, tokens, table, around)
+def _attend(
+    plans: PerPlatform[Plan], tokens: Tokens, table: Array | None, context: PairContext
+) -> Array:
+    sums: ExponentialState = plans.run(_forward, tokens, table, context)
     return sums.mean
 
 
 def _attend_forward(
-    plans: PerPlatform[Plan], tokens: Tokens, table: Array | None, around: Around
+    plans: PerPlatform[Plan], tokens: Tokens, table: Array | None, context: PairContext
 ) -> tuple[Array, Any]:
-    sums: ExponentialState = plans.run(_forward, tokens, table, around)
+    sums: ExponentialState = plans.run(_forward, tokens, table, context)
     y = sums.mean
-    return y, (tokens, table, around, y, sums.m, sums.u)
+    return y, (tokens, table, context, y, sums.m, sums.u)
 
 
 def _attend_backward(plans: PerPlatform[Plan], residuals: Any, dy: Array) -> Any:
-    tokens, table, around, y, maximum, total = residuals
+    tokens, table, context, y, maximum, total = residuals
     dy = dy * safe_divide(jnp.ones_like(total), total)
-    return *plans.run(_backward, tokens, table, around, y, maximum, dy), None
+    return *plans.run(_backward, tokens, table, context, y, maximum, dy), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _forward(plan: Plan, tokens: Tokens, table: Array | None, around: Around) -> ExponentialState:
-    """Sums by query, [B, T, C]."""
-    pairs = plan.pairs(around.visibility)
+def _forward(
+    plan: Plan, tokens: Tokens, table: Array | None, context: PairContext
+) -> ExponentialState:
+    """Returns the sums of every query, [B, T, C]."""
+    pairs = plan.block_pairs(context.visibility)
 
-    def of_heads(around: Around, tokens: Tokens) -> ExponentialState:
-        filled, positions = plan.by_blocks(tokens, around)
+    def some_heads(context: PairContext, tokens: Tokens) -> ExponentialState:
+        filled, positions = plan.fill_blocks(tokens, context)
 
         def body(p: Array, sums: ExponentialState) -> ExponentialState:
             row, column = jnp.asarray(pairs)[p]
-            here, places = plan.of_pair(filled, positions, row, column)
-            visible = plan.visible(around.visibility, row, column)
+            here, places = plan.take_pair(filled, positions, row, column)
+            visible = plan.visible(context.visibility, row, column)
             before: ExponentialState = jax.tree.map(lambda x: plan.row(x, row), sums)
-            after = sums_after(plan.weighing, before, here, bias_of(table, places), visible)
+            after = update_sums(
+                plan.weight_function, before, here, gather_bias(table, places), visible
+            )
             return jax.tree.map(lambda x, new: put_block(x, new, row, axis=1), sums, after)
 
-        begin = exponential.empty(filled.q.shape, filled.q.shape, filled.q.dtype)
-        begin = vary_alike((begin, filled, around))[0]
-        return cut(jax.lax.fori_loop(0, len(pairs), body, begin), plan.queries)
+        begin = exponential.empty_state(filled.q.shape, filled.q.shape, filled.q.dtype)
+        begin = match_varying_axes((begin, filled, context))[0]
+        return trim(jax.lax.fori_loop(0, len(pairs), body, begin), plan.queries)
 
-    begin = exponential.empty(tokens.q.shape, tokens.q.shape, tokens.q.dtype)
-    sums: ExponentialState = plan.over_heads(of_heads, begin, around, tokens)
+    begin = exponential.empty_state(tokens.q.shape, tokens.q.shape, tokens.q.dtype)
+    sums: ExponentialState = plan.map_heads(some_heads, begin, context, tokens)
     return sums
 
 
@@ -241,48 +252,53 @@ def _backward(
     plan: Plan,
     tokens: Tokens,
     table: Array | None,
-    around: Around,
+    context: PairContext,
     y: Array,
     maximum: Array,
     dy: Array,
 ) -> tuple[Tokens, Array | None]:
-    """Gradients of tokens and table; ``dy`` is that of the outputs over D."""
-    pairs = plan.pairs(around.visibility)
+    """Computes the gradients of tokens and table; ``dy`` is the outputs' gradient over D."""
+    pairs = plan.block_pairs(context.visibility)
 
-    def of_heads(
-        dtable: Array | None, around: Around, tokens: Tokens, y: Array, maximum: Array, dy: Array
+    def some_heads(
+        dtable: Array | None,
+        context: PairContext,
+        tokens: Tokens,
+        y: Array,
+        maximum: Array,
+        dy: Array,
     ) -> tuple[Tokens, Array | None]:
-        filled, positions = plan.by_blocks(tokens, around)
-        y, maximum, dy = map(plan.of_queries, (y, maximum, dy))
+        filled, positions = plan.fill_blocks(tokens, context)
+        y, maximum, dy = map(plan.fill_queries, (y, maximum, dy))
 
         def body(p: Array, gradients: tuple[Tokens, Array | None]) -> tuple[Tokens, Array | None]:
             dx, dtable = gradients
             row, column = jnp.asarray(pairs)[p]
-            (q, k, v), places = plan.of_pair(filled, positions, row, column)
-            visible = plan.visible(around.visibility, row, column)
+            (q, k, v), places = plan.take_pair(filled, positions, row, column)
+            visible = plan.visible(context.visibility, row, column)
             mean, largest, dmean = (plan.row(x, row)[:, :, None] for x in (y, maximum, dy))
 
-            bias = bias_of(table, places)
-            score = visible_scores(plan.weighing, q, k, bias, visible)
-            weight = plan.weighing.relative(score, largest) * dmean
-            _, backward = jax.vjp(plan.weighing.log_weight, q[:, :, None], k[:, None], bias)
+            bias = gather_bias(table, places)
+            score = masked_scores(plan.weight_function, q, k, bias, visible)
+            weight = plan.weight_function.relative_weight(score, largest) * dmean
+            _, backward = jax.vjp(plan.weight_function.log_weight, q[:, :, None], k[:, None], bias)
             dq, dk, dbias = backward(weight * v[:, None] - weight * mean)
             if dtable is not None and places is not None:  # both or none are there
                 at = dtable.at[places.query[:, :, None], places.key[:, None, :]]
                 dtable = at.add(dbias, mode="drop")
             dx = Tokens(
-                add_block(dx.q, dq[:, :, 0], row, axis=1),
-                add_block(dx.k, dk[:, 0], column, axis=1),
-                add_block(dx.v, jnp.sum(weight, axis=1), column, axis=1),
+                add_to_block(dx.q, dq[:, :, 0], row, axis=1),
+                add_to_block(dx.k, dk[:, 0], column, axis=1),
+                add_to_block(dx.v, jnp.sum(weight, axis=1), column, axis=1),
             )
             return dx, dtable
 
         begin = jax.tree.map(jnp.zeros_like, filled), dtable
         dx, dtable = jax.lax.fori_loop(0, len(pairs), body, begin)
-        return Tokens(cut(dx.q, plan.queries), *cut((dx.k, dx.v), plan.keys)), dtable
+        return Tokens(trim(dx.q, plan.queries), *trim((dx.k, dx.v), plan.keys)), dtable
 
     begin = jax.tree.map(jnp.zeros_like, (tokens, table))
     dtokens: Tokens
     dtable: Array | None
-    dtokens, dtable = plan.over_heads_with_sums(of_heads, *begin, around, tokens, y, maximum, dy)
+    dtokens, dtable = plan.map_heads_with_sums(some_heads, *begin, context, tokens, y, maximum, dy)
     return dtokens, dtable

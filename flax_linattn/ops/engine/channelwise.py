@@ -1,7 +1,7 @@
-"""Channelwise softmax: every channel has its own scores, hence no matrix product can weigh.
+"""Channelwise softmax: every channel has its own scores, so no matrix product can apply weights.
 
-Scores are made for a block of queries and a block of keys at a time and summed up by the
-operator on (m, u, w), so that no T x S x C tensor exists (``engine/channel_blocks.py``).
+Scores are computed for one block of queries and keys at a time and summed by the operator on
+(m, u, w), so that no T x S x C tensor exists (``engine/channel_blocks.py``).
 """
 
 from __future__ import annotations
@@ -16,43 +16,48 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs, Positions
-from flax_linattn.ops.engine.channel_blocks import Tokens, attend_by_channel, bias_of, sums_after
-from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.channel_blocks import (
+    Tokens,
+    attend_by_channel,
+    gather_bias,
+    update_sums,
+)
+from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 
 @dataclasses.dataclass(frozen=True)
 class ChannelwiseSoftmax(CacheMechanism):
-    """Softmax over the visible tokens in every channel, given by its ``scores``.
+    """Softmax over the visible tokens in every channel, defined by ``scores``.
 
     Attributes:
-        chunk_size: queries a block in the chunked form, and keys, at most.
+        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
     """
 
     chunk_size: int = 64
 
     @abc.abstractmethod
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
-        """[B, T, 1, ...] and [B, 1, S, ...] -> [B, T, S, ...], of all channels or some.
+        """Computes scores [B, T, S, ...] of queries [B, T, 1, ...] and keys [B, 1, S, ...].
 
-        Logarithms of weights, or what grows with them where ``relative`` is overridden. ``bias``
-        [B, T, S] is what ``table`` has of the pairs.
+        They are logarithms of weights, or increase with them where ``relative_weight`` is
+        overridden. ``bias`` [B, T, S] are the entries of ``table`` for the pairs.
         """
 
     def table(self, parameters: Parameters) -> Array | None:
-        """[N, N], what pairs of positions add to their scores; None = nothing."""
+        """Returns the biases [N, N] of pairs of positions, or None if there are none."""
         return None
 
-    def relative(self, score: Array, maximum: Array) -> Array:
-        """The weight of a score over that of the maximum, at most 1; both may be -inf."""
+    def relative_weight(self, score: Array, maximum: Array) -> Array:
+        """Returns the weight of a score over that of the maximum, at most 1; both may be -inf."""
         return exp_difference(score, maximum)
 
     def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
-        """Of the shapes of ``scores``, which these are by default; its gradient alone is used."""
+        """Returns the log-weights, of which only the gradient is used; by default the scores."""
         return self.scores(q, k, bias)
 
-    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+    def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         dtype, queries = accumulation_dtype(pairs.q.dtype), pairs.q.shape[1]
         q, k, v = (x.astype(dtype) for x in pairs[:3])
         positions = pairs.positions
@@ -64,19 +69,19 @@ class ChannelwiseSoftmax(CacheMechanism):
         def body(
             sums: ExponentialState, keys: tuple[Array, Array, Array, Array | None]
         ) -> tuple[ExponentialState, None]:
-            k, v, seen, position = keys
+            k, v, visible_by_key, position = keys
             places = None
             if positions is not None and position is not None:
                 places = Positions(positions.query, position)
             here = pairs._replace(q=q, k=k, v=v, positions=places)
-            return self.see(sums, here, jnp.moveaxis(seen, 1, 2)), None
+            return self.update_sums(sums, here, jnp.moveaxis(visible_by_key, 1, 2)), None
 
-        seen = jnp.moveaxis(visible, 2, 1)
+        visible_by_key = jnp.moveaxis(visible, 2, 1)
         position = None if positions is None else positions.key
-        sums, _ = over_chunks(body, self.begin(q, v), (k, v, seen, position), block)
-        return self.mean(sums, q)
+        sums, _ = scan_chunks(body, self.init_sums(q, v), (k, v, visible_by_key, position), block)
+        return self.mean_of_sums(sums, q)
 
-    def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
+    def _attend_chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         dtype = accumulation_dtype(pairs.q.dtype)
         tokens = Tokens(*(x.astype(dtype) for x in pairs[:3]))
         y = attend_by_channel(
@@ -93,16 +98,16 @@ class ChannelwiseSoftmax(CacheMechanism):
     def block(self) -> int:
         return max(1, self.chunk_size**2 // 4)
 
-    def begin(self, q: Array, v: Array) -> ExponentialState:
-        return exponential.empty(q.shape, q.shape, q.dtype)
+    def init_sums(self, q: Array, v: Array) -> ExponentialState:
+        return exponential.empty_state(q.shape, q.shape, q.dtype)
 
-    def see(self, sums: Any, pairs: Pairs, visible: Visible) -> ExponentialState:
-        bias = bias_of(self.table(pairs.parameters), pairs.positions)
-        return sums_after(self, sums, Tokens(pairs.q, pairs.k, pairs.v), bias, visible)
+    def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> ExponentialState:
+        bias = gather_bias(self.table(pairs.parameters), pairs.positions)
+        return update_sums(self, sums, Tokens(pairs.q, pairs.k, pairs.v), bias, visible)
 
-    def mean(self, sums: Any, q: Array) -> Array:
+    def mean_of_sums(self, sums: Any, q: Array) -> Array:
         return self.finish(sums.mean, q)
 
     def finish(self, y: Array, q: Array) -> Array:
-        """The outputs, of means [B, T, H, K]."""
+        """Returns the outputs, given the means [B, T, H, K]."""
         return y

@@ -1,4 +1,4 @@
-"""The loops over time: in spans, so that memory grows with the span and not with T; by tokens."""
+"""Loops over time: by chunks, so that memory grows with the chunk size, or by tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.numerics import vary_alike
-from flax_linattn.ops.engine.tiles import at, put
+from flax_linattn.ops.contract.numerics import match_varying_axes
+from flax_linattn.ops.engine.tiles import put_token, take_token
 from flax_linattn.typing import Array
 
 Carry = TypeVar("Carry")
 Out = TypeVar("Out")
 
 
-def over_chunks(
+def scan_chunks(
     body: Callable[[Carry, Any], tuple[Carry, Out]],
     carry: Carry,
     arrays: Any,
@@ -27,7 +27,7 @@ def over_chunks(
     reverse: bool = False,
     stack: bool = False,
 ) -> tuple[Carry, Out]:
-    """Applies ``body`` to spans of ``chunk_size`` along axis 1 of ``arrays``, one after another.
+    """Applies ``body`` to consecutive chunks of tokens along axis 1 of ``arrays``.
 
     Args:
         body: (carry, span) -> (carry, outputs); span is a tuple of ``arrays``' leaves [B, C, ...],
@@ -35,7 +35,7 @@ def over_chunks(
         carry: what the first span gets.
         arrays: a tuple of trees of arrays [B, T, ...]; the last span is filled up with zeros, so
             a mask among them marks the filling as padding.
-        chunk_size: C; None = all of T at once.
+        chunk_size: C; None means all of T at once.
         per_chunk: a tree of arrays [chunks, ...].
         reverse: begin at the last span.
         stack: return the outputs as [chunks, ...] instead of joined along axis 1.
@@ -43,7 +43,7 @@ def over_chunks(
     Returns:
         The last carry and the outputs [B, T, ...], or [chunks, ...].
     """
-    carry, arrays, per_chunk = vary_alike((carry, arrays, per_chunk))
+    carry, arrays, per_chunk = match_varying_axes((carry, arrays, per_chunk))
     length = jax.tree.leaves(arrays)[0].shape[1]
     if chunk_size is None or chunk_size >= length:
         chunk_size = length
@@ -73,13 +73,13 @@ def over_chunks(
     return carry, y if stack else jax.tree.map(join, y)
 
 
-def over_tokens(
+def scan_tokens(
     body: Callable[[Carry, Any], tuple[Carry, Array]], carry: Carry, arrays: Any
 ) -> tuple[Carry, Array]:
-    """Applies ``body`` to one token after another, whose outputs are written in place.
+    """Applies ``body`` to consecutive tokens and writes their outputs in place.
 
     Made to be run, not to be differentiated: on a CPU up to twice as fast as chunks of one token,
-    which are laid out anew.
+    which are laid out again.
 
     Args:
         body: (carry, token) -> (carry, output [B, ...]); token has the structure of ``arrays``.
@@ -92,21 +92,21 @@ def over_tokens(
     Example:
         >>> import jax.numpy as jnp
         >>> double = lambda total, x: (total + x, 2 * x)
-        >>> over_tokens(double, jnp.zeros(1), jnp.array([[1.0, 3.0]]))
+        >>> scan_tokens(double, jnp.zeros(1), jnp.array([[1.0, 3.0]]))
         (Array([4.], dtype=float32), Array([[2., 6.]], dtype=float32))
     """
     length = jax.tree.leaves(arrays)[0].shape[1]
 
     def token(t: Any) -> Any:
-        return jax.tree.map(partial(at, t=t), arrays)
+        return jax.tree.map(partial(take_token, t=t), arrays)
 
     _, like = jax.eval_shape(body, carry, token(0))
     y = jnp.zeros((like.shape[0], length, *like.shape[1:]), like.dtype)
-    carry, y, arrays = vary_alike((carry, y, arrays))
+    carry, y, arrays = match_varying_axes((carry, y, arrays))
 
     def step(t: Array, so_far: tuple[Carry, Array]) -> tuple[Carry, Array]:
         carry, y = so_far
         carry, now = body(carry, token(t))
-        return carry, put(y, now, t)
+        return carry, put_token(y, now, t)
 
     return jax.lax.fori_loop(0, length, step, (carry, y))

@@ -1,14 +1,14 @@
-"""Sums of log-decays between tokens, none of them a difference.
+"""Sums of log-decays between tokens, none of them computed as a difference.
 
-What token j weighs at a later token i falls by a_l at every l with j < l <= i. Differences of
-running sums would lose digits where decays are strong, and be NaN where one is -inf; here every
-exponent is a sum of numbers <= 0. So nothing overflows, what underflows weighs nothing, and -inf is
-a token that forgets all that came before: where a packed segment begins.
+The weight of token j at a later token i decays by a_l at every l with j < l <= i. Differences of
+running sums would cancel where decays are strong, and be NaN where one is -inf; here every exponent
+is a sum of numbers <= 0. So nothing overflows, what underflows has no weight, and -inf is a token
+that forgets everything before it: the start of a packed segment.
 
-Spans of one token are joined to spans of two, of four and so on. A query of the later half has
-lost what came since its middle, a key of the earlier one what came until it, each by itself, so
-that what the halves have to do with each other is one product. On a CPU sums took a third of the
-time of ``jnp.cumsum`` so.
+Spans of one token are joined to spans of two, of four, and so on. For the pairs across the middle
+of a span, the decay splits at the middle into a factor of the query (decay since the middle) and a
+factor of the key (decay until the middle), so one matrix product gives all of these pairs. On a CPU
+this took a third of the time of ``jnp.cumsum``.
 
 Arrays have time on axis -2 and channels last: one, or K.
 """
@@ -23,70 +23,70 @@ from flax_linattn.ops.contract.numerics import einsum
 from flax_linattn.typing import Array
 
 
-def until(a: Array) -> Array:
-    """For each i the sum of a_l over l <= i: what a state before the first token has lost.
+def prefix_sums(a: Array) -> Array:
+    """Sums a_l over l <= i for each i: the decay of a state from before the first token.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> until(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
+        >>> prefix_sums(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
         [-1.0, -3.0, -7.0]
     """
-    sums = _tokens(a)
+    sums = _single_token_spans(a)
     while sums.shape[-3] > 1:
-        sums = _until(*_halves(sums))
+        sums = _join_prefix_sums(*_halves(sums))
     return sums[..., 0, : a.shape[-2], :]
 
 
-def after(a: Array) -> Array:
-    """For each j the sum of a_l over l > j: what a token has lost at the last one.
+def exclusive_suffix_sums(a: Array) -> Array:
+    """Sums a_l over l > j for each j: the decay of a token until the last one.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> after(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
+        >>> exclusive_suffix_sums(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
         [-6.0, -4.0, 0.0]
     """
-    return onwards(jnp.concatenate([a[..., 1:, :], jnp.zeros_like(a[..., :1, :])], axis=-2))
+    return suffix_sums(jnp.concatenate([a[..., 1:, :], jnp.zeros_like(a[..., :1, :])], axis=-2))
 
 
-def before(a: Array) -> Array:
-    """For each i the sum of a_l over l < i.
+def exclusive_prefix_sums(a: Array) -> Array:
+    """Sums a_l over l < i for each i.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> before(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
+        >>> exclusive_prefix_sums(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
         [0.0, -1.0, -3.0]
     """
-    return until(jnp.concatenate([jnp.zeros_like(a[..., :1, :]), a[..., :-1, :]], axis=-2))
+    return prefix_sums(jnp.concatenate([jnp.zeros_like(a[..., :1, :]), a[..., :-1, :]], axis=-2))
 
 
-def onwards(a: Array) -> Array:
-    """For each i the sum of a_l over l >= i.
+def suffix_sums(a: Array) -> Array:
+    """Sums a_l over l >= i for each i.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> onwards(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
+        >>> suffix_sums(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
         [-7.0, -6.0, -4.0]
     """
-    return jnp.flip(until(jnp.flip(a, axis=-2)), axis=-2)
+    return jnp.flip(prefix_sums(jnp.flip(a, axis=-2)), axis=-2)
 
 
-def between(a: Array) -> Array:
-    """[..., T, 1] -> [..., T, T]: for each i and j <= i the sum of a_l over j < l <= i, else -inf.
+def pairwise_sums(a: Array) -> Array:
+    """Sums a_l over j < l <= i for each i and j <= i, [..., T, T]; -inf for j > i.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> between(jnp.array([[-1.0], [-2.0], [-4.0]])).tolist()
+        >>> pairwise_sums(jnp.array([[-1.0], [-2.0], [-4.0]])).tolist()
         [[0.0, -inf, -inf], [-2.0, 0.0, -inf], [-6.0, -4.0, 0.0]]
     """
     length = a.shape[-2]
-    sums = jnp.zeros_like(_tokens(a))
-    for since, to in _middles(a):
-        sums = _joined(sums, since + jnp.swapaxes(to, -1, -2), above=-jnp.inf)
+    sums = jnp.zeros_like(_single_token_spans(a))
+    for since, to in _half_sums(a):
+        sums = _join_halves(sums, since + jnp.swapaxes(to, -1, -2), above=-jnp.inf)
     return sums[..., 0, :length, :length]
 
 
-def products(q: Array, k: Array, a: Array) -> Array:
-    """Decayed products of queries and keys.
+def decayed_products(q: Array, k: Array, a: Array) -> Array:
+    """Computes the products of queries and keys, decayed by the tokens between them.
 
     Args:
         q: [..., T, K].
@@ -99,22 +99,25 @@ def products(q: Array, k: Array, a: Array) -> Array:
     Example:
         >>> import jax.numpy as jnp
         >>> one = jnp.ones((2, 1))
-        >>> products(one, 3 * one, jnp.log(jnp.array([[0.5], [0.5]]))).tolist()
+        >>> decayed_products(one, 3 * one, jnp.log(jnp.array([[0.5], [0.5]]))).tolist()
         [[3.0, 0.0], [1.5, 3.0]]
     """
     length = q.shape[-2]
     if a.shape[-1] == 1:  # a factor of q . k
-        return einsum("...ik,...jk->...ij", q, k) * jnp.exp(between(a))
-    q, k = _tokens(q), _tokens(k)
+        return einsum("...ik,...jk->...ij", q, k) * jnp.exp(pairwise_sums(a))
+    q, k = _single_token_spans(q), _single_token_spans(k)
     weight = jnp.sum(q * k, axis=-1, keepdims=True)
-    for since, to in _middles(a):
-        later, earlier = _of_size(q, since)[1] * jnp.exp(since), _of_size(k, to)[0] * jnp.exp(to)
-        weight = _joined(weight, einsum("...ik,...jk->...ij", later, earlier), above=0.0)
+    for since, to in _half_sums(a):
+        later, earlier = (
+            _halves_like(q, since)[1] * jnp.exp(since),
+            _halves_like(k, to)[0] * jnp.exp(to),
+        )
+        weight = _join_halves(weight, einsum("...ik,...jk->...ij", later, earlier), above=0.0)
     return weight[..., 0, :length, :length]
 
 
-def _tokens(x: Array) -> Array:
-    """[..., T, K] -> [..., P, 1, K]: spans of one token, P the next power of two; zeros fill up."""
+def _single_token_spans(x: Array) -> Array:
+    """Converts [..., T, K] to [..., P, 1, K], filled with zeros to a power of 2."""
     length = x.shape[-2]
     filler = (1 << (max(length, 1) - 1).bit_length()) - length
     if filler:
@@ -123,45 +126,45 @@ def _tokens(x: Array) -> Array:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """[..., N, C, K] -> the earlier and the later spans [..., N / 2, C, K] of each pair."""
+    """Splits spans [..., N, C, K] into the earlier and the later ones of each pair."""
     return x[..., 0::2, :, :], x[..., 1::2, :, :]
 
 
-def _of_size(x: Array, like: Array) -> tuple[Array, Array]:
-    """The same, of tokens [..., P, 1, K] in spans as long as those of ``like``."""
+def _halves_like(x: Array, like: Array) -> tuple[Array, Array]:
+    """Splits tokens [..., P, 1, K] into halves whose spans are as long as those of ``like``."""
     size = like.shape[-2]
     return _halves(x.reshape(*x.shape[:-3], x.shape[-3] // size, size, x.shape[-1]))
 
 
-def _until(earlier: Array, later: Array) -> Array:
-    """Sums since the beginning of a span, of those of its halves."""
+def _join_prefix_sums(earlier: Array, later: Array) -> Array:
+    """Joins the prefix sums of the halves of a span to those of the span."""
     return jnp.concatenate([earlier, later + earlier[..., -1:, :]], axis=-2)
 
 
-def _middles(a: Array) -> Iterator[tuple[Array, Array]]:
-    """For spans of 2, 4, ... tokens what is lost from the middle on, and until it.
+def _half_sums(a: Array) -> Iterator[tuple[Array, Array]]:
+    """Yields the decays since and until the middle, for spans of 2, 4, ... tokens.
 
     Yields:
-        For each token of the later half the sum since the middle, itself included; for each of the
-        earlier half that of those after it: both [..., N, C, K].
+        For each token of the later half the sum since the middle, itself included; for each token
+        of the earlier half the sum over those after it: both [..., N, C, K].
     """
-    since = _tokens(a)
+    since = _single_token_spans(a)
     to = jnp.zeros_like(since)
     while since.shape[-3] > 1:
         (earlier, later), (left, right) = _halves(since), _halves(to)
         yield later, left
         to = jnp.concatenate([left + later[..., -1:, :], right], axis=-2)
-        since = _until(earlier, later)
+        since = _join_prefix_sums(earlier, later)
 
 
-def _joined(own: Array, across: Array, *, above: float) -> Array:
-    """[..., 2 N, C, C] of halves and [..., N, C, C] of the later with the earlier one, together."""
+def _join_halves(own: Array, across: Array, *, above: float) -> Array:
+    """Joins the blocks of the halves of spans with the blocks across them."""
     earlier, later = _halves(own)
     top = jnp.concatenate([earlier, jnp.full_like(across, above)], axis=-1)
     return jnp.concatenate([top, jnp.concatenate([across, later], axis=-1)], axis=-2)
 
 
 def by_head(x: Array) -> Array:
-    """[B, C, H, ...] -> [B, H, C, ...], log-decays [B, C, H] -> [B, H, C, 1]."""
+    """Moves heads before time: [B, C, H, ...] to [B, H, C, ...], [B, C, H] to [B, H, C, 1]."""
     x = x[..., None] if x.ndim == 3 else x
     return jnp.swapaxes(x, 1, 2)

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from flax_linattn.typing import Array
 
 
-class TwoFloats(NamedTuple):
-    """Numbers ``high + low``.
+class DoubleFloat(NamedTuple):
+    """Numbers represented as the unevaluated sum ``high + low``.
 
     Attributes:
         high: the number, rounded to the dtype.
@@ -34,24 +34,24 @@ class TwoFloats(NamedTuple):
     high: Array
     low: Array
 
-    def minus(self, other: TwoFloats) -> Array:
-        """The difference, rounded; shapes are broadcast.
+    def subtract(self, other: DoubleFloat) -> Array:
+        """Returns the rounded difference; shapes broadcast.
 
         Example:
             >>> import jax.numpy as jnp
-            >>> a, b = (TwoFloats(jnp.float32(2**24), jnp.float32(x)) for x in (0.5, 0.25))
-            >>> float(a.minus(b))
+            >>> a, b = (DoubleFloat(jnp.float32(2**24), jnp.float32(x)) for x in (0.5, 0.25))
+            >>> float(a.subtract(b))
             0.25
         """
         return (self.high - other.high) + (self.low - other.low)
 
-    def plus(self, other: TwoFloats) -> TwoFloats:
-        """The sum, in two floats.
+    def add(self, other: DoubleFloat) -> DoubleFloat:
+        """Returns the sum as a double float.
 
         Example:
             >>> import jax.numpy as jnp
-            >>> a, b = (TwoFloats(jnp.float32(x), jnp.float32(0)) for x in (2**24, 0.5))
-            >>> [float(x) for x in a.plus(b)]
+            >>> a, b = (DoubleFloat(jnp.float32(x), jnp.float32(0)) for x in (2**24, 0.5))
+            >>> [float(x) for x in a.add(b)]
             [16777216.0, 0.5]
         """
         total = self.high + other.high
@@ -59,12 +59,12 @@ class TwoFloats(NamedTuple):
         lost = (self.high - (total - part)) + (other.high - part)  # what rounding took, exactly
         lost = lost + (self.low + other.low)
         high = total + lost
-        return TwoFloats(high, lost - (high - total))
+        return DoubleFloat(high, lost - (high - total))
 
 
 @jax.custom_jvp
-def running_sum(x: Array) -> TwoFloats:
-    """Sums of ``x`` over axis 1 up to and including each position.
+def running_sum(x: Array) -> DoubleFloat:
+    """Computes sums of ``x`` over axis 1 up to and including each position.
 
     Args:
         x: finite numbers [B, S, ...].
@@ -77,18 +77,20 @@ def running_sum(x: Array) -> TwoFloats:
         >>> c = running_sum(jnp.array([[-1e6, -1e-3, -1e-3]], jnp.float32))
         >>> c.high.tolist()
         [[-1000000.0, -1000000.0, -1000000.0]]
-        >>> one_back = TwoFloats(c.high[:, 1:], c.low[:, 1:]).minus(TwoFloats(c.high[:, :-1],
+        >>> one_back = DoubleFloat(c.high[:, 1:], c.low[:, 1:]).subtract(DoubleFloat(c.high[:, :-1],
         ...                                                                   c.low[:, :-1]))
         >>> one_back.round(6).tolist()
         [[-0.0010000000474974513, -0.0010000000474974513]]
     """
-    sums = jax.lax.associative_scan(TwoFloats.plus, TwoFloats(x, jnp.zeros_like(x)), axis=1)
-    return TwoFloats(*sums)
+    sums = jax.lax.associative_scan(DoubleFloat.add, DoubleFloat(x, jnp.zeros_like(x)), axis=1)
+    return DoubleFloat(*sums)
 
 
 @running_sum.defjvp
-def _running_sum_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[TwoFloats, TwoFloats]:
+def _running_sum_jvp(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[DoubleFloat, DoubleFloat]:
     (x,), (dx,) = primals, tangents
-    return running_sum(x), TwoFloats(
+    return running_sum(x), DoubleFloat(
         jax.lax.associative_scan(jnp.add, dx, axis=1), jnp.zeros_like(dx)
     )

@@ -1,29 +1,29 @@
 """Causal means under exponential weights: three forms, one hand-derived gradient.
 
-For scores s_j and values v_j, position i gets, over the j <= i of its own packed segment,
+For scores s_j and values v_j, position i computes over the j <= i of its own packed segment
 
     m_i = max s_j,   u_i = sum exp(s_j - m_i),   w_i = sum exp(s_j - m_i) v_j,   y_i = w_i / u_i
 
 (Feng et al., "Attention as an RNN", 2024, section 3.2). Whichever form ran forward, the backward
-pass needs y, m and 1 / u of it. With dy the gradient of the outputs,
+pass needs only its y, m and 1 / u. With dy the gradient of the outputs,
 
     W_i = dy_i / u_i + exp(m_i - m_{i+1}) W_{i+1}
     U_i = -(dy_i . y_i) / u_i + exp(m_i - m_{i+1}) U_{i+1}
     dv_j = exp(s_j - m_j) W_j
     ds_j = exp(s_j - m_j) (v_j . W_j + U_j)
 
-and no exponent is above 0. The gradient of the state after the last token is where W and U begin;
-that of its maximum goes to the token whose score it is.
+and no exponent is above 0. W and U start from the gradient of the state after the last token; the
+gradient of its maximum goes to the token that has this score.
 
-With log-decays a_l <= 0 a score falls by the a_l of all later tokens (Lin et al., "Forgetting
-Transformer", 2025, equation 5): m_{i-1} + a_i stands wherever m_{i-1} does, and
+With log-decays a_l <= 0 a score decays by the a_l of all later tokens (Lin et al., "Forgetting
+Transformer", 2025, equation 5): m_{i-1} + a_i replaces m_{i-1} everywhere, and
 
     da_i = exp(m_{i-1} + a_i - m_i) (w_{i-1} . W_i + u_{i-1} U_i)
 
-Running sums of ds would do as well, since those of a row sum to 0, but not in float32: their
-rounding errors would add up where decays are strong, and the gradient itself is nearly 0.
+On paper da is also a running sum of ds, since the ds of a row sum to 0. In float32 its rounding
+errors add up, and they are largest compared with da where decays are strong and da is nearly 0.
 
-Tiles of tokens are worked off by their C x C weights, all tiles at once ("parallel") or one after
+Tiles of C tokens are processed by their C x C weights, all tiles at once ("parallel") or one after
 another ("chunked"); "recurrent" is a loop over tokens that writes in place.
 """
 
@@ -36,22 +36,22 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
+from flax_linattn.ops.contract.numerics import einsum, match_varying_axes, safe_divide
 from flax_linattn.ops.engine import decays, prefix
-from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.decays import by_head
 from flax_linattn.ops.engine.exponential import ExponentialState, ForgettingState, Level, Sums
 from flax_linattn.ops.engine.forms import scan_form
 from flax_linattn.ops.engine.tiles import (
-    after_each,
-    at,
-    before_each,
-    cut,
     fill,
-    position,
-    put,
-    split,
-    unsplit,
+    join_tiles,
+    put_token,
+    shift_left,
+    shift_right,
+    split_tiles,
+    take_position,
+    take_token,
+    trim,
 )
 from flax_linattn.typing import Array
 
@@ -65,36 +65,37 @@ def exponential_scan(
     starts: Array | None = None,
     form: str = "auto",
     chunk_size: int = 128,
-) -> tuple[Rows, ExponentialState]:
-    """Means of all positions, and the state after the last token.
+) -> tuple[ScanOutputs, ExponentialState]:
+    """Computes the causal means of all positions, and the state after the last token.
 
     Args:
         score: [B, T, H].
         v: values [B, T, H, V].
         initial: the state before the first token: m [B, H], u [B, H], w [B, H, V].
-        mask: bool [B, T], False = padding, where scores and values are finite.
-        starts: bool [B, T], True = a packed segment begins here.
+        mask: Boolean array of shape [B, T]; False marks padding, where scores and values are
+            finite.
+        starts: Boolean array of shape [B, T]; True marks the first token of a packed segment.
         form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens a tile of the chunked form; of the parallel one at most.
+        chunk_size: tokens per tile of the chunked form; of the parallel one at most.
 
     Returns:
-        The rows, with y 0 where nothing is seen, and the state. Gradients that flow through y and
-        1 / u take the level for a constant, but for those of the parallel form, which is plain JAX:
-        fit for what is the same for any, as level + log u is.
+        The rows, with y 0 where no token is visible, and the state. Gradients that flow through y
+        and 1 / u take the level for a constant, but for those of the parallel form, which is plain
+        JAX: fit for what is the same for any, as level + log u is.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from flax_linattn.ops.engine import exponential
-        >>> nothing = exponential.empty((1, 1), (1, 1, 1), jnp.float32)
+        >>> nothing = exponential.empty_state((1, 1), (1, 1, 1), jnp.float32)
         >>> v = jnp.array([1.0, 3.0, 8.0]).reshape(1, 3, 1, 1)
-        >>> rows, _ = exponential_scan(jnp.zeros((1, 3, 1)), v, nothing)
-        >>> rows.y.ravel().tolist()
+        >>> outputs, _ = exponential_scan(jnp.zeros((1, 3, 1)), v, nothing)
+        >>> outputs.y.ravel().tolist()
         [1.0, 2.0, 4.0]
     """
-    tokens = Tokens(_masked(score, mask), v, starts, None)
+    tokens = Tokens(_mask_scores(score, mask), v, starts, None)
     begin = Sums(Level(initial.m, None), initial.u, initial.w)
-    rows, last = _run(form, chunk_size, tokens, begin)
-    return rows, ExponentialState(last.level.score, last.u, last.w)
+    outputs, last = _scan_in_form(form, chunk_size, tokens, begin)
+    return outputs, ExponentialState(last.level.score, last.u, last.w)
 
 
 def forgetting_scan(
@@ -107,18 +108,18 @@ def forgetting_scan(
     starts: Array | None = None,
     form: str = "auto",
     chunk_size: int = 128,
-) -> tuple[Rows, ForgettingState]:
-    """``exponential_scan`` where all earlier scores fall with every token.
+) -> tuple[ScanOutputs, ForgettingState]:
+    """Computes ``exponential_scan`` for scores that decay with every later token.
 
     Args:
         score: [B, T, H].
         v: values [B, T, H, V].
         log_decay: [B, T, H], how far they fall, at most 0 and 0 at padding.
         initial: the state before the first token.
-        mask: as in ``exponential_scan``, like the rest.
-        starts: bool [B, T].
+        mask: as in ``exponential_scan``, like all that follows.
+        starts: Boolean array of shape [B, T].
         form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens a tile.
+        chunk_size: tokens per tile.
 
     Example:
         >>> import jax.numpy as jnp
@@ -126,47 +127,51 @@ def forgetting_scan(
         >>> nothing = ops.get_mechanism("forgetting_aaren").init_state(1, 1, 1, 1)
         >>> v = jnp.array([1.0, 4.0]).reshape(1, 2, 1, 1)
         >>> halves = jnp.full((1, 2, 1), jnp.log(0.5))
-        >>> rows, state = forgetting_scan(0 * v[..., 0], v, halves, nothing)
-        >>> rows.y.ravel().tolist(), state.u.item()
+        >>> outputs, state = forgetting_scan(0 * v[..., 0], v, halves, nothing)
+        >>> outputs.y.ravel().tolist(), state.u.item()
         ([1.0, 3.0], 1.5)
     """
-    tokens = Tokens(_masked(score, mask), v, starts, log_decay)
-    rows, last = _run(form, chunk_size, tokens, initial.sums)
-    return rows, ForgettingState.of(_total_decay(log_decay, starts, initial.log_decay), last)
+    tokens = Tokens(_mask_scores(score, mask), v, starts, log_decay)
+    outputs, last = _scan_in_form(form, chunk_size, tokens, initial.sums)
+    return outputs, ForgettingState.from_sums(
+        _total_decay(log_decay, starts, initial.log_decay), last
+    )
 
 
-def _masked(score: Array, mask: Array | None) -> Array:
+def _mask_scores(score: Array, mask: Array | None) -> Array:
     return score if mask is None else jnp.where(mask[..., None], score, -jnp.inf)
 
 
 def _total_decay(log_decay: Array, starts: Array | None, before: Array) -> Array:
-    """The sum over the tokens [B, T, ...] of the last segment, with what came in with it."""
+    """Sums the log-decays of the last segment, including those before the call."""
     span = prefix.Span(log_decay, None, starts)
     if starts is None or log_decay.shape[1] == 0:
         return before + jnp.sum(log_decay, axis=1)
-    last = span.run[:, -1]
-    own = jnp.sum(masks.zero_padding(log_decay, span.of_run(last)), axis=1)
+    last = span.segment_index[:, -1]
+    own = jnp.sum(masks.zero_padding(log_decay, span.segment_mask(last)), axis=1)
     return own + masks.zero_padding(before, last == 0)
 
 
-def _run(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
+def _scan_in_form(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
     if tokens.score.shape[1] == 0:
         level = Level(tokens.score, tokens.log_decay)
-        return Rows(tokens.v, level, tokens.score), initial
-    tokens, initial = vary_alike((tokens, initial))
+        return ScanOutputs(tokens.v, level, tokens.score), initial
+    tokens, initial = match_varying_axes((tokens, initial))
     if form == "parallel":
-        # Asked for by name: differentiated by JAX, forwards too, for more memory.
+        # JAX itself differentiates the form requested by name: in forward mode too, but it stores
+        # more than the hand-derived gradient does.
         return scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
     return _scan(form, size, tokens, initial)
 
 
 class Tokens(NamedTuple):
-    """What the forms work on, a stretch of tokens with leaves [B, C, ...].
+    """Arrays of a stretch of tokens that the forms work on, with leaves [B, C, ...].
 
-    Forward it is the scores s [B, C, H], the values v [B, C, H, V], ``starts`` and the log-decays
-    [B, C, H], if there are any. Backward it is also the levels m, the level ``before`` each token
-    (-inf at starts), dy, inverse = 1 / u, so that dy times it is the gradient of w through a row's
-    own output, du, the gradient of u likewise, and with log-decays ``past``, the sums before each.
+    The forward pass uses the scores s [B, C, H], the values v [B, C, H, V], ``starts`` and the
+    log-decays [B, C, H], if there are any. The backward pass also uses the levels m, the level
+    ``before`` each token (-inf at starts), dy, inverse = 1 / u (dy times it is the gradient of w
+    through a position's own output), du (the same gradient of u) and, with log-decays, ``past``:
+    the sums before each token.
     """
 
     score: Array
@@ -182,55 +187,59 @@ class Tokens(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """The scores of the tokens, none of which has fallen."""
+        """Levels of the tokens' own scores, before any decay."""
         return Level(self.score, None if self.log_decay is None else jnp.zeros_like(self.score))
 
-    def since(self, initial: Level, m: Level) -> Level:
-        """The level before each token, in its own segment: -inf where one starts."""
-        before = before_each(initial, m).fall(self.log_decay)
-        return before if self.starts is None else before.among(~self.starts)
+    def level_before(self, initial: Level, m: Level) -> Level:
+        """Returns the level before each token within its segment: -inf where one starts."""
+        before = shift_right(initial, m).decay(self.log_decay)
+        return before if self.starts is None else before.where(~self.starts)
 
     @property
-    def run(self) -> Array:
-        """Int [B, C], starts so far: 0 = of the segment that came in."""
+    def segment_index(self) -> Array:
+        """Integer array [B, C] of starts so far; 0 marks the segment that the carry belongs to."""
         if self.starts is None:
             return jnp.zeros((1, self.score.shape[1]), jnp.int32)
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
     @property
-    def seen(self) -> Level:
-        """[B, H, C, C]: s_j, and how far it has fallen, for all j that i sees, else -inf."""
+    def pair_levels(self) -> Level:
+        """Level of score s_j at position i, [B, H, C, C]; -inf where j is invisible."""
         size = self.score.shape[1]
-        run = None if self.starts is None else self.run
-        visible = masks.visible_rows(jnp.arange(size), size, is_causal=True, run=run)
+        segment_index = None if self.starts is None else self.segment_index
+        visible = masks.visible_rows(
+            jnp.arange(size), size, is_causal=True, segment_index=segment_index
+        )
         score = jnp.where(visible[:, None], jnp.moveaxis(self.score, 1, 2)[:, :, None], -jnp.inf)
         if self.log_decay is None:
             return Level(score, None)
-        return Level(score, decays.between(by_head(self.log_decay)))
+        return Level(score, decays.pairwise_sums(by_head(self.log_decay)))
 
-    def is_new(self, level: Level, before: Level) -> Array:
-        """Bool [B, T, H]: whether the level is the score of the token itself."""
+    def sets_level(self, level: Level, before: Level) -> Array:
+        """Returns whether the level is the token's own score, Boolean [B, T, H]."""
         if level.fallen is None:
             return level.score > before.score
         return (level.score == self.score) & (level.fallen == 0) & (self.score > -jnp.inf)
 
     @property
-    def decay_until(self) -> Array | None:
-        """[B, C, H]: what the past of the tile has lost at each token."""
-        return None if self.log_decay is None else decays.until(self.log_decay)
+    def decay_prefix(self) -> Array | None:
+        """Decay [B, C, H] of the state before the tile, at each token."""
+        return None if self.log_decay is None else decays.prefix_sums(self.log_decay)
 
     @property
-    def decay_since_first(self) -> Array | None:
-        """The same, but for what it lost at the first token."""
-        return None if self.log_decay is None else decays.until(self.log_decay.at[:, 0].set(0))
+    def decay_prefix_after_first(self) -> Array | None:
+        """Decay of the sums at the first token, at each later token."""
+        return (
+            None if self.log_decay is None else decays.prefix_sums(self.log_decay.at[:, 0].set(0))
+        )
 
     @property
-    def decay_after(self) -> Array | None:
-        """[B, C, H]: what each token has lost at the last one."""
-        return None if self.log_decay is None else decays.after(self.log_decay)
+    def decay_suffix(self) -> Array | None:
+        """Decay [B, C, H] of each token until the last one."""
+        return None if self.log_decay is None else decays.exclusive_suffix_sums(self.log_decay)
 
-    def filled(self, size: int) -> Tokens:
-        """Padded to a multiple of ``size`` tokens, by some that nothing sees."""
+    def fill_to(self, size: int) -> Tokens:
+        """Pads to a multiple of ``size`` tokens with invisible ones."""
         fills: dict[str, Any] = {name: {"mode": "edge"} for name in ("m", "before")}
         fills["score"] = {"constant_values": -jnp.inf}
         return Tokens(
@@ -241,33 +250,33 @@ class Tokens(NamedTuple):
         )
 
 
-class Rows(NamedTuple):
-    """Of every position what is kept for gradients: y [B, T, H, V], level and 1 / u [B, T, H]."""
+class ScanOutputs(NamedTuple):
+    """Results stored for gradients: y [B, T, H, V], level and 1 / u [B, T, H] of every position."""
 
     y: Array
     level: Level
     inverse: Array
 
     @classmethod
-    def of(cls, sums: Sums) -> Rows:
-        """Those of sums [B, ...]; u is at least 1 where anything is seen."""
+    def from_sums(cls, sums: Sums) -> ScanOutputs:
+        """Makes the outputs of sums [B, ...]; u is at least 1 where any token is visible."""
         inverse = safe_divide(jnp.ones_like(sums.u), sums.u)
         return cls(sums.w * inverse[..., None], sums.level, inverse)
 
 
 class Adjoint(NamedTuple):
-    """The gradients W [B, H, V] and U [B, H] of the sums w and u at one position."""
+    """Gradients W [B, H, V] and U [B, H] of the sums w and u at one position."""
 
     w: Array
     u: Array
 
-    def of(self, sums: Adjoint) -> Array:
-        """w . W + u U [...] of sums w and u."""
+    def dot(self, sums: Adjoint) -> Array:
+        """Returns w . W + u U [...] for sums w and u."""
         return jnp.sum(self.w * sums.w, axis=-1) + self.u * sums.u
 
 
 class Gradients(NamedTuple):
-    """Into scores, values and log-decays, None without these."""
+    """Gradients of scores, values and log-decays (None without these)."""
 
     score: Array
     v: Array
@@ -275,56 +284,64 @@ class Gradients(NamedTuple):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
-    rows, last = scan_form("exponential", "inference", form, _FORWARD, size)(tokens, initial)
-    return rows, last
+def _scan(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
+    outputs, last = scan_form("exponential", "inference", form, _FORWARD, size)(tokens, initial)
+    return outputs, last
 
 
 def _scan_forward(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Any, Any]:
-    rows, last = scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
-    return (rows, last), (tokens, initial, rows, last)
+    outputs, last = scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
+    return (outputs, last), (tokens, initial, outputs, last)
 
 
 def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
-    tokens, initial, rows, last = residuals
+    tokens, initial, outputs, last = residuals
     (dy, _, dinverse), dlast = gradients
-    before = tokens.since(initial.level, rows.level)
-    du_own = -dinverse * rows.inverse * rows.inverse
+    before = tokens.level_before(initial.level, outputs.level)
+    # 1 / u is an output too; its gradient reaches u as -1 / u^2.
+    du_own = -dinverse * outputs.inverse * outputs.inverse
     dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(
-            m=rows.level,
+            m=outputs.level,
             before=before,
             dy=dy,
-            inverse=rows.inverse,
-            du=du_own - jnp.sum(dy * rows.y, axis=-1) * rows.inverse,
-            past=None if tokens.log_decay is None else _past(rows, initial),
+            inverse=outputs.inverse,
+            # Through y = w / u, the gradient of u is -(dy . y) / u.
+            du=du_own - jnp.sum(dy * outputs.y, axis=-1) * outputs.inverse,
+            past=None if tokens.log_decay is None else _sums_before_each(outputs, initial),
         ),
         Adjoint(dlast.w, dlast.u),
     )
     dscore, dv, dlog_decay = dtokens
-    # The level of the last state is the score of one token, or was the initial one.
+    # The level of the last state is a maximum, so its gradient goes to one score: that of the last
+    # token to set the level, or the initial level (highest = -1). The sums are relative to the
+    # level: raising it scales u and w down, which is the part through_sums.
     through_sums = last.u * dlast.u + jnp.sum(last.w * dlast.w, axis=-1)
     dm = dlast.level.score - through_sums
     index = jnp.arange(dscore.shape[1], dtype=jnp.int32)[:, None]
-    highest = jnp.max(jnp.where(tokens.is_new(rows.level, before), index, -1), axis=1)  # [B, H]
+    highest = jnp.max(
+        jnp.where(tokens.sets_level(outputs.level, before), index, -1), axis=1
+    )  # [B, H]
     zero = jnp.zeros_like(dm)
     dscore = dscore + jnp.where(index == highest[:, None], dm[:, None], zero[:, None])
+    # Raising the initial level scales the initial sums up, relative to all later ones.
     from_sums = initial.u * first.u + jnp.sum(initial.w * first.w, axis=-1)
     dinitial = from_sums + jnp.where(highest < 0, dm, zero)
     if tokens.log_decay is None:
         return Tokens(dscore, dv, None, None), Sums(Level(dinitial, None), first.u, first.w)
+    # fallen is the sum of the log-decays after that token: each of them gets its gradient.
     dfallen = dlast.level.fallen - through_sums
     since = index > highest[:, None]
     dlog_decay = dlog_decay + jnp.where(since, dfallen[:, None], zero[:, None])
-    of_fallen = from_sums + jnp.where(highest < 0, dfallen, zero)
-    dlevel = Level(dinitial, of_fallen)
+    dinitial_fallen = from_sums + jnp.where(highest < 0, dfallen, zero)
+    dlevel = Level(dinitial, dinitial_fallen)
     return Tokens(dscore, dv, None, dlog_decay), Sums(dlevel, first.u, first.w)
 
 
-def _past(rows: Rows, initial: Sums) -> Adjoint:
-    """The sums w [B, T, H, V] and u [B, T, H] before each token, relative to the level there."""
-    u = safe_divide(jnp.ones_like(rows.inverse), rows.inverse)
-    return before_each(Adjoint(initial.w, initial.u), Adjoint(rows.y * u[..., None], u))
+def _sums_before_each(outputs: ScanOutputs, initial: Sums) -> Adjoint:
+    """Returns the sums w [B, T, H, V] and u [B, T, H] before each token, relative to its level."""
+    u = safe_divide(jnp.ones_like(outputs.inverse), outputs.inverse)
+    return shift_right(Adjoint(initial.w, initial.u), Adjoint(outputs.y * u[..., None], u))
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
@@ -333,61 +350,62 @@ _scan.defvjp(_scan_forward, _scan_backward)
 # -- token by token, in place -----------------------------------------------------------
 
 
-def _levels(tokens: Tokens, initial: Level) -> Level:
-    """The level at each token [B, T, H]."""
+def _scan_levels(tokens: Tokens, initial: Level) -> Level:
+    """Returns the level at each token [B, T, H]."""
 
     def body(t: Array, carry: tuple[Level, Level]) -> tuple[Level, Level]:
         before, levels = carry
         if tokens.log_decay is not None:
-            before = before.fall(at(tokens.log_decay, t))
+            before = before.decay(take_token(tokens.log_decay, t))
         if tokens.starts is not None:
-            before = before.among(~at(tokens.starts, t))
-        own = jax.tree.map(partial(at, t=t), tokens.level)
-        now = before.larger(own)
-        return now, jax.tree.map(partial(put, t=t), levels, now)
+            before = before.where(~take_token(tokens.starts, t))
+        own = jax.tree.map(partial(take_token, t=t), tokens.level)
+        now = before.maximum(own)
+        return now, jax.tree.map(partial(put_token, t=t), levels, now)
 
     length = tokens.score.shape[1]
     nothing = jax.tree.map(jnp.zeros_like, tokens.level)
     return jax.lax.fori_loop(0, length, body, (initial, nothing))[1]
 
 
-def _forward_tokens(size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
-    # With the levels known, the loop over values is left with products and sums alone. Both
-    # exponents are at most 0: nothing overflows, and what underflows is lost beside a weight of 1.
-    m = _levels(tokens, initial.level)
-    weight = tokens.level.over(m)
-    decay = tokens.since(initial.level, m).over(m)
+def _forward_tokens(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
+    # A first loop finds the levels, so the loop over values has no exponentials, only products and
+    # sums. Both exponents are at most 0: nothing overflows, and what underflows is negligible
+    # compared with the token at the level, whose weight is 1.
+    m = _scan_levels(tokens, initial.level)
+    weight = tokens.level.exp_relative_to(m)
+    decay = tokens.level_before(initial.level, m).exp_relative_to(m)
 
     def body(t: Array, carry: Any) -> Any:
         u, w, y, inverses = carry
-        here, factor = at(weight, t), at(decay, t)
+        here, factor = take_token(weight, t), take_token(decay, t)
         u = factor * u + here
-        w = factor[..., None] * w + here[..., None] * at(tokens.v, t)
+        w = factor[..., None] * w + here[..., None] * take_token(tokens.v, t)
         inverse = safe_divide(jnp.ones_like(u), u)
-        return u, w, put(y, w * inverse[..., None], t=t), put(inverses, inverse, t=t)
+        return u, w, put_token(y, w * inverse[..., None], t=t), put_token(inverses, inverse, t=t)
 
     begin = initial.u, initial.w, jnp.zeros_like(tokens.v), jnp.zeros_like(weight)
     u, w, y, inverse = jax.lax.fori_loop(0, weight.shape[1], body, begin)
-    return Rows(y, m, inverse), Sums(position(m, -1), u, w)
+    return ScanOutputs(y, m, inverse), Sums(take_position(m, -1), u, w)
 
 
 def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:
     length = tokens.score.shape[1]
-    weight = tokens.level.over(tokens.m)
-    decay = tokens.before.over(tokens.m)
+    weight = tokens.level.exp_relative_to(tokens.m)
+    decay = tokens.before.exp_relative_to(tokens.m)
 
     def body(i: Array, carry: Any) -> Any:
         t = length - 1 - i
         (w, u), (dscore, dv, dlog_decay) = carry
-        w = w + at(tokens.dy, t) * at(tokens.inverse, t)[..., None]
-        u = u + at(tokens.du, t)
-        here, factor = at(weight, t), at(decay, t)
-        dscore = put(dscore, here * (jnp.sum(at(tokens.v, t) * w, axis=-1) + u), t=t)
-        dv = put(dv, here[..., None] * w, t=t)
+        w = w + take_token(tokens.dy, t) * take_token(tokens.inverse, t)[..., None]
+        u = u + take_token(tokens.du, t)
+        here, factor = take_token(weight, t), take_token(decay, t)
+        dscore = put_token(dscore, here * (jnp.sum(take_token(tokens.v, t) * w, axis=-1) + u), t=t)
+        dv = put_token(dv, here[..., None] * w, t=t)
         before = Adjoint(factor[..., None] * w, factor * u)
         if dlog_decay is not None:
-            dlog_decay = put(
-                dlog_decay, before.of(jax.tree.map(partial(at, t=t), tokens.past)), t=t
+            dlog_decay = put_token(
+                dlog_decay, before.dot(jax.tree.map(partial(take_token, t=t), tokens.past)), t=t
             )
         return before, Gradients(dscore, dv, dlog_decay)
 
@@ -400,63 +418,66 @@ def _backward_tokens(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients
 # -- tile by tile -----------------------------------------------------------------------
 
 
-def _sums(tile: Tokens) -> Sums:
-    """Those of every position over the tile alone [B, C, ...]."""
-    # Each row relative to its own level: by that of the tile, an early row could underflow.
-    seen = tile.seen
-    level = _largest(seen)
-    weight = seen.over(jax.tree.map(lambda x: x[..., None], level))
+def _tile_sums(tile: Tokens) -> Sums:
+    """Computes the sums of every position over its tile alone, [B, C, ...]."""
+    # Each row is relative to its own level: relative to the largest score of the tile, all weights
+    # of an early row could underflow.
+    levels = tile.pair_levels
+    level = _row_maximum(levels)
+    weight = levels.exp_relative_to(jax.tree.map(lambda x: x[..., None], level))
     w = einsum("bhij,bjhv->bihv", weight, tile.v)
     level = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2), level)
     return Sums(level, jnp.moveaxis(jnp.sum(weight, -1), 1, 2), w)
 
 
-def _largest(seen: Level) -> Level:
-    """[B, H, C, C] -> [B, H, C]: the largest score of each row as it has fallen."""
-    if seen.fallen is None:
-        return Level(jnp.max(seen.score, axis=-1), None)
-    place = jnp.argmax(seen.score + seen.fallen, axis=-1, keepdims=True)
-    return jax.tree.map(lambda x: jnp.take_along_axis(x, place, axis=-1)[..., 0], seen)
+def _row_maximum(levels: Level) -> Level:
+    """Reduces [B, H, C, C] to the largest decayed score of each row, [B, H, C]."""
+    if levels.fallen is None:
+        return Level(jnp.max(levels.score, axis=-1), None)
+    place = jnp.argmax(levels.score + levels.fallen, axis=-1, keepdims=True)
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, place, axis=-1)[..., 0], levels)
 
 
-def _with_past(tile: Tokens, sums: Sums, past: Sums) -> Sums:
-    """Adds the state before the tile to the positions that see it."""
-    past = jax.tree.map(lambda p: p[:, None], past).fall(tile.decay_until)
-    # To a row of another segment the past is that of no token, whose level is -inf.
-    return past._replace(level=past.level.among(tile.run == 0)).merge(sums)
+def _add_past(tile: Tokens, sums: Sums, past: Sums) -> Sums:
+    """Merges the state before the tile into the positions of its segment."""
+    past = jax.tree.map(lambda p: p[:, None], past).decay(tile.decay_prefix)
+    # For rows of a later segment the past is empty, which a level of -inf says.
+    return past._replace(level=past.level.where(tile.segment_index == 0)).merge(sums)
 
 
-def _forward_parallel(size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
-    tiles = split(tokens.filled(size), size)
-    sums = jax.vmap(_sums, 1, 1)(tiles)
+def _forward_parallel(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
+    tiles = split_tiles(tokens.fill_to(size), size)
+    sums = jax.vmap(_tile_sums, 1, 1)(tiles)
     restarts = None if tiles.starts is None else jnp.any(tiles.starts, axis=2)
-    totals = jax.vmap(partial(position, index=-1), 1, 1)(sums)
-    past = before_each(initial, _joined(tiles, totals, initial, restarts))
-    state = unsplit(jax.vmap(_with_past, 1, 1)(tiles, sums, past), tokens.score.shape[1])
-    return Rows.of(state), position(state, -1)
+    totals = jax.vmap(partial(take_position, index=-1), 1, 1)(sums)
+    past = shift_right(initial, _scan_tiles(tiles, totals, initial, restarts))
+    state = join_tiles(jax.vmap(_add_past, 1, 1)(tiles, sums, past), tokens.score.shape[1])
+    return ScanOutputs.from_sums(state), take_position(state, -1)
 
 
-def _joined(tiles: Tokens, totals: Sums, initial: Sums, restarts: Array | None) -> Sums:
-    """The state after each tile, of the totals [B, tiles, ...] of each alone."""
+def _scan_tiles(tiles: Tokens, totals: Sums, initial: Sums, restarts: Array | None) -> Sums:
+    """Computes the state after each tile from the totals [B, tiles, ...] of each tile alone."""
     if tiles.log_decay is None:
         return prefix.scan(Sums.merge, totals, initial, restarts)
     lost = jnp.sum(tiles.log_decay, axis=2)
-    begin = ForgettingState.of(jnp.zeros_like(initial.u), initial)
-    after = prefix.scan(ForgettingState.merge, ForgettingState.of(lost, totals), begin, restarts)
+    begin = ForgettingState.from_sums(jnp.zeros_like(initial.u), initial)
+    after = prefix.scan(
+        ForgettingState.merge, ForgettingState.from_sums(lost, totals), begin, restarts
+    )
     return after.sums
 
 
-def _forward_chunked(size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sums]:
-    def body(past: Sums, tile: tuple[Tokens]) -> tuple[Sums, Rows]:
-        state = _with_past(tile[0], _sums(tile[0]), past)
-        return position(state, -1), Rows.of(state)
+def _forward_chunked(size: int, tokens: Tokens, initial: Sums) -> tuple[ScanOutputs, Sums]:
+    def body(past: Sums, tile: tuple[Tokens]) -> tuple[Sums, ScanOutputs]:
+        state = _add_past(tile[0], _tile_sums(tile[0]), past)
+        return take_position(state, -1), ScanOutputs.from_sums(state)
 
-    last, rows = over_chunks(body, initial, (tokens.filled(size),), size)
-    return cut(rows, tokens.score.shape[1]), last
+    last, outputs = scan_chunks(body, initial, (tokens.fill_to(size),), size)
+    return trim(outputs, tokens.score.shape[1]), last
 
 
-class Passage(NamedTuple):
-    """How W and U pass a stretch from its end to its begin: factor [B, H] times them, plus own."""
+class AdjointMap(NamedTuple):
+    """Affine map of (W, U) from the end of a tile to its start: factor [B, H] times it plus own."""
 
     factor: Array
     own: Adjoint
@@ -466,10 +487,10 @@ class Passage(NamedTuple):
         return Adjoint(w + self.factor[..., None] * after.w, u + self.factor * after.u)
 
 
-class Own(NamedTuple):
-    """From a tile's own rows: dv, the part of ds that comes through u, that of log-decays.
+class TileGradients(NamedTuple):
+    """Gradients through the outputs of the same tile: dv, the part of ds through u, and da.
 
-    ``reach`` [B, C, H] is what the sums before the tile weigh in each row.
+    ``reach`` [B, C, H] is the weight of the sums before the tile in each row.
     """
 
     v: Array
@@ -478,73 +499,85 @@ class Own(NamedTuple):
     reach: Array
 
 
-def _own_gradients(tile: Tokens) -> tuple[Own, Passage]:
-    """The gradients of its own rows, and the passage."""
-    weight = tile.seen.over(jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2)[..., None], tile.m))
+def _tile_gradients(tile: Tokens) -> tuple[TileGradients, AdjointMap]:
+    """Computes the gradients through the tile's own outputs, and its adjoint map."""
+    weight = tile.pair_levels.exp_relative_to(
+        jax.tree.map(lambda x: jnp.moveaxis(x, 1, 2)[..., None], tile.m)
+    )
     dw = tile.dy * tile.inverse[..., None]
     dv = einsum("bhij,bihv->bjhv", weight, dw)
     through_u = einsum("bhij,bih->bjh", weight, tile.du)
-    # Sums of rows come relative to their own levels, none of which is below that of the sums
-    # before, as they have fallen, so that reach is at most 1.
+    # reach is the weight, in each row, of the sums before the tile. A row's level is never below
+    # the decayed level of those sums, so reach is at most 1.
     first = jax.tree.map(lambda x: x[:, :1], tile.before)
-    reach = first.fall(tile.decay_since_first).over(tile.m)
-    reach = jnp.where((tile.run == 0)[..., None], reach, jnp.zeros_like(reach))
+    reach = first.decay(tile.decay_prefix_after_first).exp_relative_to(tile.m)
+    reach = jnp.where((tile.segment_index == 0)[..., None], reach, jnp.zeros_like(reach))
     own = Adjoint(einsum("bih,bihv->bhv", reach, dw), einsum("bih,bih->bh", reach, tile.du))
     dlog_decay = None
     if tile.log_decay is not None:
-        # Of each pair j < i, to all decays between the two; of the past and i, to all until i.
+        # A pair (i, j) decays by every a_l with j < l <= i, so its gradient goes to all of these;
+        # the past decays until i, so the gradient of its weight in row i goes to all l <= i.
         pairs = weight * (einsum("bihv,bjhv->bhij", dw, tile.v) + by_head(tile.du))
         past = jax.tree.map(lambda x: x[:, :1], tile.past)
-        of_past = reach * Adjoint(dw, tile.du).of(past)
-        dlog_decay = _crossing(pairs) + decays.onwards(of_past)
-    return Own(dv, through_u, dlog_decay, reach), Passage(reach[:, -1], own)
+        from_past = reach * Adjoint(dw, tile.du).dot(past)
+        dlog_decay = _sum_spanning_pairs(pairs) + decays.suffix_sums(from_past)
+    return TileGradients(dv, through_u, dlog_decay, reach), AdjointMap(reach[:, -1], own)
 
 
-def _crossing(pairs: Array) -> Array:
-    """[B, H, C, C] -> [B, C, H]: for each l the sum over i >= l and j < l."""
+def _sum_spanning_pairs(pairs: Array) -> Array:
+    """Sums pairs [B, H, C, C] over i >= l and j < l for each l, giving [B, C, H]."""
     index = jnp.arange(pairs.shape[-1])
-    before = decays.before(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
+    before = decays.exclusive_prefix_sums(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
     later = index >= index[:, None]
     return jnp.moveaxis(jnp.sum(jnp.where(later, before, jnp.zeros_like(before)), axis=3), 1, 2)
 
 
-def _with_future(tile: Tokens, own: Own, after: Adjoint) -> Gradients:
-    """Adds what comes from behind the tile."""
-    # W and U after the tile are relative to its last maximum: exponents are at most 0 again.
+def _add_future(tile: Tokens, own: TileGradients, after: Adjoint) -> Gradients:
+    """Adds the gradients through the outputs after the tile."""
+    # W and U after the tile are relative to the level of its last row, which is not below the
+    # decayed score of any token of that segment: exponents are at most 0 again.
     last = jax.tree.map(lambda x: x[:, -1:], tile.m)
-    weight = tile.level.fall(tile.decay_after).over(last)
-    weight = jnp.where((tile.run == tile.run[:, -1:])[..., None], weight, jnp.zeros_like(weight))
+    weight = tile.level.decay(tile.decay_suffix).exp_relative_to(last)
+    weight = jnp.where(
+        (tile.segment_index == tile.segment_index[:, -1:])[..., None],
+        weight,
+        jnp.zeros_like(weight),
+    )
     dv = own.v + weight[..., None] * after.w[:, None]
     dscore = jnp.sum(tile.v * dv, axis=-1) + own.through_u + weight * after.u[:, None]
     if own.log_decay is None:
         return Gradients(dscore, dv, None)
     after = jax.tree.map(lambda x: x[:, None], after)
     ones = jnp.ones_like(weight)
-    of_tokens = weight * after.of(Adjoint(tile.v, ones))
-    of_past = own.reach[:, -1:] * after.of(jax.tree.map(lambda x: x[:, :1], tile.past))
-    return Gradients(dscore, dv, own.log_decay + decays.before(of_tokens) + of_past)
+    # Token j decays by every l > j until the end of the tile, the past by every l of the tile.
+    from_tokens = weight * after.dot(Adjoint(tile.v, ones))
+    from_past = own.reach[:, -1:] * after.dot(jax.tree.map(lambda x: x[:, :1], tile.past))
+    return Gradients(
+        dscore, dv, own.log_decay + decays.exclusive_prefix_sums(from_tokens) + from_past
+    )
 
 
 def _backward_parallel(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:
-    tiles = split(tokens.filled(size), size)
-    own, passages = jax.vmap(_own_gradients, 1, 1)(tiles)
+    tiles = split_tiles(tokens.fill_to(size), size)
+    own, maps = jax.vmap(_tile_gradients, 1, 1)(tiles)
 
-    def join(later: Passage, earlier: Passage) -> Passage:
-        return Passage(later.factor * earlier.factor, earlier(later.own))
+    # Gradients flow from the right: the map of the later tile is applied first.
+    def join(later: AdjointMap, earlier: AdjointMap) -> AdjointMap:
+        return AdjointMap(later.factor * earlier.factor, earlier(later.own))
 
-    passages = jax.lax.associative_scan(join, passages, axis=1, reverse=True)
-    begins = jax.vmap(Passage.__call__, (1, None), 1)(passages, end)
-    gradients = jax.vmap(_with_future, 1, 1)(tiles, own, after_each(begins, end))
-    return unsplit(gradients, tokens.score.shape[1]), position(begins, 0)
+    maps = jax.lax.associative_scan(join, maps, axis=1, reverse=True)
+    adjoints = jax.vmap(AdjointMap.__call__, (1, None), 1)(maps, end)
+    gradients = jax.vmap(_add_future, 1, 1)(tiles, own, shift_left(adjoints, end))
+    return join_tiles(gradients, tokens.score.shape[1]), take_position(adjoints, 0)
 
 
 def _backward_chunked(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:
     def body(after: Adjoint, tile: tuple[Tokens]) -> tuple[Adjoint, Gradients]:
-        own, passage = _own_gradients(tile[0])
-        return passage(after), _with_future(tile[0], own, after)
+        own, adjoint_map = _tile_gradients(tile[0])
+        return adjoint_map(after), _add_future(tile[0], own, after)
 
-    first, gradients = over_chunks(body, end, (tokens.filled(size),), size, reverse=True)
-    return cut(gradients, tokens.score.shape[1]), first
+    first, gradients = scan_chunks(body, end, (tokens.fill_to(size),), size, reverse=True)
+    return trim(gradients, tokens.score.shape[1]), first
 
 
 _FORWARD = {

@@ -1,4 +1,4 @@
-"""The one place where ``form="auto"`` is decided."""
+"""Choice of forms and block sizes: the one place where ``form="auto"`` is decided."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
-PARALLEL_LENGTH = 256
+MAX_PARALLEL_LENGTH = 256
 """Longest sequence that a streaming mechanism scans as one block.
 
 Beyond it a scan's gradient needs several times the memory of the chunks' (3 times at 4,096
 tokens, 8 heads of 16 a row, on a CPU) at the same speed."""
 
-PRODUCTS_LENGTH = 128
+MAX_ONE_CHUNK_LENGTH = 128
 """Longest sequence that a gated mechanism, whose chunks are T x T products, works off as one block.
 
 On a CPU, with 8 heads of 64, that trained up to 1.4 times as fast as chunks at 128 tokens; at 256
 chunks were as fast or faster, up to 3 times forward in 8 rows, with a third of the memory."""
 
-PARALLEL_FLOATS = 1 << 24
+MAX_PARALLEL_FLOATS = 1 << 24
 """Most numbers that the tokens of a streaming mechanism may lift to in one block: 64 MiB in
 float32, a few times that in a gradient."""
 
-PARALLEL_SCORES = {"scored": 1 << 18, "given": 1 << 20}
-"""Most scores that a mechanism of a kind (``choose_form``) materialises at once: 4 MiB in float32
+MAX_PARALLEL_SCORES = {"scored": 1 << 18, "given": 1 << 20}
+"""Most scores that a mechanism of a kind (``choose_form``) materializes at once: 4 MiB in float32
 at most. On a CPU the blocks of scored attention were as fast up to there, and trained 1.7 times as
-fast with four times the scores; given queries trained half as fast in blocks."""
+fast with four times the scores; external queries trained half as fast in blocks."""
 
-BLOCK_SCORES = {"cpu": 1 << 17, "accelerator": 1 << 24}
+MAX_BLOCK_SCORES = {"cpu": 1 << 17, "accelerator": 1 << 24}
 """Most scores of a block of queries and keys, of all its heads.
 
-A CPU's second cache holds about a megabyte, and heads and batches are worked off one after another
+A CPU's second cache holds about a megabyte, and heads and batches are processed one after another
 there: with heads of 16 or 64 blocks of 128 to 176 tokens trained 1.1 to 1.3 times as fast as those
 of 256, and up to 2 times as fast as those of all batches. Accelerators work blocks off in parallel:
 fewer and larger ones (64 MiB in float32), not measured yet."""
 
-BLOCK_TOKENS = 176
+MAX_BLOCK_TOKENS = 176
 """Queries of a block on a CPU, and keys, where both are many."""
 
 
@@ -45,13 +45,13 @@ Choice = TypeVar("Choice")
 
 
 class PerPlatform(NamedTuple, Generic[Choice]):
-    """What is chosen for a CPU, and for accelerators."""
+    """Pair of choices, one for CPUs and one for accelerators."""
 
     cpu: Choice
     accelerator: Choice
 
     def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """``function(choice, *arrays)``, by the platform that the program is compiled for."""
+        """Calls ``function(choice, *arrays)`` with the choice of the platform compiled for."""
         if self.cpu == self.accelerator:
             return function(self.cpu, *arrays)
         return jax.lax.platform_dependent(
@@ -65,8 +65,8 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
-        kind: "streaming" (a state of constant size), "scored" (keys and values are kept) or
-            "given" (a state is kept, and all tokens are read by given queries).
+        kind: "streaming" (a state of constant size), "scored" (keys and values are stored) or
+            "given" (a state is stored, and all tokens are read by external queries).
         num_queries: T.
         num_keys: S, cached tokens included.
         size: numbers in all rows of the batch: streaming, those that a token lifts to; else
@@ -82,23 +82,23 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     """
     if kind == "streaming":
         length = max(num_queries, num_keys)
-        fits = length <= PARALLEL_LENGTH and _at_most(size * length, PARALLEL_FLOATS)
+        fits = length <= MAX_PARALLEL_LENGTH and _is_within(size * length, MAX_PARALLEL_FLOATS)
     else:
-        fits = _at_most(size * num_queries * num_keys, PARALLEL_SCORES[kind])
+        fits = _is_within(size * num_queries * num_keys, MAX_PARALLEL_SCORES[kind])
     return "parallel" if fits else "chunked"
 
 
-def _at_most(number: Any, most: int) -> bool:
-    return isinstance(number, int) and number <= most
+def _is_within(number: Any, limit: int) -> bool:
+    return isinstance(number, int) and number <= limit
 
 
-CACHED_FEATURES = 1 << 20
+MAX_CACHED_FEATURES = 1 << 20
 """Most features of a chunk that kernel mechanisms make at once on a CPU: 4 MiB in float32. Beyond,
 TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
 class BlockSizes(NamedTuple):
-    """What a block of scores holds: batches, heads or single channels, queries and keys."""
+    """Size of a block of scores: batches, heads (or single channels), queries and keys."""
 
     batches: Any
     heads: int
@@ -107,14 +107,14 @@ class BlockSizes(NamedTuple):
 
 
 def block_sizes(
-    batch: Any, heads: int, most: int, queries: int, keys: int
+    batch: Any, heads: int, limit: int, queries: int, keys: int
 ) -> PerPlatform[BlockSizes]:
-    """The blocks of each platform: of few enough scores.
+    """Chooses the block sizes of each platform.
 
     Args:
         batch: B, which is symbolic in an export for any batch.
         heads: H.
-        most: queries a block at most, and keys.
+        limit: queries per block at most, and keys.
         queries: T.
         keys: S.
 
@@ -125,81 +125,81 @@ def block_sizes(
         >>> sizes.accelerator
         BlockSizes(batches=16, heads=8, queries=256, keys=256)
     """
-    rows = even_size(queries, min(most, BLOCK_TOKENS))
-    columns = even_size(keys, min(most, BLOCK_TOKENS**2 // rows))
-    some = _divisor(heads, BLOCK_SCORES["cpu"] // (rows * columns))
+    rows = even_chunk_size(queries, min(limit, MAX_BLOCK_TOKENS))
+    columns = even_chunk_size(keys, min(limit, MAX_BLOCK_TOKENS**2 // rows))
+    some = _greatest_divisor(heads, MAX_BLOCK_SCORES["cpu"] // (rows * columns))
     # All heads of some batches, or some heads of one; of an unknown number of batches all.
-    batches = _divisor(batch, BLOCK_SCORES["cpu"] // (heads * rows * columns))
+    batches = _greatest_divisor(batch, MAX_BLOCK_SCORES["cpu"] // (heads * rows * columns))
     cpu = BlockSizes(batches, some, rows, columns)
     all_rows = (batch if isinstance(batch, int) else 8) * heads
-    sizes = (_doubled(all_rows, most, length) for length in (queries, keys))
+    sizes = (_double_block_size(all_rows, limit, length) for length in (queries, keys))
     return PerPlatform(cpu, BlockSizes(batch, heads, *sizes))
 
 
-def even_size(length: int, most: int) -> int:
-    """Tokens a block of as few as there must be, which are filled by little.
+def even_chunk_size(length: int, limit: int) -> int:
+    """Returns the size of the fewest, almost equally long chunks of at most ``limit`` tokens.
 
     Blocks are a multiple of 8 tokens, as vectors are, where there are several.
 
     Args:
         length: T.
-        most: tokens a block at most.
+        limit: tokens per block at most.
 
     Example:
-        >>> even_size(320, 256), even_size(100, 256)
+        >>> even_chunk_size(320, 256), even_chunk_size(100, 256)
         (160, 100)
     """
-    number = -(-length // most) or 1
+    number = -(-length // limit) or 1
     size = max(1, -(-length // number))
-    return size if number == 1 else min(most, -(-size // 8) * 8)
+    return size if number == 1 else min(limit, -(-size // 8) * 8)
 
 
-def _divisor(number: Any, most: int) -> Any:
-    """The largest of a number that is at most ``most``, or 1; of an unknown one itself."""
+def _greatest_divisor(number: Any, limit: int) -> Any:
+    """Returns the greatest divisor up to ``limit``; symbolic numbers are returned unchanged."""
     if not isinstance(number, int):
         return number
-    return next(size for size in range(max(1, min(most, number)), 0, -1) if number % size == 0)
+    return next(size for size in range(max(1, min(limit, number)), 0, -1) if number % size == 0)
 
 
-def _doubled(rows: int, most: int, length: int) -> int:
-    """As long as doubling a block's size pays: an eighth of filling does not."""
-    size = min(32, most)
-    while 2 * size <= most and rows * (2 * size) ** 2 <= BLOCK_SCORES["accelerator"]:
+def _double_block_size(rows: int, limit: int, length: int) -> int:
+    """Doubles a block's size while it reduces work: filling an eighth of a block does not."""
+    size = min(32, limit)
+    while 2 * size <= limit and rows * (2 * size) ** 2 <= MAX_BLOCK_SCORES["accelerator"]:
         if size >= length or -length % (2 * size) > max(-length % size, length / 8):
             break
         size *= 2
     return min(size, length)
 
 
-CHUNKS = {"kernel": 64, "gated": 32}
+MAX_CHUNK_TOKENS = {"kernel": 64, "gated": 32}
 """Most tokens of a chunk on a CPU, of heads of 16 and 64. Kernel attention trained up to 1.8 times
 as fast as by 256 of TaylorShift and 1.2 times as fast as by 128 of linear attention, gated
 attention 1.3 to 1.6 times as fast as by 64."""
 
 
 def chunk_sizes(
-    kind: str, length: int, chunk_size: int | None, most: int
+    kind: str, length: int, chunk_size: int | None, limit: int
 ) -> PerPlatform[int | None]:
-    """Those of ``form="auto"`` where a sequence is causal.
+    """Returns the chunk sizes of ``form="auto"`` for causal attention.
 
     Args:
-        kind: a key of ``CHUNKS``.
+        kind: a key of ``MAX_CHUNK_TOKENS``.
         length: T.
-        chunk_size: where nothing else is known; None = all in one.
-        most: of a chunk at most.
+        chunk_size: where nothing else is known; None means all in one.
+        limit: of a chunk at most.
 
     Example:
         >>> chunk_sizes("kernel", 152, None, 128)
         PerPlatform(cpu=56, accelerator=None)
     """
-    size = even_size(length, min(CHUNKS[kind], most))
+    size = even_chunk_size(length, min(MAX_CHUNK_TOKENS[kind], limit))
     return PerPlatform(None if size >= length else size, chunk_size)
 
 
-TILE = {"cpu": 32, "accelerator": 64}
-"""Tokens a tile where all tiles are worked off at once."""
+MAX_TILE_TOKENS = {"cpu": 32, "accelerator": 64}
+"""Tokens a tile where all tiles are processed at once."""
 
-SCANS = {
+AUTO_SCAN_FORMS = {
     "exponential": {
         "inference": {"cpu": "recurrent", "accelerator": "parallel"},
         "forward": {"cpu": "recurrent", "accelerator": "parallel"},
@@ -223,28 +223,29 @@ it comes."""
 
 def scan_form(
     scan: str,
-    which: str,
+    pass_name: str,
     form: str,
     functions: Mapping[str, Callable[..., Any]],
     chunk_size: int,
 ) -> Callable[..., Any]:
-    """The function of a scan's pass; for "auto" one that chooses by platform when it is compiled.
+    """Returns the function for one pass of a scan; "auto" chooses by platform when compiled.
 
     Args:
-        scan: a key of ``SCANS``.
-        which: the pass, a key of that.
+        scan: a key of ``AUTO_SCAN_FORMS``.
+        pass_name: the pass, a key of that.
         form: "parallel", "chunked", "recurrent" or "auto".
-        functions: for each form a function of the tokens a tile, and of arrays.
-        chunk_size: most tokens a tile.
+        functions: for each form a function of the tokens per tile, and of arrays.
+        chunk_size: most tokens per tile.
     """
 
     def chosen_form(name: str, platform: str) -> Callable[..., Any]:
-        size = min(chunk_size, TILE[platform]) if name == "parallel" else chunk_size
+        size = min(chunk_size, MAX_TILE_TOKENS[platform]) if name == "parallel" else chunk_size
         return partial(functions[name], size)
 
     if form != "auto":
         return chosen_form(form, "cpu")
     chosen = {
-        platform: chosen_form(name, platform) for platform, name in SCANS[scan][which].items()
+        platform: chosen_form(name, platform)
+        for platform, name in AUTO_SCAN_FORMS[scan][pass_name].items()
     }
     return partial(jax.lax.platform_dependent, cpu=chosen["cpu"], default=chosen["accelerator"])

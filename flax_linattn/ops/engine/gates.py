@@ -1,4 +1,4 @@
-"""How layers make gates of their inputs: activations and first biases of token arguments."""
+"""Activations and initial biases with which layers compute gates (per-token inputs)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.typing import Array
 
-MEMORY = (8.0, 1024.0)
+MEMORY_RANGE = (8.0, 1024.0)
 """Tokens after which the first and the last head begin to have forgotten all but 1/e; one head
 alone begins with their geometric mean."""
 
 
 def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Biases whose log-sigmoid is -1 / memory, log_spaced_memories spread evenly in logarithm over the heads.
+    """Initializes biases to memories spaced evenly in logarithm over the heads.
+
+    The log-sigmoid of a bias is -1 / memory, with memory in tokens.
 
     Example:
         >>> import jax
@@ -25,7 +27,7 @@ def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.flo
         >>> (-1 / jax.nn.log_sigmoid(b)).round().astype(int).tolist()
         [8, 91, 1024]
     """
-    least, most = map(math.log, MEMORY)
+    least, most = map(math.log, MEMORY_RANGE)
     if shape[0] == 1:
         least = most = (least + most) / 2
     rate = jnp.exp(-jnp.linspace(least, most, shape[0], dtype=jnp.float32))

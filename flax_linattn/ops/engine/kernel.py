@@ -1,13 +1,13 @@
-"""Kernel mechanisms: weights are a product of features, so the state is a sum over tokens.
+"""Kernel mechanisms: weights are products of features, so the state is a sum over tokens.
 
 With features phi the weight of key j for query i is phi_q(q_i) . phi_k(k_j), and
 
     y_i = sum_j phi_q(q_i) . phi_k(k_j) v_j / sum_j phi_q(q_i) . phi_k(k_j)
 
 needs of the keys only ``value`` = sum_j phi_k(k_j) v_j and ``normalizer`` = sum_j phi_k(k_j)
-(Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are worked off by matrix products:
-inside a chunk by the weights themselves, across chunks by the state, so that of T x T weights
-and T x F features only those of a chunk exist at a time.
+(Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are processed by matrix products:
+inside a chunk by the weights themselves, across chunks by the state, so that of T x T weights and
+T x F features only those of a chunk exist at a time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from jaxtyping import Float
 
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
-from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
+from flax_linattn.ops.contract.numerics import einsum, match_varying_axes, safe_divide
 from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.forms import CACHED_FEATURES, PerPlatform, chunk_sizes
+from flax_linattn.ops.engine.forms import MAX_CACHED_FEATURES, PerPlatform, chunk_sizes
 from flax_linattn.ops.engine.kernel_scan import kernel_scan, plain_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, State
@@ -34,7 +34,7 @@ from flax_linattn.typing import Array, Outputs, OutputStep, State
 
 @register_state
 class KernelState(NamedTuple):
-    """Sums over the tokens taken in.
+    """Sums of features over the tokens so far.
 
     Attributes:
         value: sum of phi_k(k) v [B, H, F, V].
@@ -46,83 +46,83 @@ class KernelState(NamedTuple):
 
 
 def _by_head(x: Array) -> Array:
-    """[B, T, H, ...] -> [B, H, T, ...], and back."""
+    """Swaps time and heads: [B, T, H, ...] to [B, H, T, ...], and back."""
     return jnp.swapaxes(x, 1, 2)
 
 
 def _columns(features: Array) -> Array:
-    """[..., T, F] -> [..., F, T], made once for all that is multiplied with them.
+    """Transposes [..., T, F] to [..., F, T] once, for all products that use it.
 
-    Compilers would make them again for each product, and lay rows out anew.
+    Without the barrier compilers transpose again for each product.
     """
     return jax.lax.optimization_barrier(jnp.swapaxes(features, -1, -2))
 
 
-def _made_after(first: Array, x: Array) -> Array:
-    """``x`` as it is, in a program that has to make ``first`` before it.
+def _order_after(first: Array, x: Array) -> Array:
+    """Returns ``x`` unchanged, in a program that must compute ``first`` before it.
 
     An ``optimization_barrier`` is gone when a CPU's compiler decides what to copy.
     """
     return jnp.where(first > jnp.inf, first.astype(x.dtype), x)
 
 
-def _for_each_head(function: Callable[..., Any], size: Any, *arrays: Array | None) -> Any:
-    """``function`` of arrays [B, H, ...], which has ``size`` features.
+def _map_heads(function: Callable[..., Any], size: Any, *arrays: Array | None) -> Any:
+    """Calls ``function``, head by head if the features exceed a CPU's cache.
 
-    A CPU takes one head after another where its cache does not hold the features of all.
+    ``size`` is the number of features.
     """
-    if not (isinstance(size, int) and size > CACHED_FEATURES):  # unknown in symbolic shapes
+    if not (isinstance(size, int) and size > MAX_CACHED_FEATURES):  # unknown in symbolic shapes
         return function(*arrays)
 
-    def in_turns(*arrays: Array | None) -> Any:
+    def one_by_one(*arrays: Array | None) -> Any:
         heads = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), arrays)
         # The gradient makes the features of a head again, too, instead of keeping those of all.
-        again = jax.checkpoint(function, prevent_cse=False)
-        y = jax.lax.map(lambda head: again(*head), heads)
+        rematerialized = jax.checkpoint(function, prevent_cse=False)
+        y = jax.lax.map(lambda head: rematerialized(*head), heads)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), y)
 
-    return jax.lax.platform_dependent(*arrays, cpu=in_turns, default=function)
+    return jax.lax.platform_dependent(*arrays, cpu=one_by_one, default=function)
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelMechanism(StreamingMechanism):
-    """A mechanism given by its features; ``lift``, ``merge`` and ``read`` follow.
+    """Base class of mechanisms defined by features; ``lift``, ``merge`` and ``read`` follow.
 
     Attributes:
-        side_by_side: whether the features are many and made with the vectors side by side, as
-            products of coordinates are; then they are multiplied as they lie.
+        features_first: Whether the features are products of coordinates, computed with coordinates
+            first; they are then multiplied in that layout.
     """
 
-    side_by_side: ClassVar[bool] = False
+    features_first: ClassVar[bool] = False
 
     @abc.abstractmethod
     def query_features(self, q: Array) -> Array:
-        """phi_q: [..., K] -> [..., F]."""
+        """Computes phi_q, [..., K] to [..., F]."""
 
     @abc.abstractmethod
     def key_features(self, k: Array) -> Array:
-        """phi_k: [..., K] -> [..., F]."""
+        """Computes phi_k, [..., K] to [..., F]."""
 
     def kernel(self, q: Array, k: Array) -> Array:
-        """The weights phi_q(q) . phi_k(k): [B, H, T, K], [B, H, S, K] -> [B, H, T, S].
+        """Computes the weights phi_q(q) . phi_k(k), [B, H, T, S].
 
-        Override it where they have a form that needs no features.
+        Override it if the weights have a form that needs no features.
         """
         return einsum("bhtf,bhsf->bhts", self.query_features(q), self.key_features(k))
 
     def finish(self, value: Array, normalizer: Array, count: Array, key_dim: int) -> Array:
-        """Outputs [..., H, V] from weighted sums.
+        """Computes the outputs [..., H, V] from weighted sums.
 
         Args:
             value: sum of weight times v [..., H, V].
             normalizer: sum of the weights [..., H].
-            count: number of tokens that the row sees [..., H]; see ``count``.
+            count: number of tokens that the row attends to [..., H]; see ``count``.
             key_dim: K.
         """
         return safe_divide(value, normalizer[..., None])
 
     def count(self, state: KernelState) -> Array:
-        """Tokens in the state [..., H], for mechanisms whose ``finish`` needs them."""
+        """Returns the number of tokens in the state [..., H], if ``finish`` needs it."""
         return jnp.zeros_like(state.normalizer[..., 0])
 
     # -- the monoid ----------------------------------------------------------------
@@ -140,14 +140,13 @@ class KernelMechanism(StreamingMechanism):
         return KernelState(features[..., None] * v[..., None, :], features)
 
     def _merge(self, state_a: KernelState, state_b: KernelState) -> KernelState:
-        """Sums add up."""
         return jax.tree.map(jnp.add, state_a, state_b)
 
     def read(self, q: Array | None, state: KernelState) -> Array:
-        q = self._query(q)
-        return self.finish(*self._sums(q, state), q.shape[-1])
+        q = self._require_query(q)
+        return self.finish(*self._read_sums(q, state), q.shape[-1])
 
-    def _sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
+    def _read_sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
         if q.ndim == 4 and state.normalizer.shape[1] == 1:  # one state for all queries
             shared = jax.tree.map(lambda s: s[:, 0], state)
             value, normalizer, count = map(_by_head, self._shared_sums(_by_head(q), shared))
@@ -158,33 +157,35 @@ class KernelMechanism(StreamingMechanism):
         return value, normalizer, jnp.broadcast_to(self.count(state), normalizer.shape)
 
     def _shared_sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
-        """Value, normalizer, count [B, H, T, ...] of queries [B, H, T, K] and one state."""
+        """Computes value, normalizer and count of queries [B, H, T, K] that share a state."""
 
         def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
             features = self.query_features(q)
-            if self.side_by_side:
+            if self.features_first:
                 columns = _columns(features)
                 value = einsum("...fv,...ft->...vt", value, columns)
                 return value, einsum("...f,...ft->...t", normalizer, columns)
             value = einsum("...tf,...fv->...tv", features, value)
             return value, einsum("...tf,...f->...t", features, normalizer)
 
-        value, normalizer = _for_each_head(head, q.shape[2] * state.normalizer.size, q, *state)
-        if self.side_by_side:  # not in ``head``: its product would be made as rows, slower
+        value, normalizer = _map_heads(head, q.shape[2] * state.normalizer.size, q, *state)
+        if self.features_first:  # not in ``head``: its product would be made as rows, slower
             value = jnp.swapaxes(value, -1, -2)
         count = jnp.broadcast_to(self.count(state)[..., None], normalizer.shape)
         return value, normalizer, count
 
     # -- one chunk by matrix products ------------------------------------------------
 
-    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
-        identity = self._identity(call.k, call.v)
+    def _attend_causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, State]:
+        identity = self._identity_state(call.k, call.v)
         state = identity if call.state is None else call.state
         if call.k.shape[1] == 0:
             return tokens["v"], state
         chunk_size = self._chunk_size(call, identity)
-        arrays = vary_alike((q, prefix.Span(tokens, call.mask, call.starts), state))
-        if call.form == "parallel":  # by name: JAX differentiates it, forwards too
+        arrays = match_varying_axes((q, prefix.Span(tokens, call.mask, call.starts), state))
+        if call.form == "parallel":  # by name: JAX differentiates it, in forward mode too
             state, sums = plain_scan(self, chunk_size, *arrays)
         else:
             sizes = PerPlatform(chunk_size, chunk_size)
@@ -194,16 +195,18 @@ class KernelMechanism(StreamingMechanism):
         value, normalizer, count = sums
         return self.finish(value, normalizer, count, q.shape[-1]), state
 
-    def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
-        """The causal sums of a chunk (``LinearChunk``): value, normalizer, count."""
-        return self._weighted(q, span.tokens, span.visible(True), span.outside(before, None))
+    def span_sums(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
+        """Computes the causal sums of a span (``LinearChunk``): value, normalizer, count."""
+        return self._weighted_sums(
+            q, span.tokens, span.visible(True), span.outside_states(before, None)
+        )
 
-    def after(self, span: prefix.Span, before: State) -> State:
-        """The state after a chunk (``LinearChunk``)."""
+    def span_state(self, span: prefix.Span, before: State) -> State:
+        """Returns the state after a span (``LinearChunk``)."""
         k, v = span.tokens["k"], span.tokens["v"]
-        return prefix.advance(self._monoid(k, self._identity(k, v)), span, before)
+        return prefix.advance(self._make_monoid(k, self._identity_state(k, v)), span, before)
 
-    def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
+    def _make_monoid(self, q: Array, identity: State) -> prefix.Monoid:
         def outputs(
             q: Array | None,
             span: prefix.Span,
@@ -211,28 +214,28 @@ class KernelMechanism(StreamingMechanism):
             after: State | None,
             is_causal: bool,
         ) -> tuple[State, Array]:
-            q = self._query(q)
-            outside = span.outside(before, after)
-            sums = self._weighted(q, span.tokens, span.visible(is_causal), outside)
-            return self.after(span, before), self.finish(*sums, q.shape[-1])
+            q = self._require_query(q)
+            outside = span.outside_states(before, after)
+            sums = self._weighted_sums(q, span.tokens, span.visible(is_causal), outside)
+            return self.span_state(span, before), self.finish(*sums, q.shape[-1])
 
         return prefix.Monoid(
             identity=identity,
             merge=self._merge,
             read=self.read,
-            total=self._total,
-            outputs=outputs,
+            reduce=self._reduce_tokens,
+            state_and_outputs=outputs,
         )
 
-    def _lifted_size(self, identity: KernelState) -> int:
+    def _floats_per_token(self, identity: KernelState) -> int:
         return identity.normalizer.size  # features; the state itself is made once a chunk
 
-    def _total(self, tokens: dict[str, Array], keep: Array | None) -> KernelState:
+    def _reduce_tokens(self, tokens: dict[str, Array], keep: Array | None) -> KernelState:
         k, v = tokens["k"], tokens["v"]
 
         def head(k: Array, v: Array, keep: Array | None) -> KernelState:
             features = masks.zero_padding(self.key_features(k), keep)
-            if self.side_by_side:
+            if self.features_first:
                 columns = _columns(features)
                 value = einsum("...fs,...sv->...fv", columns, v)
                 return KernelState(value, jnp.sum(columns, axis=-1))
@@ -241,17 +244,17 @@ class KernelMechanism(StreamingMechanism):
 
         if keep is not None:
             keep = jnp.broadcast_to(keep[:, None], (k.shape[0], k.shape[2], k.shape[1]))
-        size = k.shape[1] * self._identity(k, v).normalizer.size
-        return _for_each_head(head, size, _by_head(k), _by_head(v), keep)
+        size = k.shape[1] * self._identity_state(k, v).normalizer.size
+        return _map_heads(head, size, _by_head(k), _by_head(v), keep)
 
-    def _weighted(
+    def _weighted_sums(
         self,
         q: Array,
         tokens: dict[str, Array],
         visible: Array,
         outside: list[tuple[KernelState, Array | None]],
     ) -> tuple[Array, Array, Array]:
-        """Sums over the visible tokens, plus states that some rows (bool [B, T]) see too."""
+        """Sums over the visible tokens, plus states that some rows also read."""
         q, k, v = map(_by_head, (q, tokens["k"], tokens["v"]))
         weight = self.kernel(q, k)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
@@ -272,12 +275,12 @@ class KernelMechanism(StreamingMechanism):
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         q, token = self._prepare(call)
         # As in a chunk of one: the token's own weight is exact, without features.
-        itself = jnp.ones((1, 1, 1), bool)
+        own_token = jnp.ones((1, 1, 1), bool)
         alone = jax.tree.map(lambda x: x[:, None], token)
-        sums = self._weighted(q[:, None], alone, itself, [(call.state, None)])
+        sums = self._weighted_sums(q[:, None], alone, own_token, [(call.state, None)])
         # First the state is read, then written over: else a compiler copies one that is donated.
-        token = token | {"v": _made_after(sums[0][:, 0], token["v"])}
-        merged = self._merge(call.state, self._lift(q, token))
+        token = token | {"v": _order_after(sums[0][:, 0], token["v"])}
+        merged = self._merge(call.state, self._lift_tokens(q, token))
         if call.mask is not None:
             merged = prefix.select(call.mask, merged, call.state)
         return self.finish(*sums, q.shape[-1])[:, 0], merged

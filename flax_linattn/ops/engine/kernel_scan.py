@@ -1,10 +1,11 @@
-"""Causal sums of kernel attention, whose gradient keeps no state of the past.
+"""Causal sums of kernel attention, with a gradient that stores no past states.
 
-A chunk is given by two functions: its ``rows`` (the sums that its positions see) and the state
-``after`` it. Differentiating the loop over chunks would keep the state before each of them, which
-is larger than the tokens of a chunk. Here only the inputs are kept, since rows and states are
-linear in the state before: the backward pass makes the states again, from the left, for the
-gradient of the queries, and carries their gradient, from the right, for keys and values.
+A span is defined by two functions: ``span_sums`` (the sums that its positions read) and
+``span_state`` (the state after it). Differentiating the loop over chunks would store the state
+before each chunk, which is larger than the tokens of the chunk. Here only the inputs are stored.
+The backward pass recomputes the states from the left for the gradient of the queries, and carries
+the gradient of the state from the right for keys and values. The second pass needs no states,
+because sums and states are linear in the state before.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.prefix import Span, Tokens, fillable
-from flax_linattn.ops.engine.recompute_vjp import keeping_inputs
+from flax_linattn.ops.engine.chunks import scan_chunks
+from flax_linattn.ops.engine.prefix import Span, Tokens, mask_filling
+from flax_linattn.ops.engine.recompute_vjp import recompute_vjp
 from flax_linattn.typing import Array, State
 
 
 class LinearChunk(Protocol):
-    """What a hashable mechanism gives; both are linear in ``before``."""
+    """Interface of a hashable mechanism; both functions are linear in ``before``."""
 
-    def rows(self, q: Array, span: Span, before: State) -> Any:
-        """Sums [B, C, ...] of the queries of a chunk, over its tokens and the state before it."""
+    def span_sums(self, q: Array, span: Span, before: State) -> Any:
+        """Computes the queries' sums [B, C, ...] over the span and the state before it."""
 
-    def after(self, span: Span, before: State) -> State:
-        """The state after the chunk."""
+    def span_state(self, span: Span, before: State) -> State:
+        """Returns the state after the span."""
 
 
 def plain_scan(
     chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Any]:
-    """Segments over the chunks of a sequence; JAX differentiates it, forwards too.
+    """Processes a sequence chunk by chunk; JAX differentiates it, in forward mode too.
 
     Args:
         chunk: its functions.
-        chunk_size: tokens a chunk; None = all in one.
+        chunk_size: tokens per chunk; None means all in one.
         q: queries [B, T, H, K].
         span: keys, values, masks [B, T, ...].
         initial: the state before the first token.
@@ -48,9 +49,9 @@ def plain_scan(
 
     def body(before: State, now: tuple[Array, Span]) -> tuple[State, Any]:
         q, span = now
-        return chunk.after(span, before), chunk.rows(q, span, before)
+        return chunk.span_state(span, before), chunk.span_sums(q, span, before)
 
-    return over_chunks(body, initial, (q, fillable(span, chunk_size)), chunk_size)
+    return scan_chunks(body, initial, (q, mask_filling(span, chunk_size)), chunk_size)
 
 
 def _gradients(
@@ -61,31 +62,31 @@ def _gradients(
     initial: State,
     gradients: Any,
 ) -> tuple[Array, Tokens, State]:
-    span = fillable(span, chunk_size)
+    span = mask_filling(span, chunk_size)
     dlast, drows = gradients
     nothing = jax.tree.map(jnp.zeros_like, initial)
 
-    def from_left(before: State, now: Any) -> tuple[State, Array]:
+    def left_to_right(before: State, now: Any) -> tuple[State, Array]:
         q, span, drows = now
-        _, pull = jax.vjp(lambda q: chunk.rows(q, span, before), q)
-        return chunk.after(span, before), pull(drows)[0]
+        _, pull = jax.vjp(lambda q: chunk.span_sums(q, span, before), q)
+        return chunk.span_state(span, before), pull(drows)[0]
 
-    def from_right(dafter: State, now: Any) -> tuple[State, Tokens]:
+    def right_to_left(dafter: State, now: Any) -> tuple[State, Tokens]:
         q, span, drows = now
 
         def outputs(tokens: Tokens, before: State) -> tuple[State, Any]:
             own = span._replace(tokens=tokens)
-            return chunk.after(own, before), chunk.rows(q, own, before)
+            return chunk.span_state(own, before), chunk.span_sums(q, own, before)
 
         _, pull = jax.vjp(outputs, span.tokens, nothing)  # linear: any state will do
         dtokens, dbefore = pull((dafter, drows))
         return dbefore, dtokens
 
     arrays = (q, span, drows)
-    _, dq = over_chunks(from_left, initial, arrays, chunk_size)
-    dinitial, dtokens = over_chunks(from_right, dlast, arrays, chunk_size, reverse=True)
+    _, dq = scan_chunks(left_to_right, initial, arrays, chunk_size)
+    dinitial, dtokens = scan_chunks(right_to_left, dlast, arrays, chunk_size, reverse=True)
     return dq, dtokens, dinitial
 
 
-kernel_scan = keeping_inputs(plain_scan, _gradients)
+kernel_scan = recompute_vjp(plain_scan, _gradients)
 """``plain_scan`` with a gradient that keeps its inputs alone, and chunks by platform."""

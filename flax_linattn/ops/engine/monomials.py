@@ -1,8 +1,8 @@
-"""Features of a polynomial of q . k: all products of coordinates, each different one once.
+"""Features of a polynomial of q . k: all distinct products of coordinates.
 
 By the multinomial theorem (q . k)^n / n! is the sum of q^a k^a / a! over all exponents a of degree
 n, with x^a = x_1^a_1 ... x_d^a_d and a! = a_1! ... a_d!. Up to degree p these are C(d + p, p), of
-the 1 + d + ... + d^p products that an outer product has.
+the 1 + d + ... + d^p products of an outer product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flax_linattn.typing import Array
 
 
 def num_monomials(dim: int, order: int) -> int:
-    """C(dim + order, order), the number of ``monomials`` of so many coordinates.
+    """Returns C(dim + order, order), the number of ``monomials``.
 
     Example:
         >>> [num_monomials(dim, 4) for dim in (4, 8, 16, 32, 64)]
@@ -28,7 +28,7 @@ def num_monomials(dim: int, order: int) -> int:
 def monomials(
     x: Array, order: int, unit: Array | float = 1.0, *, over_factorials: bool = False
 ) -> Array:
-    """All x^a of degree up to ``order``, by ascending degree.
+    """Computes all x^a of degree up to ``order``, by ascending degree.
 
     Args:
         x: [..., d].
@@ -56,12 +56,12 @@ def monomials(
 
 
 def _by_degree(x: Array, order: int, over_factorials: bool) -> list[Array]:
-    """The monomials [F, ...] of coordinates [d, ...] of each degree from 0 to ``order``.
+    """Computes the monomials [F, ...] of coordinates [d, ...], for each degree up to ``order``.
 
-    Those of two halves of the coordinates give those of the whole as outer products, so that a few
-    large multiplications make them all. Gathers or slices of one coordinate after another were
-    slower, forward and back, or took longer to compile. Coordinates come first, so that the vectors
-    lie side by side, see ``engine.features``.
+    Outer products of the monomials of two halves of the coordinates give those of the whole, so a
+    few large multiplications compute all of them. Gathering or slicing one coordinate after another
+    was slower, forward and backward, or took longer to compile. Coordinates come first, as in
+    ``engine.features``.
     """
     dim = x.shape[0]
     if dim == 1:
@@ -80,7 +80,7 @@ def _by_degree(x: Array, order: int, over_factorials: bool) -> list[Array]:
 
 
 def _join(a: list[Array], b: list[Array]) -> list[Array]:
-    """By degree, of both: a product of degree n is one of degree m of a and n - m of b."""
+    """Multiplies monomials of degree m of ``a`` and n - m of ``b``, for each degree n."""
 
     def outer(a: Array, b: Array) -> Array:
         return (a[:, None] * b[None, :]).reshape(len(a) * len(b), *a.shape[1:])

@@ -1,4 +1,4 @@
-"""Weights that are polynomials of scores, for blocks of them (``engine/blocks.py``)."""
+"""Weights that are polynomials of scores, for attention in blocks (``engine/blocks.py``)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.engine.blocks import Weighing
+from flax_linattn.ops.engine.blocks import WeightFunction
 from flax_linattn.typing import Array
 
 
-def homogeneous(coefficients: Sequence[float], x: Array, unit: Array | float) -> Array:
-    """c_n x^n + c_{n-1} x^{n-1} u + ... + c_0 u^n, by Horner's scheme.
+def homogeneous_polynomial(coefficients: Sequence[float], x: Array, unit: Array | float) -> Array:
+    """Evaluates c_n x^n + c_{n-1} x^{n-1} u + ... + c_0 u^n by Horner's scheme.
 
     Args:
         coefficients: c_n first.
@@ -23,7 +23,8 @@ def homogeneous(coefficients: Sequence[float], x: Array, unit: Array | float) ->
             n-th power.
 
     Example:
-        >>> homogeneous((0.5, 1.0, 1.0), 2.0, 1.0), homogeneous((0.5, 1.0, 1.0), 20.0, 10.0)
+        >>> taylor = (0.5, 1.0, 1.0)
+        >>> homogeneous_polynomial(taylor, 2.0, 1.0), homogeneous_polynomial(taylor, 20.0, 10.0)
         (5.0, 500.0)
     """
     highest, *lower = coefficients
@@ -34,15 +35,18 @@ def homogeneous(coefficients: Sequence[float], x: Array, unit: Array | float) ->
 
 
 @cache
-def polynomial(coefficients: tuple[float, ...]) -> Weighing:
-    """A polynomial of a score, relative to the power of a row's largest magnitude above 1.
+def polynomial_weights(coefficients: tuple[float, ...]) -> WeightFunction:
+    """Makes the weight function of a polynomial of the score.
+
+    Weights are relative to the n-th power of the row's largest magnitude above 1, which keeps them
+    finite.
 
     Args:
-        coefficients: that of the highest power first; two at least.
+        coefficients: That of the highest power first; at least two.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> taylor = polynomial((0.5, 1.0, 1.0))
+        >>> taylor = polynomial_weights((0.5, 1.0, 1.0))
         >>> taylor.weight(jnp.array([2.0, -jnp.inf]), jnp.array(1.0)).tolist()
         [5.0, 0.0]
         >>> taylor.weight(jnp.array([2e30]), jnp.array(1e30)).tolist()
@@ -54,16 +58,18 @@ def polynomial(coefficients: tuple[float, ...]) -> Weighing:
     def relative(of: tuple[float, ...], score: Array, level: Array) -> Array:
         hidden = jnp.isneginf(score)
         unit = 1 / level
-        value = homogeneous(of, jnp.where(hidden, jnp.zeros_like(score), score) * unit, unit)
+        value = homogeneous_polynomial(
+            of, jnp.where(hidden, jnp.zeros_like(score), score) * unit, unit
+        )
         return jnp.where(hidden, jnp.zeros_like(score), value)
 
     def level(score: Array) -> Array:
         size = jnp.where(jnp.isneginf(score), jnp.ones_like(score), jnp.abs(score))
         return jnp.maximum(jnp.max(size, axis=-1), 1)
 
-    return Weighing(
-        hidden=-math.inf,
-        lowest=1.0,
+    return WeightFunction(
+        masked_score=-math.inf,
+        initial_level=1.0,
         level=level,
         weight=lambda score, level: relative(coefficients, score, level),
         slope=lambda score, level: relative(slopes, score, level) / level,

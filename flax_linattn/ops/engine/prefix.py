@@ -6,7 +6,7 @@ parallel form (one chunk), the chunked form (Aaren's appendix A, block by block)
 recurrent form (chunks of one token), causal or not, with masks, packed segments, an initial
 and a final state, at any length.
 
-What happens inside one chunk is the mechanism's: :func:`scanned` does it for any ``lift`` by
+What happens inside one chunk is the mechanism's: :func:`scan_monoid` does it for any ``lift`` by
 ``jax.lax.associative_scan``, :mod:`flax_linattn.ops.engine.kernel` by matrix products.
 
 Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.typing import Array, Mask, Outputs, State, Visible
 
 Tokens = Any
@@ -29,12 +29,13 @@ Tokens = Any
 
 
 class Span(NamedTuple):
-    """The tokens of one chunk.
+    """Tokens of one chunk, with their mask and segment starts.
 
     Attributes:
         tokens: a tree of arrays [B, C, ...], such as keys and values by name.
-        mask: bool [B, C], False = the token is the identity; None = all are real.
-        starts: bool [B, C], True = a packed segment begins here; None = one segment.
+        mask: Boolean array of shape [B, C]; False marks padding; None means all are real.
+        starts: Boolean array of shape [B, C]; True marks the first token of a packed segment; None
+            means one segment.
     """
 
     tokens: Tokens
@@ -43,60 +44,68 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """B and C."""
+        """Batch size B and number of tokens C."""
         batch, length = jax.tree.leaves(self.tokens)[0].shape[:2]
         return batch, length
 
     @property
-    def run(self) -> Array:
-        """Int [B, C], starts so far: 0 = of the segment that came in."""
+    def segment_index(self) -> Array:
+        """Integer array [B, C] of starts so far; 0 marks the segment that the carry belongs to."""
         if self.starts is None:
             return jnp.zeros(self.size, jnp.int32)
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
     def visible(self, is_causal: bool) -> Visible:
-        """Who sees whom of these tokens: bool [B or 1, C, C]."""
+        """Returns which tokens attend to which, Boolean [B or 1, C, C]."""
         length = self.size[1]
-        run = None if self.starts is None else self.run
+        segment_index = None if self.starts is None else self.segment_index
         return masks.visible_rows(
-            jnp.arange(length), length, is_causal=is_causal, mask=self.mask, run=run
+            jnp.arange(length),
+            length,
+            is_causal=is_causal,
+            mask=self.mask,
+            segment_index=segment_index,
         )
 
-    def outside(self, before: State, after: State | None) -> list[tuple[State, Array | None]]:
-        """States beside the span, each with the rows bool [B, C] that see it too; None = all."""
+    def outside_states(
+        self, before: State, after: State | None
+    ) -> list[tuple[State, Array | None]]:
+        """Returns the states outside the span, each with the rows that read it (None: all)."""
         states: list[tuple[State, Array | None]] = [
-            (before, None if self.starts is None else self.run == 0)
+            (before, None if self.starts is None else self.segment_index == 0)
         ]
         if after is not None:
-            states.append((after, self.run == self.run[:, -1:]))
+            states.append((after, self.segment_index == self.segment_index[:, -1:]))
         return states
 
-    def of_run(self, run: Array) -> Array | None:
-        """Bool [B, C], the real tokens of run ``run`` [B]; None = all."""
+    def segment_mask(self, segment_index: Array) -> Array | None:
+        """Returns the valid tokens of one segment, Boolean [B, C]; None means all."""
         if self.starts is None:
             return self.mask
-        there = self.run == run[:, None]
+        there = self.segment_index == segment_index[:, None]
         return there if self.mask is None else there & self.mask
 
 
 class Monoid(NamedTuple):
-    """What the engine needs of a mechanism, its arguments bound.
+    """Functions that the engine needs of a mechanism, with its arguments bound.
 
     Attributes:
         identity: the neutral state, leaves [B, ...].
         merge: (earlier, later) -> state; works on any leading axes.
         read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
-        total: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
-        outputs: (q, span, before, after, is_causal) -> the state after the span and the outputs
-            [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and last
-            segment that lie outside; ``after`` is None where ``is_causal``.
+        reduce: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
+        state_and_outputs: (q, span, before, after, is_causal) -> the state after the span and the
+            outputs [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and
+            last segment that lie outside; ``after`` is None where ``is_causal``.
     """
 
     identity: State
     merge: Callable[[State, State], State]
     read: Callable[[Array | None, State], Array]
-    total: Callable[[Tokens, Array | None], State]
-    outputs: Callable[[Array | None, Span, State, State | None, bool], tuple[State, Array]]
+    reduce: Callable[[Tokens, Array | None], State]
+    state_and_outputs: Callable[
+        [Array | None, Span, State, State | None, bool], tuple[State, Array]
+    ]
 
 
 def attend(
@@ -111,18 +120,19 @@ def attend(
     chunk_size: int | None,
     following: State | None = None,
 ) -> tuple[Outputs, State]:
-    """Segments a monoid over sequences.
+    """Attends over sequences with a monoid.
 
     Args:
         monoid: the mechanism's functions.
         q: queries [B, T, H, K], or None where ``read`` needs none.
         tokens: a tree of arrays [B, S, ...].
-        is_causal: outputs read the prefix, otherwise the total of the run.
-        mask: bool [B, S], False = the token is the identity.
-        starts: bool [B, S], True = a packed segment begins here, or None.
+        is_causal: outputs read the prefix, otherwise the total of the segment.
+        mask: Boolean array of shape [B, S]; False marks padding.
+        starts: Boolean array of shape [B, S]; True marks the first token of a packed segment, or
+            None.
         initial: the state before the first token, or None for the identity.
-        chunk_size: tokens a chunk; None = all in one.
-        following: the state of tokens after the last one, of its segment, which are seen too
+        chunk_size: tokens per chunk; None means all in one.
+        following: the state of tokens after the last one, of its segment, which are visible too
             where attention is not causal; None for the identity.
 
     Returns:
@@ -132,64 +142,64 @@ def attend(
     span = Span(tokens, mask, starts)
     length = span.size[1]
     if length == 0:
-        return read_everywhere(monoid, q, carry, 0, chunk_size), carry
-    span = fillable(span, chunk_size)
+        return broadcast_read(monoid, q, carry, 0, chunk_size), carry
+    span = mask_filling(span, chunk_size)
     if is_causal:
 
         def body(carry: State, chunk: tuple[Array | None, Span]) -> tuple[State, Array]:
             q, span = chunk
-            return monoid.outputs(q, span, carry, None, True)
+            return monoid.state_and_outputs(q, span, carry, None, True)
 
-        carry, y = over_chunks(body, carry, (q, span), chunk_size)
+        carry, y = scan_chunks(body, carry, (q, span), chunk_size)
         return y, carry
     if starts is None:
-        carry = total(monoid, span, carry, chunk_size)
+        carry = final_state(monoid, span, carry, chunk_size)
         seen = carry if following is None else monoid.merge(carry, following)
-        return read_everywhere(monoid, q, seen, length, chunk_size), carry
+        return broadcast_read(monoid, q, seen, length, chunk_size), carry
     following = monoid.identity if following is None else following
-    return _within_runs(monoid, q, span, carry, following, chunk_size)
+    return _attend_within_segments(monoid, q, span, carry, following, chunk_size)
 
 
-def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
-    """The state after ``span``, chunk by chunk."""
+def final_state(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
+    """Returns the state after ``span``, computed chunk by chunk."""
     if span.size[1] == 0:
         return carry
 
     def body(carry: State, chunk: tuple[Span]) -> tuple[State, None]:
         return advance(monoid, chunk[0], carry), None
 
-    return over_chunks(body, carry, (fillable(span, chunk_size),), chunk_size)[0]
+    return scan_chunks(body, carry, (mask_filling(span, chunk_size),), chunk_size)[0]
 
 
-def fillable(span: Span, chunk_size: int | None) -> Span:
-    """Gives the span a mask where its last chunk is filled up with zeros, which are no tokens."""
+def mask_filling(span: Span, chunk_size: int | None) -> Span:
+    """Adds a mask to the span if its last chunk will be filled with zeros, which are no tokens."""
     if span.mask is not None or chunk_size is None or span.size[1] % chunk_size == 0:
         return span
     return span._replace(mask=jnp.ones(span.size, bool))
 
 
 def advance(monoid: Monoid, span: Span, before: State) -> State:
-    """The state after ``span``: that of its last segment."""
-    last = span.run[:, -1]
-    state = monoid.total(span.tokens, span.of_run(last))
+    """Returns the state after ``span``, which is that of its last segment."""
+    last = span.segment_index[:, -1]
+    state = monoid.reduce(span.tokens, span.segment_mask(last))
     if span.starts is not None:
         before = select(last == 0, before, monoid.identity)
     return monoid.merge(before, state)
 
 
-def read_everywhere(
+def broadcast_read(
     monoid: Monoid, q: Array | None, state: State, length: int, chunk_size: int | None
 ) -> Array:
-    """One state read by all queries, or once for ``length`` positions if there are none."""
+    """Reads one state with all queries, or once for ``length`` positions if there are none."""
     state = jax.tree.map(lambda s: s[:, None], state)
     if q is None:
         y = monoid.read(None, state)
         return jnp.broadcast_to(y, (y.shape[0], length, *y.shape[2:]))
-    return over_chunks(lambda _, qs: (None, monoid.read(qs[0], state)), None, (q,), chunk_size)[1]
+    return scan_chunks(lambda _, qs: (None, monoid.read(qs[0], state)), None, (q,), chunk_size)[1]
 
 
 def select(condition: Array, on_true: State, on_false: State) -> State:
-    """Chooses whole states; ``condition`` [B, T] or [B] spans their leading axes."""
+    """Selects whole states; ``condition`` [B, T] or [B] spans their leading axes."""
 
     def choose(t: Array, f: Array) -> Array:
         return jnp.where(
@@ -202,27 +212,28 @@ def select(condition: Array, on_true: State, on_false: State) -> State:
 def scan(
     merge: Callable[[State, State], State], tokens: State, before: State, starts: Array | None
 ) -> State:
-    """Inclusive prefixes [B, T, ...], each within its own run; the first goes on from before.
+    """Computes inclusive prefixes [B, T, ...] within segments; the first continues ``before``.
 
     Args:
         merge: as in :class:`Monoid`.
         tokens: states [B, T, ...] of tokens or of stretches of them.
         before: the state [B, ...] before the first.
-        starts: bool [B, T], True = nothing before is of the same segment; None = one segment.
+        starts: Boolean array of shape [B, T], True = nothing before is of the same segment; None
+            means one segment.
     """
     outside = jax.tree.map(lambda b: b[:, None], before)
     if starts is None:
         return merge(outside, jax.lax.associative_scan(merge, tokens, axis=1))
 
-    def merge_runs(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
+    def merge_segments(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
         (start_a, state_a), (start_b, state_b) = a, b
         return start_a | start_b, select(start_b, state_b, merge(state_a, state_b))
 
-    started, prefixes = jax.lax.associative_scan(merge_runs, (starts, tokens), axis=1)
+    started, prefixes = jax.lax.associative_scan(merge_segments, (starts, tokens), axis=1)
     return select(started, prefixes, merge(outside, prefixes))
 
 
-def _within_runs(
+def _attend_within_segments(
     monoid: Monoid,
     q: Array | None,
     span: Span,
@@ -230,38 +241,38 @@ def _within_runs(
     following: State,
     chunk_size: int | None,
 ) -> tuple[Array, State]:
-    """Every token reads the total of its own run, with what is before and after the span of it.
+    """Lets every token read the total of its own segment, parts outside the span included.
 
-    A first pass from the right carries, over chunk borders, what follows of the run that a
-    chunk ends in; a second from the left reads. One state a chunk is kept between them.
+    A pass from the right carries, over chunk borders, what follows of the segment in which a chunk
+    ends; a pass from the left reads. One state per chunk is stored between them.
     """
 
-    def from_right(after: State, chunk: tuple[Span]) -> tuple[State, State]:
+    def right_to_left(after: State, chunk: tuple[Span]) -> tuple[State, State]:
         span = chunk[0]
-        run = span.run
-        first = monoid.total(span.tokens, span.of_run(jnp.zeros_like(run[:, 0])))
-        whole = select(run[:, -1] == 0, after, monoid.identity)
+        segment_index = span.segment_index
+        first = monoid.reduce(span.tokens, span.segment_mask(jnp.zeros_like(segment_index[:, 0])))
+        whole = select(segment_index[:, -1] == 0, after, monoid.identity)
         return monoid.merge(first, whole), after
 
-    def from_left(carry: State, chunk: tuple[Array | None, Span, State]) -> tuple[State, Array]:
+    def left_to_right(carry: State, chunk: tuple[Array | None, Span, State]) -> tuple[State, Array]:
         q, span, after = chunk
-        return monoid.outputs(q, span, carry, after, False)
+        return monoid.state_and_outputs(q, span, carry, after, False)
 
-    _, after = over_chunks(from_right, following, (span,), chunk_size, reverse=True, stack=True)
-    carry, y = over_chunks(from_left, carry, (q, span), chunk_size, per_chunk=after)
+    _, after = scan_chunks(right_to_left, following, (span,), chunk_size, reverse=True, stack=True)
+    carry, y = scan_chunks(left_to_right, carry, (q, span), chunk_size, per_chunk=after)
     return y, carry
 
 
 # -- one chunk by associative scan -----------------------------------------------------
 
 
-def scanned(
+def scan_monoid(
     lift: Callable[[Tokens], State],
     merge: Callable[[State, State], State],
     read: Callable[[Array | None, State], Array],
     identity: State,
 ) -> Monoid:
-    """A monoid whose chunks are scanned token by token.
+    """Makes a monoid whose chunks are scanned token by token.
 
     Args:
         lift: tokens [B, T, ...] -> the state of each alone [B, T, ...].
@@ -271,33 +282,33 @@ def scanned(
     """
     nothing = jax.tree.map(lambda i: i[:, None], identity)
 
-    def lifted(tokens: Tokens, keep: Array | None) -> State:
+    def lift_real(tokens: Tokens, keep: Array | None) -> State:
         states = lift(tokens)
         return states if keep is None else select(keep, states, nothing)
 
     def outputs(
         q: Array | None, span: Span, before: State, after: State | None, is_causal: bool
     ) -> tuple[State, Array]:
-        states = lifted(span.tokens, span.mask)
+        states = lift_real(span.tokens, span.mask)
         seen = prefixes = scan(merge, states, before, span.starts)
         if not is_causal and span.starts is not None:  # one segment has one total for all
-            run, end = span.run, _run_ends(span.starts)
+            segment_index, end = span.segment_index, _segment_ends(span.starts)
             seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
             outside = jax.tree.map(lambda a: a[:, None], after)
-            seen = merge(seen, select(run == run[:, -1:], outside, nothing))
+            seen = merge(seen, select(segment_index == segment_index[:, -1:], outside, nothing))
         return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, seen)
 
     return Monoid(
         identity=identity,
         merge=merge,
         read=read,
-        total=lambda tokens, keep: _reduce(merge, lifted(tokens, keep)),
-        outputs=outputs,
+        reduce=lambda tokens, keep: _reduce(merge, lift_real(tokens, keep)),
+        state_and_outputs=outputs,
     )
 
 
-def _run_ends(starts: Array) -> Array:
-    """Int [B, T]: the last position of each token's run."""
+def _segment_ends(starts: Array) -> Array:
+    """Returns the last position of each token's segment, int32 [B, T]."""
     length = starts.shape[1]
     position = jnp.arange(length, dtype=jnp.int32)
     start = jnp.where(starts, position, length)
@@ -306,7 +317,7 @@ def _run_ends(starts: Array) -> Array:
 
 
 def _reduce(merge: Callable[[State, State], State], tokens: State) -> State:
-    """The ordered total over axis 1 by a balanced tree: log2(T) merges deep."""
+    """Merges all states over axis 1 in order by a balanced tree, log2(T) merges deep."""
     length = jax.tree.leaves(tokens)[0].shape[1]
     while length > 1:
         even = length - length % 2

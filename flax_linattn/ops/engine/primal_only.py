@@ -1,4 +1,4 @@
-"""A function that is computed another way where nothing is differentiated."""
+"""Alternative computation of a function where nothing is differentiated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import jax
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def unless_differentiated(
-    plain: Callable[..., Any], differentiated: Callable[..., Any], *arrays: Any
+def primal_only(
+    primal: Callable[..., Any], differentiated: Callable[..., Any], *arrays: Any
 ) -> Any:
-    """``plain`` of the arrays; with gradients or tangents it is ``differentiated`` that runs.
+    """Calls ``primal``; under differentiation calls ``differentiated`` instead.
 
     Args:
-        plain: the faster one, or the one that takes less memory.
+        primal: the faster one, or the one that takes less memory.
         differentiated: gives the same numbers. JAX differentiates it, in the modes that it has.
         *arrays: trees of arrays, all that the two depend on.
 
@@ -25,19 +25,19 @@ def unless_differentiated(
         >>> def loud(x):
         ...     print("differentiated")
         ...     return x * x
-        >>> square = lambda x: unless_differentiated(jnp.square, loud, x)
+        >>> square = lambda x: primal_only(jnp.square, loud, x)
         >>> square(3.0).item()
         9.0
         >>> jax.grad(square)(3.0).item()
         differentiated
         6.0
     """
-    return plain(*arrays)
+    return primal(*arrays)
 
 
-@unless_differentiated.defjvp
+@primal_only.defjvp
 def _differentiated(
-    plain: Callable[..., Any],
+    primal: Callable[..., Any],
     differentiated: Callable[..., Any],
     primals: tuple[Any, ...],
     tangents: tuple[Any, ...],

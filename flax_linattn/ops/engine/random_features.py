@@ -1,4 +1,4 @@
-"""Fixed random matrices: the same for a seed, whatever the program around them."""
+"""Fixed random matrices for random features: determined by a seed alone, not by the program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Matrix = npt.NDArray[np.float64]
 
 @functools.lru_cache(maxsize=32)
 def gaussian(rows: int, columns: int, seed: int) -> Matrix:
-    """Independent standard normal numbers, float64 [rows, columns].
+    """Samples independent standard normal numbers, float64 [rows, columns].
 
     Example:
         >>> gaussian(2, 3, seed=0).shape
@@ -23,7 +23,7 @@ def gaussian(rows: int, columns: int, seed: int) -> Matrix:
 
 @functools.lru_cache(maxsize=32)
 def orthogonal_gaussian(rows: int, columns: int, seed: int) -> Matrix:
-    """Gaussian rows made orthogonal in blocks of ``columns``, float64 [rows, columns].
+    """Samples Gaussian rows, orthogonal within blocks of ``columns``, float64 [rows, columns].
 
     Their lengths are those of Gaussian vectors (Choromanski et al., "Rethinking Attention with
     Performers", 2021, section 2.4).
@@ -45,7 +45,7 @@ def orthogonal_gaussian(rows: int, columns: int, seed: int) -> Matrix:
 
 @functools.lru_cache(maxsize=32)
 def uniform(rows: int, columns: int, limit: float, seed: int) -> Matrix:
-    """Independent numbers, uniform between -limit and limit, float64 [rows, columns].
+    """Samples uniform numbers between -limit and limit, float64 [rows, columns].
 
     Example:
         >>> bool(abs(uniform(2, 3, 0.5, seed=0)).max() < 0.5)

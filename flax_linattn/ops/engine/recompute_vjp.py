@@ -1,4 +1,4 @@
-"""Scans over chunks, by platform, whose gradient keeps their inputs alone."""
+"""Chunked scans whose hand-derived gradient stores only their inputs and recomputes the rest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flax_linattn.ops.engine.prefix import Span
 from flax_linattn.typing import Array, State
 
 
-def keeping_inputs(plain: Callable[..., Any], gradients: Callable[..., Any]) -> Callable[..., Any]:
-    """A scan with a gradient derived by hand.
+def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a scan with a hand-derived gradient that stores only the inputs.
 
     Args:
         plain: (chunk, chunk_size, q, span, initial) -> the last state, and outputs [B, T, ...].

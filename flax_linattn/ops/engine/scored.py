@@ -1,4 +1,4 @@
-"""Cache mechanisms whose weights are a function of q . k, and of where a pair stands.
+"""Cache mechanisms whose weights are a function of q . k, and of the pair's positions.
 
 Short sequences are computed in one piece, long ones in blocks of queries and keys.
 """
@@ -17,25 +17,25 @@ from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.numerics import accumulation_dtype, score_scale, scores
 from flax_linattn.ops.engine.blocks import (
     Offsets,
-    Rows,
+    RunningMean,
     Scores,
-    Weighing,
+    WeightFunction,
     attend_in_blocks,
 )
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
-from flax_linattn.ops.engine.single_query import scores_of_one, sums_of_one
+from flax_linattn.ops.engine.single_query import single_query_scores, single_query_sums
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoredAttention(CacheMechanism):
-    """A cache mechanism whose weights are a function of q . k, and of ``offsets`` if there are any.
+    """Base class of cache mechanisms whose weights are a function of q . k and ``offsets``.
 
     Attributes:
-        chunk_size: queries a block in the chunked form, and keys, at most.
+        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
     """
 
-    weighing: ClassVar[Weighing]
+    weight_function: ClassVar[WeightFunction]
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     chunk_size: int = 512
@@ -43,17 +43,17 @@ class ScoredAttention(CacheMechanism):
     @property
     @abc.abstractmethod
     def scale(self) -> float | None:
-        """The factor of the scores where a call gives none; None = K**-0.5."""
+        """Factor of the scores if a call passes none; None means K**-0.5."""
 
     def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
-        """The factor of the scores."""
+        """Returns the factor of the scores."""
         return score_scale(parameters.get("scale"), self.scale, key_dim)
 
     def offsets(self, pairs: Pairs) -> Offsets | None:
-        """What is added to the scores, if weights are of their differences; None = nothing."""
+        """Returns the offsets of the scores, or None if there are none."""
         return None
 
-    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+    def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         dtype = accumulation_dtype(pairs.q.dtype)
         q, k, v = (x.astype(dtype) for x in pairs[:3])
         scale = jnp.asarray(self._scale(q.shape[-1], pairs.parameters)).astype(dtype)
@@ -61,32 +61,34 @@ class ScoredAttention(CacheMechanism):
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
         # The factor goes first: a compiler may multiply the products and subtract the level in one
         # rounding, which for large scores is another score than the one that the level is of.
-        product = jnp.where(visible[:, None], scores(q * scale, k), self.weighing.hidden)
+        product = jnp.where(
+            visible[:, None], scores(q * scale, k), self.weight_function.masked_score
+        )
         offsets = self.offsets(pairs)
-        score = Scores(product, None if offsets is None else offsets.by_head().between())
-        level = jax.tree.map(lambda x: x[..., None], score.level(self.weighing))
-        weight = self.weighing.weight(*score.over(level))
+        score = Scores(product, None if offsets is None else offsets.by_head().differences())
+        level = jax.tree.map(lambda x: x[..., None], score.level(self.weight_function))
+        weight = self.weight_function.weight(*score.relative_to(level))
         return average_by_head(weight, v)
 
-    def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
+    def _attend_chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         dtype = accumulation_dtype(pairs.q.dtype)
         q, k, v = (x.astype(dtype) for x in pairs[:3])
         scale = self._scale(q.shape[-1], pairs.parameters)
         return attend_in_blocks(
-            self.weighing, q, k, v, scale, visibility, self.chunk_size, self.offsets(pairs)
+            self.weight_function, q, k, v, scale, visibility, self.chunk_size, self.offsets(pairs)
         )
 
-    def begin(self, q: Array, v: Array) -> Any:
+    def init_sums(self, q: Array, v: Array) -> Any:
         by_head = jnp.swapaxes(q, 1, 2)
-        return Rows.nothing_seen(self.weighing, by_head, v, bool(self.token_arguments))
+        return RunningMean.empty(self.weight_function, by_head, v, bool(self.token_arguments))
 
-    def see(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
+    def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
         scale = jnp.asarray(self._scale(pairs.q.shape[-1], pairs.parameters)).astype(pairs.q.dtype)
-        product = scores_of_one(pairs.q * scale, pairs.k)
-        product = jnp.where(visible[:, None], product, self.weighing.hidden)
+        product = single_query_scores(pairs.q * scale, pairs.k)
+        product = jnp.where(visible[:, None], product, self.weight_function.masked_score)
         offsets = self.offsets(pairs)
-        score = Scores(product, None if offsets is None else offsets.by_head().between())
-        return sums.see(self.weighing, score, pairs.v, sums_of_one)
+        score = Scores(product, None if offsets is None else offsets.by_head().differences())
+        return sums.update(self.weight_function, score, pairs.v, single_query_sums)
 
-    def mean(self, sums: Any, q: Array) -> Array:
+    def mean_of_sums(self, sums: Any, q: Array) -> Array:
         return jnp.swapaxes(sums.y, 1, 2)

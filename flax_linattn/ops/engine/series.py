@@ -1,7 +1,8 @@
-"""The sums of EA-series and their arithmetic, in the range of float32 for any keys.
+"""Sums of EA-series and their arithmetic, within the range of float32 for any keys.
 
 "Element-wise Attention Is All You Need", 2025, equations 8-16: sums of k^n exp(-k^2) v and of
-k^n exp(-k^2), which vanish in float32 beyond |k| = 10, are kept relative to the smallest |k|.
+k^n exp(-k^2). These vanish in float32 beyond |k| = 10, so they are stored relative to the smallest
+|k|, whose weight is then 1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from flax_linattn.typing import Array
 
 @register_state
 class SeriesState(NamedTuple):
-    """Sums over the tokens taken in (equations 8 and 9), kept in the range of float32.
+    """Sums over the tokens so far (equations 8 and 9), stored within the range of float32.
 
     With a the smallest ``|k_j|`` of the channel and r = max(1, a), for n = 0 ... order:
 
@@ -38,23 +39,23 @@ class SeriesState(NamedTuple):
     z: Float[Array, "B N H K"]
 
 
-def unit(smallest: Array) -> Array:
-    """r = max(1, a), in which keys are measured; 1 where there is no key."""
+def key_unit(smallest: Array) -> Array:
+    """Returns the unit r = max(1, a) of the keys; 1 if there is no key."""
     return jnp.where(jnp.isinf(smallest), 1, jnp.maximum(smallest, 1))
 
 
-def weight(k: Array, smallest: Array) -> Array:
-    """exp(a^2 - k^2), without the squares of large numbers."""
+def relative_weight(k: Array, smallest: Array) -> Array:
+    """Computes exp(a^2 - k^2) as exp((a - |k|) (a + |k|)), without squares of large numbers."""
     size = jnp.abs(k)
     return jnp.exp((smallest - size) * (smallest + size))
 
 
-def geometric(first: Array, ratio: Array, order: int) -> list[Array]:
-    """``first`` times ratio^n, n = 0 ... order; 0^0 = 1.
+def geometric_terms(first: Array, ratio: Array, order: int) -> list[Array]:
+    """Returns ``first`` times ratio^n for n = 0 ... order, with 0^0 = 1.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> [x.tolist() for x in geometric(jnp.ones(2), jnp.array([0.0, 2.0]), 2)]
+        >>> [x.tolist() for x in geometric_terms(jnp.ones(2), jnp.array([0.0, 2.0]), 2)]
         [[1.0, 1.0], [0.0, 2.0], [0.0, 4.0]]
     """
     powers = [first]
@@ -63,8 +64,8 @@ def geometric(first: Array, ratio: Array, order: int) -> list[Array]:
     return powers
 
 
-def passage(old: Array, new: Array) -> tuple[Array, Array]:
-    """(f, r): the n-th sum relative to ``old`` is f r^n times the one relative to ``new``.
+def rescaling(old: Array, new: Array) -> tuple[Array, Array]:
+    """Returns (f, r) such that f r^n rescales the n-th sum from ``old`` to ``new``.
 
     ``new`` is not above ``old``; where ``old`` is infinite, of no token, f is 0. Constants to
     gradients, since they cancel from y.
@@ -72,45 +73,45 @@ def passage(old: Array, new: Array) -> tuple[Array, Array]:
     old, new = jax.lax.stop_gradient((old, new))
     empty = jnp.isinf(old)
     old, new = jnp.where(empty, 1, old), jnp.where(empty, 1, new)
-    factor = jnp.where(empty, 0, weight(old, new))
-    return factor, jnp.where(factor > 0, unit(old) / unit(new), 1)
+    factor = jnp.where(empty, 0, relative_weight(old, new))
+    return factor, jnp.where(factor > 0, key_unit(old) / key_unit(new), 1)
 
 
-def smaller(first: Array, second: Array) -> Array:
-    """The smaller of two, the first if they are equal: gradients, too, are its alone then."""
+def first_minimum(first: Array, second: Array) -> Array:
+    """Returns the smaller of two; the first one gets the gradient of a tie."""
     return jnp.where(first <= second, first, second)
 
 
 def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
-    """Sums add up, relative to the smaller of the two smallest |k|; on any leading axes."""
-    smallest = smaller(earlier.smallest, later.smallest)
+    """Merges two states, relative to the smaller of their smallest |k|; on any leading axes."""
+    smallest = first_minimum(earlier.smallest, later.smallest)
     order = earlier.s.shape[-3] - 1
 
-    def moved(state: SeriesState) -> tuple[Array, Array]:
-        factor, ratio = passage(state.smallest, smallest)
-        factors = stack(geometric(factor, ratio, order))
+    def rescaled(state: SeriesState) -> tuple[Array, Array]:
+        factor, ratio = rescaling(state.smallest, smallest)
+        factors = stack(geometric_terms(factor, ratio, order))
         return factors * state.s, factors * state.z
 
-    (s_a, z_a), (s_b, z_b) = moved(earlier), moved(later)
+    (s_a, z_a), (s_b, z_b) = rescaled(earlier), rescaled(later)
     return SeriesState(smallest, s_a + s_b, z_a + z_b)
 
 
-def relative_to(k: Array, smallest: Array, keep: Array | None) -> tuple[Array, Array]:
-    """The weights of keys [..., H, K] beside a smallest |k|, 0 for those not kept, and k / r.
+def weights_and_powers_base(k: Array, smallest: Array, keep: Array | None) -> tuple[Array, Array]:
+    """Returns the weights of keys [..., H, K] relative to a smallest |k|, and k / r.
 
-    ``keep`` is bool and broadcasts.
+    The weights are 0 where ``keep``, which is Boolean and broadcasts, is False.
     """
-    first = weight(k, smallest)
+    first = relative_weight(k, smallest)
     if keep is not None:
         # Before any token the smallest is infinite, and 0 times that has no gradient.
-        first = jnp.where(keep, weight(k, jnp.where(keep, smallest, 0)), 0)
+        first = jnp.where(keep, relative_weight(k, jnp.where(keep, smallest, 0)), 0)
     # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
-    return first, jnp.where(first > 0, k / unit(smallest), 0)
+    return first, jnp.where(first > 0, k / key_unit(smallest), 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
 def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
-    """The state of tokens [B, T, H, K], of those that bool [B, T] keeps, by one sum over all.
+    """Computes the state of the tokens [B, T, H, K] that ``keep`` [B, T] selects.
 
     Its derivative is written out: compilers make JAX's own, of a chain of powers, several times
     over.
@@ -125,20 +126,20 @@ def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
     size, kept = jnp.abs(k), None if keep is None else keep[..., None, None]
     size = size if kept is None else jnp.where(kept, size, jnp.inf)
     smallest = jnp.min(size, axis=1)
-    z = geometric(*relative_to(k, smallest[:, None], kept), order)
+    z = geometric_terms(*weights_and_powers_base(k, smallest[:, None], kept), order)
     return SeriesState(smallest, _sums(x * v for x in z), _sums(z))
 
 
 @total.defjvp
 def _total_jvp(order: int, primals: Any, tangents: Any) -> tuple[SeriesState, SeriesState]:
-    """The smallest |k| cancels from outputs, a constant."""
+    """Derivative of ``total``; the smallest |k| cancels from outputs and is a constant."""
     k, v, keep = primals
     dk, dv = tangents[:2]
     state = total(k, v, keep, order)
     k, v = zero_padding(k, keep), zero_padding(v, keep)
     smallest, kept = state.smallest[:, None], None if keep is None else keep[..., None, None]
-    z = geometric(*relative_to(k, smallest, kept), order)
-    shorter = [jnp.zeros_like(k), *(n * x / unit(smallest) for n, x in enumerate(z[:-1], 1))]
+    z = geometric_terms(*weights_and_powers_base(k, smallest, kept), order)
+    shorter = [jnp.zeros_like(k), *(n * x / key_unit(smallest) for n, x in enumerate(z[:-1], 1))]
     slopes = [less - 2 * k * x for less, x in zip(shorter, z, strict=True)]
     ds = _sums(slope * v * dk + x * dv for slope, x in zip(slopes, z, strict=True))
     dz = _sums(slope * dk for slope in slopes)
@@ -146,35 +147,35 @@ def _total_jvp(order: int, primals: Any, tangents: Any) -> tuple[SeriesState, Se
 
 
 def _sums(terms: Iterable[Array]) -> Array:
-    """Over time, of the terms [B, T, H, K] of each exponent: [B, N, H, K]."""
+    """Sums the terms [B, T, H, K] of each exponent over time, giving [B, N, H, K]."""
     return stack([jnp.sum(x, axis=1) for x in terms])
 
 
-class Read(NamedTuple):
-    """What sums tell of queries, [..., H, K] each: y, 1 / D and dy/dq."""
+class SeriesOutputs(NamedTuple):
+    """Outputs y of queries [..., H, K], with 1 / D and the slope dy/dq."""
 
     y: Array
     inverse: Array
     slope: Array
 
 
-def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array]) -> Read:
-    """Equations 14-16, of sums by exponent."""
+def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array]) -> SeriesOutputs:
+    """Evaluates equations 14-16 for sums given as a list by exponent."""
     # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
-    x, f = argument(q, smallest, len(s) - 1)
+    x, f = scaled_argument(q, smallest, len(s) - 1)
     inverse = reciprocal(polynomial(z, x, f))
     y = polynomial(s, x, f) * inverse
     slope = jnp.zeros_like(y)
     if len(s) > 1:
         # Taken apart before they are summed up: later, what both have in common costs digits.
         centered = [a - y * b for a, b in zip(s[1:], z[1:], strict=True)]
-        slope = 2 * unit(smallest) * f * inverse * polynomial(centered, x, f)
-    return Read(y, inverse, slope)
+        slope = 2 * key_unit(smallest) * f * inverse * polynomial(centered, x, f)
+    return SeriesOutputs(y, inverse, slope)
 
 
 @jax.custom_jvp
 def read(q: Array, state: SeriesState) -> Array:
-    """y of queries [..., H, K] and states whose leading axes broadcast with theirs.
+    """Returns y for queries [..., H, K] and states whose leading axes broadcast with theirs.
 
     Its derivative is written out, as that of ``total``.
 
@@ -192,27 +193,27 @@ def _read_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (q, state), (dq, dstate) = primals, tangents
     s, z = unstack(state.s), unstack(state.z)
     y, inverse, slope = read_sums(q, state.smallest, s, z)
-    x, f = argument(q, state.smallest, len(s) - 1)
+    x, f = scaled_argument(q, state.smallest, len(s) - 1)
     ds, dz = (polynomial(unstack(sums), x, f) for sums in dstate[1:])
     return y, slope * dq + inverse * (ds - y * dz)
 
 
 def stack(sums: Sequence[Array]) -> Array:
-    """One array [..., N, H, K] of those for each exponent."""
+    """Stacks the arrays of all exponents to one array [..., N, H, K]."""
     return jnp.stack(sums, axis=-3)
 
 
 def unstack(sums: Array) -> list[Array]:
-    """``stack`` undone."""
+    """Splits an array [..., N, H, K] into a list by exponent."""
     return [sums[..., n, :, :] for n in range(sums.shape[-3])]
 
 
-def argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array]:
-    """(x, f) such that (2 q r)^n / n! is x^n f^(order - n) / n! but for a common factor.
+def scaled_argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array]:
+    """Returns (x, f) with (2 q r)^n / n! proportional to x^n f^(order - n) / n! for all n.
 
     The factor keeps all terms in the range of the dtype, and cancels from y.
     """
-    x = 2 * q * unit(smallest)
+    x = 2 * q * key_unit(smallest)
     room = 1e15 if x.dtype == jnp.float32 else 1e100
     largest = math.exp((math.log(room) + math.lgamma(order + 1)) / max(order, 1))
     f = largest / jnp.maximum(jnp.abs(x), largest)
@@ -220,7 +221,7 @@ def argument(q: Array, smallest: Array, order: int) -> tuple[Array, Array]:
 
 
 def polynomial(sums: Sequence[Array], x: Array, f: Array) -> Array:
-    """sum_n sums[n] x^n f^(N - n) / n!, n = 0 ... N, by Horner's rule.
+    """Evaluates the sum of sums[n] x^n f^(N - n) / n! over n = 0 ... N by Horner's rule.
 
     Example:
         >>> import jax.numpy as jnp
@@ -236,14 +237,14 @@ def polynomial(sums: Sequence[Array], x: Array, f: Array) -> Array:
 
 
 def polynomial_terms(first: Array, x: Array, f: Array, order: int) -> list[Array]:
-    """``first`` times x^n f^(order - n) / n!, n = 0 ... order."""
+    """Returns ``first`` times x^n f^(order - n) / n! for n = 0 ... order."""
     rising = [first]
     for n in range(1, order + 1):
         rising.append(rising[-1] * (x / n))
-    falling = geometric(jnp.ones_like(f), f, order)
+    falling = geometric_terms(jnp.ones_like(f), f, order)
     return [a * b for a, b in zip(rising, reversed(falling), strict=True)]
 
 
 def reciprocal(denominator: Array) -> Array:
-    """1 / D, and 0 where D is 0 or subnormal: where nothing is seen."""
+    """Returns 1 / D, and 0 where D is 0 or subnormal because no token is visible."""
     return safe_divide(jnp.ones_like(denominator), denominator)

@@ -30,32 +30,32 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.ops.contract.numerics import match_varying_axes
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.forms import scan_form
 from flax_linattn.ops.engine.series import (
     SeriesState,
-    argument,
-    geometric,
+    first_minimum,
+    geometric_terms,
+    key_unit,
     merge,
-    passage,
     polynomial_terms,
     read_sums,
-    relative_to,
-    smaller,
+    rescaling,
+    scaled_argument,
     stack,
-    unit,
     unstack,
+    weights_and_powers_base,
 )
 from flax_linattn.ops.engine.tiles import (
-    after_each,
-    at,
-    before_each,
     fill,
-    position,
-    put,
-    split,
-    unsplit,
+    join_tiles,
+    put_token,
+    shift_left,
+    shift_right,
+    split_tiles,
+    take_position,
+    take_token,
 )
 from flax_linattn.typing import Array
 
@@ -71,20 +71,20 @@ def series_scan(
     form: str = "auto",
     chunk_size: int = 128,
 ) -> tuple[Array, SeriesState]:
-    """Outputs of all positions, and the state after the last token.
+    """Computes the causal outputs of all positions, and the state after the last token.
 
     Args:
         q: queries [B, T, H, K].
         k: keys [B, T, H, K].
         v: values [B, T, H, K].
         initial: the state before the first token.
-        mask: as in ``exponential_scan``, like the rest.
-        starts: bool [B, T].
+        mask: as in ``exponential_scan``, like all that follows.
+        starts: Boolean array of shape [B, T].
         form: "chunked" is the same as "recurrent".
         chunk_size: of the parallel form alone.
 
     Returns:
-        y [B, T, H, K], 0 where nothing is seen, and the state.
+        y [B, T, H, K], 0 where no token is visible, and the state.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -97,16 +97,17 @@ def series_scan(
     """
     if k.shape[1] == 0:
         return v, initial
-    tokens, initial = vary_alike((Tokens(q, k, v, mask, starts), initial))
+    tokens, initial = match_varying_axes((Tokens(q, k, v, mask, starts), initial))
     if form == "parallel":
-        # Asked for by name: differentiated by JAX, forwards too, for more memory.
-        rows, last = scan_form("series", "forward", form, _FORWARD, chunk_size)(tokens, initial)
-        return rows.y, last
+        # JAX itself differentiates the form requested by name: in forward mode too, but it stores
+        # more than the hand-derived gradient does.
+        outputs, last = scan_form("series", "forward", form, _FORWARD, chunk_size)(tokens, initial)
+        return outputs.y, last
     return _scan(form, chunk_size, tokens, initial)
 
 
 class Tokens(NamedTuple):
-    """Queries, keys and values [B, T, H, K]; bool [B, T]: real tokens, first ones of a segment."""
+    """Queries, keys and values [B, T, H, K], with masks [B, T] of valid tokens and starts."""
 
     q: Array
     k: Array
@@ -114,13 +115,13 @@ class Tokens(NamedTuple):
     mask: Array | None
     starts: Array | None
 
-    def at(self, t: Array) -> Tokens:
-        """One token: [B, H, K], flags [B, 1, 1]."""
-        flags = (None if x is None else at(x, t)[:, None, None] for x in self[3:])
-        return Tokens(*(at(x, t) for x in self[:3]), *flags)
+    def token(self, t: Array) -> Tokens:
+        """Returns token ``t``, [B, H, K], with flags [B, 1, 1]."""
+        flags = (None if x is None else take_token(x, t)[:, None, None] for x in self[3:])
+        return Tokens(*(take_token(x, t) for x in self[:3]), *flags)
 
-    def filled(self, size: int) -> Tokens:
-        """Padded to a multiple of ``size`` tokens, by some that nothing sees."""
+    def fill_to(self, size: int) -> Tokens:
+        """Pads to a multiple of ``size`` tokens with invisible ones."""
         if self.k.shape[1] % size == 0:
             return self
         mask = jnp.ones(self.k.shape[:2], bool) if self.mask is None else self.mask
@@ -128,139 +129,152 @@ class Tokens(NamedTuple):
 
     @property
     def size(self) -> Array:
-        """|k|, infinite for padding; a constant to gradients."""
+        """Magnitude |k|, infinite for padding; a constant to gradients."""
         size = jax.lax.stop_gradient(jnp.abs(self.k))
         return size if self.mask is None else jnp.where(self.mask, size, jnp.inf)
 
-    def relative_to(self, smallest: Array) -> tuple[Array, Array]:
-        """The weight, 0 for padding, and k / r."""
-        return relative_to(self.k, smallest, self.mask)
+    def weights_and_powers_base(self, smallest: Array) -> tuple[Array, Array]:
+        """Returns the weights, 0 for padding, and k / r."""
+        return weights_and_powers_base(self.k, smallest, self.mask)
 
-    def since(self, smallest: Array) -> Array:
-        """The smallest |k| before this token, in its own segment: inf where one starts."""
+    def minimum_before(self, smallest: Array) -> Array:
+        """Returns the smallest |k| before this token within its segment: inf where one starts."""
         return smallest if self.starts is None else jnp.where(self.starts, jnp.inf, smallest)
 
 
-class Rows(NamedTuple):
-    """What the backward pass keeps, each [B, T, H, K]: y, 1 / D, dy/dq, the smallest |k|."""
+class ScanOutputs(NamedTuple):
+    """Results stored for gradients, each [B, T, H, K]: y, 1 / D, dy/dq, the smallest |k|."""
 
     y: Array
     inverse: Array
     slope: Array
     smallest: Array
 
-    def filled(self, size: int) -> Rows:
-        """Padded to a multiple of ``size``."""
-        rows = jax.tree.map(partial(fill, size=size), self)
-        return rows._replace(smallest=fill(self.smallest, size, mode="edge"))
+    def fill_to(self, size: int) -> ScanOutputs:
+        """Pads to a multiple of ``size`` positions."""
+        outputs = jax.tree.map(partial(fill, size=size), self)
+        return outputs._replace(smallest=fill(self.smallest, size, mode="edge"))
 
 
 # -- forward -----------------------------------------------------------------------------
 
 
 class Sums(NamedTuple):
-    """``SeriesState`` with an array for each exponent, so that a step is one fused loop."""
+    """``SeriesState`` with one array per exponent, so that a step is one fused loop."""
 
     smallest: Array
     s: list[Array]
     z: list[Array]
 
-    def take_in(self, token: Tokens) -> Sums:
-        """The sums with one more token."""
-        before, order = token.since(self.smallest), len(self.s) - 1
-        # Weights are relative to exp(-a^2) of the smallest |k|, a, which only falls: the token that
-        # set it weighs 1, and none weighs more.
-        smallest = smaller(before, token.size)
-        factors = geometric(*passage(before, smallest), order)
-        powers = geometric(*token.relative_to(jax.lax.stop_gradient(smallest)), order)
+    def update(self, token: Tokens) -> Sums:
+        """Returns the sums with one more token."""
+        before, order = token.minimum_before(self.smallest), len(self.s) - 1
+        # Weights are relative to exp(-a^2) for the smallest |k| so far, a. It never rises, so the
+        # token that set it has weight 1, and no other has more: earlier sums shrink, never
+        # overflow.
+        smallest = first_minimum(before, token.size)
+        factors = geometric_terms(*rescaling(before, smallest), order)
+        powers = geometric_terms(
+            *token.weights_and_powers_base(jax.lax.stop_gradient(smallest)), order
+        )
         s = zip(factors, self.s, powers, strict=True)
         z = zip(factors, self.z, powers, strict=True)
         return Sums(smallest, [f * x + p * token.v for f, x, p in s], [f * x + p for f, x, p in z])
 
-    def read(self, q: Array) -> Rows:
-        """What the backward pass keeps."""
+    def read(self, q: Array) -> ScanOutputs:
+        """Reads the sums and returns what the backward pass stores."""
         smallest = jax.lax.stop_gradient(self.smallest)
-        return Rows(*read_sums(q, smallest, self.s, self.z), self.smallest)
+        return ScanOutputs(*read_sums(q, smallest, self.s, self.z), self.smallest)
 
 
-def _unstacked(state: SeriesState) -> Sums:
+def _unstack_state(state: SeriesState) -> Sums:
     return Sums(state.smallest, unstack(state.s), unstack(state.z))
 
 
-def _stacked(sums: Sums) -> SeriesState:
+def _stack_state(sums: Sums) -> SeriesState:
     return SeriesState(sums.smallest, stack(sums.s), stack(sums.z))
 
 
-def _forward_tokens(size: int, tokens: Tokens, initial: SeriesState) -> tuple[Rows, SeriesState]:
-    def body(t: Array, carry: tuple[Sums, Rows]) -> tuple[Sums, Rows]:
-        sums, rows = carry
-        now = tokens.at(t)
-        sums = sums.take_in(now)
-        return sums, Rows(*map(partial(put, t=t), rows, sums.read(now.q)))
+def _forward_tokens(
+    size: int, tokens: Tokens, initial: SeriesState
+) -> tuple[ScanOutputs, SeriesState]:
+    def body(t: Array, carry: tuple[Sums, ScanOutputs]) -> tuple[Sums, ScanOutputs]:
+        sums, outputs = carry
+        now = tokens.token(t)
+        sums = sums.update(now)
+        return sums, ScanOutputs(*map(partial(put_token, t=t), outputs, sums.read(now.q)))
 
-    rows = Rows(*[jnp.zeros_like(tokens.v)] * 4)
+    outputs = ScanOutputs(*[jnp.zeros_like(tokens.v)] * 4)
     length = tokens.k.shape[1]
-    sums, rows = jax.lax.fori_loop(0, length, body, (_unstacked(initial), rows))
-    return rows, _stacked(sums)
+    sums, outputs = jax.lax.fori_loop(0, length, body, (_unstack_state(initial), outputs))
+    return outputs, _stack_state(sums)
 
 
-def _total(tokens: Tokens, initial: SeriesState) -> SeriesState:
-    """The state after the last token, without outputs."""
+def _tile_state(tokens: Tokens, initial: SeriesState) -> SeriesState:
+    """Returns the state after the last token, without outputs."""
 
     def body(t: Array, sums: Sums) -> Sums:
-        return sums.take_in(tokens.at(t))
+        return sums.update(tokens.token(t))
 
-    return _stacked(jax.lax.fori_loop(0, tokens.k.shape[1], body, _unstacked(initial)))
+    return _stack_state(jax.lax.fori_loop(0, tokens.k.shape[1], body, _unstack_state(initial)))
 
 
-def _forward_parallel(size: int, tokens: Tokens, initial: SeriesState) -> tuple[Rows, SeriesState]:
-    tiles = split(tokens.filled(size), size)
+def _forward_parallel(
+    size: int, tokens: Tokens, initial: SeriesState
+) -> tuple[ScanOutputs, SeriesState]:
+    # Two passes: the state of each tile alone, which a scan joins, then the outputs of all tiles in
+    # lockstep, each from the state before it. No C x C weights: each channel has its own.
+    tiles = split_tiles(tokens.fill_to(size), size)
     smallest, s, z = initial
     nothing = SeriesState(jnp.full_like(smallest, jnp.inf), jnp.zeros_like(s), jnp.zeros_like(z))
-    totals = jax.vmap(_total, (1, None), 1)(tiles, nothing)
+    totals = jax.vmap(_tile_state, (1, None), 1)(tiles, nothing)
     restarts = None if tiles.starts is None else jnp.any(tiles.starts, axis=2)
     after = prefix.scan(merge, totals, initial, restarts)
-    rows, _ = jax.vmap(partial(_forward_tokens, size), 1, 1)(tiles, before_each(initial, after))
-    return unsplit(rows, tokens.k.shape[1]), position(after, -1)
+    outputs, _ = jax.vmap(partial(_forward_tokens, size), 1, 1)(tiles, shift_right(initial, after))
+    return join_tiles(outputs, tokens.k.shape[1]), take_position(after, -1)
 
 
 # -- backward ----------------------------------------------------------------------------
 
 
 class Adjoint(NamedTuple):
-    """P and M at one position, relative to its smallest |k|: an array for each exponent."""
+    """Gradients P and M at one position, relative to its smallest |k|: one array per exponent."""
 
     p: list[Array]
     m: list[Array]
 
-    def with_row(self, q: Array, dy: Array, row: Rows) -> Adjoint:
-        """Adds what the position's own output gives."""
+    def add_output(self, q: Array, dy: Array, row: ScanOutputs) -> Adjoint:
+        """Adds the gradient through the position's own output."""
         order = len(self.p) - 1
-        x, f = argument(q, row.smallest, order)
+        x, f = scaled_argument(q, row.smallest, order)
+        # From y = sum c_n S_n / D: dS_n = c_n g / D and dZ_n = -c_n g y / D. x and f carry a common
+        # factor of all c_n, which 1 / D, made with the same x and f, has inverted.
         own = polynomial_terms(dy * row.inverse, x, f, order)
         return Adjoint(
             [p + term for p, term in zip(self.p, own, strict=True)],
             [m - term * row.y for m, term in zip(self.m, own, strict=True)],
         )
 
-    def of_token(self, token: Tokens, smallest: Array) -> tuple[Array, Array]:
-        """dk and dv."""
-        weight, x = token.relative_to(smallest)
+    def token_gradients(self, token: Tokens, smallest: Array) -> tuple[Array, Array]:
+        """Returns the gradients dk and dv of a token."""
+        weight, x = token.weights_and_powers_base(smallest)
         both = [token.v * p + m for p, m in zip(self.p, self.m, strict=True)]
+        # One pass of Horner's scheme: dv is the polynomial of P; value is that of v P + M, and
+        # slope its derivative. exp(-k^2) adds -2 k value, as in the formula of dk above.
         dv, value, slope = self.p[-1], both[-1], jnp.zeros_like(x)
         for n in range(len(both) - 2, -1, -1):
             dv, slope, value = dv * x + self.p[n], slope * x + value, value * x + both[n]
-        return weight * (slope / unit(smallest) - 2 * token.k * value), weight * dv
+        return weight * (slope / key_unit(smallest) - 2 * token.k * value), weight * dv
 
     def before(self, smallest: Array, earlier: Array) -> Adjoint:
-        """Relative to the smallest |k| of an earlier position; 0 if that is infinite."""
-        factors = geometric(*passage(earlier, smallest), len(self.p) - 1)
+        """Rescales to the smallest |k| of an earlier position; 0 if that is infinite."""
+        factors = geometric_terms(*rescaling(earlier, smallest), len(self.p) - 1)
         p, m = ([f * x for f, x in zip(factors, sums, strict=True)] for sums in self)
         return Adjoint(p, m)
 
 
-class Passage(NamedTuple):
-    """P and M before a stretch are f r^n times those after it, plus its own: [B, N, H, K]."""
+class AdjointMap(NamedTuple):
+    """Affine map of (P, M) from the end of a tile to its start: f r^n times it, plus own parts."""
 
     factor: Array
     ratio: Array
@@ -268,85 +282,88 @@ class Passage(NamedTuple):
     m: Array
 
     def __call__(self, p: Array, m: Array) -> tuple[Array, Array]:
-        factors = stack(geometric(self.factor, self.ratio, p.shape[-3] - 1))
+        factors = stack(geometric_terms(self.factor, self.ratio, p.shape[-3] - 1))
         return self.p + factors * p, self.m + factors * m
 
-    def then(self, earlier: Passage) -> Passage:
-        """Through this stretch, and then through the one before it."""
+    def compose(self, earlier: AdjointMap) -> AdjointMap:
+        """Composes with the map of the tile before this one."""
         factor, ratio = self.factor * earlier.factor, self.ratio * earlier.ratio
-        return Passage(factor, jnp.where(factor > 0, ratio, 1), *earlier(self.p, self.m))
+        # A factor of 0 means no token before: a ratio that overflowed would make 0 * inf = NaN.
+        return AdjointMap(factor, jnp.where(factor > 0, ratio, 1), *earlier(self.p, self.m))
 
 
-class Given(NamedTuple):
-    """What the backward pass gets of a stretch of tokens.
+class BackwardInputs(NamedTuple):
+    """Inputs of the backward pass for a stretch of tokens.
 
     ``before`` [B, H, K] is the smallest |k| before it.
     """
 
     tokens: Tokens
-    rows: Rows
+    outputs: ScanOutputs
     dy: Array
     before: Array
 
-    def at(self, t: Array) -> Given:
-        """One token."""
-        before = jnp.where(t > 0, at(self.rows.smallest, jnp.maximum(t - 1, 0)), self.before)
-        now, row = self.tokens.at(t), Rows(*(at(x, t) for x in self.rows))
-        return Given(now, row, at(self.dy, t), now.since(before))
+    def token(self, t: Array) -> BackwardInputs:
+        """Returns the inputs of token ``t``."""
+        before = jnp.where(
+            t > 0, take_token(self.outputs.smallest, jnp.maximum(t - 1, 0)), self.before
+        )
+        now, row = self.tokens.token(t), ScanOutputs(*(take_token(x, t) for x in self.outputs))
+        return BackwardInputs(now, row, take_token(self.dy, t), now.minimum_before(before))
 
 
 def _backward_tokens(
-    size: int, given: Given, p: Array, m: Array
+    size: int, inputs: BackwardInputs, p: Array, m: Array
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    length = given.dy.shape[1]
+    length = inputs.dy.shape[1]
 
     def body(i: Array, carry: Any) -> Any:
         after, gradients = carry
         t = length - 1 - i
-        now = given.at(t)
-        here = after.with_row(now.tokens.q, now.dy, now.rows)
-        own = here.of_token(now.tokens, now.rows.smallest)
-        gradients = tuple(map(partial(put, t=t), gradients, own))
-        return here.before(now.rows.smallest, now.before), gradients
+        now = inputs.token(t)
+        here = after.add_output(now.tokens.q, now.dy, now.outputs)
+        own = here.token_gradients(now.tokens, now.outputs.smallest)
+        gradients = tuple(map(partial(put_token, t=t), gradients, own))
+        return here.before(now.outputs.smallest, now.before), gradients
 
-    nothing = jnp.zeros_like(given.dy)
+    nothing = jnp.zeros_like(inputs.dy)
     carry = Adjoint(unstack(p), unstack(m)), (nothing, nothing)
     first, gradients = jax.lax.fori_loop(0, length, body, carry)
     return gradients, (stack(first.p), stack(first.m))
 
 
-def _passage(given: Given, nothing: Array) -> Passage:
-    """That of a whole tile; ``nothing`` [B, N, H, K] is zero."""
-    length = given.dy.shape[1]
+def _tile_map(inputs: BackwardInputs, nothing: Array) -> AdjointMap:
+    """Returns the adjoint map of a whole tile; ``nothing`` [B, N, H, K] is zero."""
+    length = inputs.dy.shape[1]
 
     def body(i: Array, after: Adjoint) -> Adjoint:
-        now = given.at(length - 1 - i)
-        here = after.with_row(now.tokens.q, now.dy, now.rows)
-        return here.before(now.rows.smallest, now.before)
+        now = inputs.token(length - 1 - i)
+        here = after.add_output(now.tokens.q, now.dy, now.outputs)
+        return here.before(now.outputs.smallest, now.before)
 
     own = jax.lax.fori_loop(0, length, body, Adjoint(unstack(nothing), unstack(nothing)))
-    before, starts = given.before, given.tokens.starts
+    before, starts = inputs.before, inputs.tokens.starts
     if starts is not None:
         before = jnp.where(jnp.any(starts, axis=1)[:, None, None], jnp.inf, before)
-    factor, ratio = passage(before, given.rows.smallest[:, -1])
-    return Passage(factor, ratio, stack(own.p), stack(own.m))
+    factor, ratio = rescaling(before, inputs.outputs.smallest[:, -1])
+    return AdjointMap(factor, ratio, stack(own.p), stack(own.m))
 
 
 def _backward_parallel(
-    size: int, given: Given, p: Array, m: Array
+    size: int, inputs: BackwardInputs, p: Array, m: Array
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    length = given.dy.shape[1]
-    arrays = given.tokens.filled(size), given.rows.filled(size), fill(given.dy, size)
-    tokens, rows, dy = split(arrays, size)
-    before = before_each(given.before, rows.smallest[:, :, -1])
-    tiles = Given(tokens, rows, dy, before)
-    passages = jax.vmap(_passage, (1, None), 1)(tiles, jnp.zeros_like(p))
-    passages = jax.lax.associative_scan(Passage.then, passages, axis=1, reverse=True)
-    begins = jax.vmap(Passage.__call__, (1, None, None), 1)(passages, p, m)
+    length = inputs.dy.shape[1]
+    arrays = inputs.tokens.fill_to(size), inputs.outputs.fill_to(size), fill(inputs.dy, size)
+    tokens, outputs, dy = split_tiles(arrays, size)
+    before = shift_right(inputs.before, outputs.smallest[:, :, -1])
+    tiles = BackwardInputs(tokens, outputs, dy, before)
+    maps = jax.vmap(_tile_map, (1, None), 1)(tiles, jnp.zeros_like(p))
+    maps = jax.lax.associative_scan(AdjointMap.compose, maps, axis=1, reverse=True)
+    adjoints = jax.vmap(AdjointMap.__call__, (1, None, None), 1)(maps, p, m)
     gradients, _ = jax.vmap(partial(_backward_tokens, size), 1, 1)(
-        tiles, *after_each(begins, (p, m))
+        tiles, *shift_left(adjoints, (p, m))
     )
-    return unsplit(gradients, length), position(begins, 0)
+    return join_tiles(gradients, length), take_position(adjoints, 0)
 
 
 # -- the gradient ------------------------------------------------------------------------
@@ -365,26 +382,27 @@ _BACKWARD = {
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _scan(form: str, size: int, tokens: Tokens, initial: SeriesState) -> tuple[Array, SeriesState]:
-    rows, last = scan_form("series", "inference", form, _FORWARD, size)(tokens, initial)
-    return rows.y, last
+    outputs, last = scan_form("series", "inference", form, _FORWARD, size)(tokens, initial)
+    return outputs.y, last
 
 
 def _scan_forward(form: str, size: int, tokens: Tokens, initial: SeriesState) -> tuple[Any, Any]:
-    rows, last = scan_form("series", "forward", form, _FORWARD, size)(tokens, initial)
-    return (rows.y, last), (tokens, initial.smallest, rows)
+    outputs, last = scan_form("series", "forward", form, _FORWARD, size)(tokens, initial)
+    return (outputs.y, last), (tokens, initial.smallest, outputs)
 
 
 def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
-    tokens, smallest, rows = residuals
+    tokens, smallest, outputs = residuals
     dy, dlast = gradients
     backward = scan_form("series", "backward", form, _BACKWARD, size)
-    (dk, dv), (ds, dz) = backward(Given(tokens, rows, dy, smallest), dlast.s, dlast.z)
-    # The smallest |k| itself has a gradient where it is still that of the initial state.
-    kept = rows.smallest[:, -1] == smallest
+    (dk, dv), (ds, dz) = backward(BackwardInputs(tokens, outputs, dy, smallest), dlast.s, dlast.z)
+    # The smallest |k| is a constant, except where it is still that of the initial state: there its
+    # gradient passes through unchanged.
+    is_initial = outputs.smallest[:, -1] == smallest
     if tokens.starts is not None:
-        kept = kept & ~jnp.any(tokens.starts, axis=1)[:, None, None]
-    dsmallest = jnp.where(kept, dlast.smallest, 0)
-    return Tokens(dy * rows.slope, dk, dv, None, None), SeriesState(dsmallest, ds, dz)
+        is_initial = is_initial & ~jnp.any(tokens.starts, axis=1)[:, None, None]
+    dsmallest = jnp.where(is_initial, dlast.smallest, 0)
+    return Tokens(dy * outputs.slope, dk, dv, None, None), SeriesState(dsmallest, ds, dz)
 
 
 _scan.defvjp(_scan_forward, _scan_backward)

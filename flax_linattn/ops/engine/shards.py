@@ -1,10 +1,10 @@
-"""Streaming mechanisms over sequences that are split over devices.
+"""Sequence parallelism: streaming mechanisms over sequences that are sharded over devices.
 
-Every device holds a span of consecutive tokens and sums it up in a state. The devices exchange
-these states, and each merges those of the spans before its own (and of those after it, where
-attention is not causal) into what its tokens see beside their own span. Then it attends as if an
-earlier call had returned that. What is exchanged does not grow with the sequence: a state a
-device, and with packed segments an id.
+Every device holds a span of consecutive tokens and summarizes it in a state. The devices exchange
+these states, and each merges those of earlier spans (and of later ones, if attention is not causal)
+into what its tokens attend to outside their span. Then it attends as if an earlier call had
+returned that state. The amount exchanged does not grow with the sequence: one state per device, and
+with packed segments one id.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall, reads_at_once
+from flax_linattn.ops.contract.call import Call, StepCall, pools_sequence
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.ops.contract.numerics import match_varying_axes
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.ops.engine.tiles import at, before_each, position
+from flax_linattn.ops.engine.tiles import shift_right, take_position, take_token
 from flax_linattn.typing import (
     Array,
     Keys,
@@ -43,23 +43,22 @@ from flax_linattn.typing import (
 
 
 def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequenceParallel:
-    """A mechanism whose ``attend`` takes sequences that are split over the devices of a mesh.
+    """Makes a mechanism whose ``attend`` takes sequences sharded over the devices of a mesh.
 
-    Its values, states and gradients are those of ``mechanism``, and it is used the same way, also
-    in ``nn.Attention``. Each device attends to its own span of consecutive tokens; what the devices
-    tell each other, forward and backward, does not grow with the length of the sequence. Steps and
-    states are not split.
+    Its outputs, states and gradients are those of ``mechanism``, and it is used the same way, also
+    in ``nn.Attention``. Each device attends to its own span of consecutive tokens; communication,
+    forward and backward, does not grow with the length of the sequence. Steps and states are not
+    sharded.
 
     Args:
-        mechanism: a streaming one, whose ``capabilities.mergeable`` is True.
-        mesh: devices; axes other than ``axis`` split what they split outside, such as the batch.
-        axis: of the mesh, over which time is split: the number of tokens must be a multiple of
-            its devices.
+        mechanism: A streaming mechanism, with ``capabilities.mergeable``.
+        mesh: Mesh of devices; its other axes shard as they do outside, for example the batch.
+        axis: Mesh axis over which time is sharded. The number of tokens must be a multiple of its
+            devices.
 
     Raises:
-        ValueError: the mechanism keeps all its tokens or mixes sequences as a whole, or the mesh
-            has no such axis.
-        TypeError: no mechanism was given.
+        ValueError: The mechanism cannot merge states, or the mesh has no such axis.
+        TypeError: The first argument is not a mechanism.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -90,7 +89,7 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
 
 @dataclasses.dataclass(frozen=True)
 class SequenceParallel(Mechanism):
-    """What ``sequence_parallel`` returns.
+    """Mechanism with sharded sequences, made by ``sequence_parallel``.
 
     Attributes:
         inner: the mechanism that every device runs.
@@ -104,28 +103,23 @@ class SequenceParallel(Mechanism):
 
     @property
     def name(self) -> str:
-        """Of ``inner``."""
         return self.inner.name
 
     @property
     def about(self) -> str:
-        """Of ``inner``."""
         return self.inner.about
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of ``inner``, with the engine's forms."""
         engine = ("parallel", "chunked", "recurrent")
         return dataclasses.replace(self.inner.capabilities, forms=engine)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Those of ``inner``."""
         return self.inner.parameters
 
     @property
     def token_arguments(self) -> tuple[TokenArgument, ...]:
-        """Those of ``inner``."""
         return self.inner.token_arguments
 
     def _init_state(self, sizes: StateSizes) -> State:
@@ -156,74 +150,78 @@ class SequenceParallel(Mechanism):
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         whole, split = self._specs()
-        at_once = reads_at_once(self.capabilities, call.q, call.is_causal)
+        is_pooled = pools_sequence(self.capabilities, call.q, call.is_causal)
         learned = self.capabilities.learned_query
         self._check_split(call.k.shape[1], *(() if learned else (call.num_queries,)))
-        runs = None if call.runs is None else masks.Segments(split, whole)
+        segments = None if call.segments is None else masks.Segments(split, whole)
         specs = dataclasses.replace(
             call,
             q=whole if learned else split,
             k=split,
             v=split,
             mask=split,
-            query_mask=whole if at_once else split,
-            runs=runs,
+            query_mask=whole if is_pooled else split,
+            segments=segments,
             state=whole,
             parameters=whole,
             per_token=split,
         )
-        outputs = whole if at_once else split
+        outputs = whole if is_pooled else split
         return self._on_devices(self._attend_to_span, (specs,), (outputs, whole))(call)
 
     def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
-        """Of one device, with the state after the tokens of all."""
+        """Attends on one device; returns its outputs and the state after all devices."""
         inner = self.inner
         # Varied before they are spread over tokens: their gradients are added up before as well.
-        _, parameters = vary_alike((call.k, call.parameters))
+        _, parameters = match_varying_axes((call.k, call.parameters))
         call = dataclasses.replace(call, parameters=parameters)
         q, tokens = inner._prepare(call)
-        identity = inner._empty(call)
-        monoid, chunk_size = inner._monoid(q, identity), inner._chunk_size(call, identity)
+        identity = inner._call_identity(call)
+        monoid, chunk_size = inner._make_monoid(q, identity), inner._chunk_size(call, identity)
         span = prefix.Span(tokens, call.mask, call.starts)
         initial = identity if call.state is None else call.state
-        before, end = self._before(monoid, span, initial, chunk_size)
-        if reads_at_once(self.capabilities, call.q, call.is_causal):
+        before, end = self._state_before(monoid, span, initial, chunk_size)
+        if pools_sequence(self.capabilities, call.q, call.is_causal):
             return inner.read(None, end), end
         call = dataclasses.replace(call, state=before, return_state=False)
         if call.is_causal:
             return inner._attend(call)[0], end
-        following = self._following(monoid, span, chunk_size)
-        return inner._by_engine(call, q, tokens, following)[0], end
+        following = self._state_following(monoid, span, chunk_size)
+        return inner._attend_with_engine(call, q, tokens, following)[0], end
 
-    def _before(
+    def _state_before(
         self, monoid: prefix.Monoid, span: prefix.Span, initial: State, chunk_size: int | None
     ) -> tuple[State, State]:
-        """The state before this device's span, of the segment that goes on; the one after all."""
-        own = prefix.total(monoid, span, monoid.identity, chunk_size)
+        """Returns the state before this device's span, and the state after all spans."""
+        own = prefix.final_state(monoid, span, monoid.identity, chunk_size)
         states = self._gather(own)
-        after = prefix.scan(monoid.merge, states, initial, self._begins(span))
-        return self._own(before_each(initial, after)), self._everywhere(position(after, -1))
+        after = prefix.scan(monoid.merge, states, initial, self._gather_starts(span))
+        return self._take_own(shift_right(initial, after)), self._replicate(
+            take_position(after, -1)
+        )
 
-    def _following(self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None) -> State:
-        """The state of what follows this device's span, of the segment that it ends in."""
-        of_first = span.of_run(jnp.zeros(span.size[0], jnp.int32))
-        first = prefix.Span(span.tokens, of_first, None)
-        states = self._gather(prefix.total(monoid, first, monoid.identity, chunk_size))
-        begins = self._begins(span)
-        states, begins = jax.tree.map(lambda x: jnp.flip(x, axis=1), (states, begins))
+    def _state_following(
+        self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None
+    ) -> State:
+        """Returns the state of the rest of the segment that this span ends in."""
+        in_first = span.segment_mask(jnp.zeros(span.size[0], jnp.int32))
+        first = prefix.Span(span.tokens, in_first, None)
+        states = self._gather(prefix.final_state(monoid, first, monoid.identity, chunk_size))
+        starts = self._gather_starts(span)
+        states, starts = jax.tree.map(lambda x: jnp.flip(x, axis=1), (states, starts))
         following = prefix.scan(
-            lambda later, earlier: monoid.merge(earlier, later), states, monoid.identity, begins
+            lambda later, earlier: monoid.merge(earlier, later), states, monoid.identity, starts
         )
         nearest_last = jax.tree.map(
-            lambda x: jnp.flip(x, axis=1), before_each(monoid.identity, following)
+            lambda x: jnp.flip(x, axis=1), shift_right(monoid.identity, following)
         )
-        return self._own(nearest_last)
+        return self._take_own(nearest_last)
 
-    def _begins(self, span: prefix.Span) -> Array | None:
-        """Bool [B, devices], whether a segment begins in their spans; None = one segment."""
+    def _gather_starts(self, span: prefix.Span) -> Array | None:
+        """Returns whether segments start in each device's span, [B, devices], or None."""
         return None if span.starts is None else self._gather(jnp.any(span.starts, axis=1))
 
-    def _runs(
+    def _find_segments(
         self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
     ) -> masks.Segments | None:
         if segment_ids is None:
@@ -232,10 +230,10 @@ class SequenceParallel(Mechanism):
         if carried is None:
             carried = jnp.full(segment_ids.shape[0], masks.NO_SEGMENT, jnp.int32)
         if segment_ids.shape[1] == 0:
-            return self.inner._runs(segment_ids, mask, carried)
-        return masks.Segments(*_runs(self, segment_ids, mask, carried))
+            return self.inner._find_segments(segment_ids, mask, carried)
+        return masks.Segments(*_find_segments(self, segment_ids, mask, carried))
 
-    def _runs_of_span(
+    def _find_segments_of_span(
         self, segment_ids: SegmentIds, mask: Mask | None, carried: Array
     ) -> tuple[Array, Array]:
         def latest(earlier: Array, later: Array) -> Array:
@@ -243,11 +241,13 @@ class SequenceParallel(Mechanism):
 
         last = self._gather(masks.find_segments(segment_ids, mask).last)
         after = prefix.scan(latest, last, carried, None)
-        runs = masks.find_segments(segment_ids, mask, self._own(before_each(carried, after)))
-        return runs.starts, self._everywhere(position(after, -1))
+        segments = masks.find_segments(
+            segment_ids, mask, self._take_own(shift_right(carried, after))
+        )
+        return segments.starts, self._replicate(take_position(after, -1))
 
     def _specs(self) -> tuple[Any, Any]:
-        """Of what every device has whole, and of arrays [B, T, ...] that are split."""
+        """Returns the partition specs of replicated arrays and of sharded arrays [B, T, ...]."""
         return PartitionSpec(), PartitionSpec(None, self.axis)
 
     def _on_devices(self, function: Callable[..., Any], specs: Any, out_specs: Any) -> Any:
@@ -257,22 +257,22 @@ class SequenceParallel(Mechanism):
         )
 
     def _gather(self, tree: Any) -> Any:
-        """Leaves [B, ...] of this device -> [B, devices, ...] of all."""
+        """Gathers leaves [B, ...] of this device to [B, devices, ...] of all."""
         return jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1), tree)
 
-    def _own(self, tree: Any) -> Any:
-        """Leaves [B, devices or more, ...] -> [B, ...], this device's."""
+    def _take_own(self, tree: Any) -> Any:
+        """Takes this device's leaves [B, ...] of [B, devices or more, ...]."""
         index = jax.lax.axis_index(self.axis)
-        return jax.tree.map(lambda x: at(x, index), tree)
+        return jax.tree.map(lambda x: take_token(x, index), tree)
 
-    def _everywhere(self, tree: Any) -> Any:
-        """What all devices have alike, marked as such for ``jax.shard_map``."""
+    def _replicate(self, tree: Any) -> Any:
+        """Marks leaves that are equal on all devices as replicated, for ``jax.shard_map``."""
         first = jax.lax.axis_index(self.axis) == 0
 
-        def of_first(x: Array) -> Array:
+        def from_first_device(x: Array) -> Array:
             return jax.lax.psum(jnp.where(first, x, jnp.zeros_like(x)), self.axis)
 
-        return jax.tree.map(of_first, tree)
+        return jax.tree.map(from_first_device, tree)
 
     def _check_split(self, *lengths: int) -> None:
         devices = self.mesh.shape[self.axis]
@@ -284,12 +284,12 @@ class SequenceParallel(Mechanism):
                 )
 
 
-# Compiled here, so that calls outside ``jit`` do not compile it anew each time.
+# Compiled here, so that calls outside ``jit`` do not compile it again each time.
 @partial(jax.jit, static_argnums=0)
-def _runs(
+def _find_segments(
     split: SequenceParallel, segment_ids: SegmentIds, mask: Mask | None, carried: Array
 ) -> tuple[Array, Array]:
     whole, spans = split._specs()
-    find = split._on_devices(split._runs_of_span, (spans, spans, whole), (spans, whole))
+    find = split._on_devices(split._find_segments_of_span, (spans, spans, whole), (spans, whole))
     starts, last = find(segment_ids, mask, carried)
     return starts, last

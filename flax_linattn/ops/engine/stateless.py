@@ -1,4 +1,4 @@
-"""Mechanisms that need the whole sequence at once: no state."""
+"""Mechanisms without a state, which need the whole sequence at once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """What is mixed as a whole.
+    """Whole sequences, the input of ``StatelessMechanism.mix``.
 
     Attributes:
         q: [B, T, H, K]; the learned query [H, K] where ``capabilities.learned_query``.
         k: [B, S, H, K].
         v: [B, S, H, V].
-        query_mask: bool [B, T], True = a real query.
-        mask: bool [B, S], True = a real token.
-        starts: bool [B, S], True = a packed segment begins here; None = nothing is packed.
+        query_mask: Boolean array of shape [B, T]; True marks valid tokens.
+        mask: Boolean array of shape [B, S]; True marks valid tokens.
+        starts: Boolean array of shape [B, S]; True marks the first token of a packed segment; None
+            means nothing is packed.
         form: one of ``capabilities.forms``, or "auto".
         parameters: the mechanism's own arguments.
         is_causal: each position sees itself and what came before.
@@ -45,7 +46,7 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True)
 class StatelessMechanism(Mechanism):
-    """A mechanism given by its ``mix`` of whole sequences, not causal unless it says so."""
+    """Base class of mechanisms defined by ``mix`` of whole sequences; not causal by default."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, causal=False, packed=False, recurrent=False, forms=("parallel",)
@@ -53,7 +54,7 @@ class StatelessMechanism(Mechanism):
 
     @abc.abstractmethod
     def mix(self, whole: Sequences) -> Outputs:
-        """Outputs [B, T, H, V]; anything where no token is real."""
+        """Computes outputs [B, T, H, V]; arbitrary where no token is valid."""
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         dtype = accumulation_dtype(call.v.dtype)

@@ -11,23 +11,23 @@ import jax
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall, num_given
+from flax_linattn.ops.contract.call import Call, StepCall, num_given_queries
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.forms import choose_form, even_size
+from flax_linattn.ops.engine.forms import choose_form, even_chunk_size
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamingMechanism(Mechanism):
-    """A mechanism given by ``lift``, ``merge``, ``read`` and its neutral ``init_state``.
+    """Base class of mechanisms defined by ``lift``, ``merge``, ``read`` and ``init_state``.
 
     Attributes:
-        reads_only_state: whether a token's output is ``read`` of the state after it; else
-            ``attend`` and ``step`` also add what is the token's own.
-        chunk_size: tokens a block in the chunked form, at most.
+        reads_only_state: Whether a token's output is ``read`` of the state after it; otherwise
+            ``attend`` and ``step`` add a part that depends on the token itself.
+        chunk_size: Maximum number of tokens per block in the chunked form.
     """
 
     reads_only_state: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class StreamingMechanism(Mechanism):
 
     @abc.abstractmethod
     def lift(self, k: Array, v: Array, query: Array | None = None) -> State:
-        """The states of single tokens; its ``token_arguments`` come by keyword beside these.
+        """Returns the states of single tokens; per-token inputs are further keyword arguments.
 
         Args:
             k: [..., H, K].
@@ -49,14 +49,14 @@ class StreamingMechanism(Mechanism):
         """
 
     def _merge(self, state_a: State, state_b: State) -> State:
-        """``merge`` without its checks: span a followed by span b, on any leading axes."""
+        """Merges the states of two consecutive spans, without checks and on any leading axes."""
         return state_a.merge(state_b)
 
     @abc.abstractmethod
     def read(self, q: Array | None, state: State) -> Array:
-        """Outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
+        """Computes outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
 
-    def _query(self, q: Array | None) -> Array:
+    def _require_query(self, q: Array | None) -> Array:
         if q is None:
             raise ValueError(f"{self.name!r} reads its state by a query, got none.")
         return q
@@ -68,25 +68,25 @@ class StreamingMechanism(Mechanism):
         return q, k, v
 
     def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
-        """What ``lift`` takes of each token that does not come with it, such as a fixed decay."""
+        """Returns inputs of ``lift`` that no token brings, such as a fixed decay."""
         return {}
 
-    def _identity(self, k: Array, v: Array, num_queries: int | None = None) -> State:
+    def _identity_state(self, k: Array, v: Array, num_queries: int | None = None) -> State:
         batch, heads = k.shape[0], k.shape[-2]
         return self.init_state(
             batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype, num_queries=num_queries
         )
 
-    def _initial(self, call: Call) -> State:
-        """The state before the first token."""
-        return self._empty(call) if call.state is None else call.state
+    def _initial_state(self, call: Call) -> State:
+        """Returns the state before the first token."""
+        return self._call_identity(call) if call.state is None else call.state
 
-    def _empty(self, call: Call) -> State:
-        """The neutral state of a call."""
-        return self._identity(call.k, call.v, num_given(self.capabilities, call.q))
+    def _call_identity(self, call: Call) -> State:
+        """Returns the neutral state for the shapes of a call."""
+        return self._identity_state(call.k, call.v, num_given_queries(self.capabilities, call.q))
 
     def _prepare(self, call: Call | StepCall) -> tuple[Array, dict[str, Array]]:
-        """The queries, and what is known of each token by name, in the dtype of sums."""
+        """Returns the queries, and the tokens by name, in the accumulation dtype."""
         dtype = accumulation_dtype(call.v.dtype)
         q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
         q, k, v = self.prepare(q, k, v, call.parameters)
@@ -96,32 +96,36 @@ class StreamingMechanism(Mechanism):
         )
         return q, {"k": k, "v": v, **call.per_token, **fixed_token_arguments}
 
-    def _lifted_size(self, identity: State) -> int:
-        """Numbers that a chunk holds for a token, in all rows of the batch."""
+    def _floats_per_token(self, identity: State) -> int:
+        """Returns how many numbers a chunk holds per token, for the whole batch."""
         return sum(leaf.size for leaf in jax.tree.leaves(identity))
 
-    def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
-        """What the engine runs; ``q`` is prepared."""
-        return prefix.scanned(partial(self._lift, q), self._merge, self.read, identity)
+    def _make_monoid(self, q: Array, identity: State) -> prefix.Monoid:
+        """Binds the arguments of a call, with a prepared ``q``, to the engine's functions."""
+        return prefix.scan_monoid(partial(self._lift_tokens, q), self._merge, self.read, identity)
 
-    def _lift(self, q: Array, tokens: dict[str, Array]) -> State:
+    def _lift_tokens(self, q: Array, tokens: dict[str, Array]) -> State:
         return self.lift(**tokens, **({"query": q} if self.capabilities.learned_query else {}))
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         q, tokens = self._prepare(call)
-        return (self._causal if call.is_causal else self._by_engine)(call, q, tokens)
+        return (self._attend_causal if call.is_causal else self._attend_with_engine)(
+            call, q, tokens
+        )
 
-    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
-        """Causal attention on prepared arrays; overridden where a scan of its own is faster."""
-        return self._by_engine(call, q, tokens)
+    def _attend_causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, State]:
+        """Attends causally on prepared arrays; overridden where a faster scan is known."""
+        return self._attend_with_engine(call, q, tokens)
 
-    def _by_engine(
+    def _attend_with_engine(
         self, call: Call, q: Array, tokens: dict[str, Array], following: State | None = None
     ) -> tuple[Outputs, State]:
-        """Attention on prepared arrays; ``following`` as in ``prefix.attend``."""
-        identity = self._empty(call)
+        """Attends on prepared arrays with ``prefix.attend``; ``following`` as there."""
+        identity = self._call_identity(call)
         return prefix.attend(
-            self._monoid(q, identity),
+            self._make_monoid(q, identity),
             None if self.capabilities.learned_query else q,
             tokens,
             is_causal=call.is_causal,
@@ -133,21 +137,23 @@ class StreamingMechanism(Mechanism):
         )
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
-        """Tokens a chunk of the engine's loop; None = all in one."""
+        """Returns the tokens per chunk of the engine's loop; None means one chunk."""
         form = call.form
         if form == "auto":
-            size = self._lifted_size(identity)
+            size = self._floats_per_token(identity)
             form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
         sizes = {"parallel": None, "recurrent": 1}
-        return sizes[form] if form in sizes else even_size(call.k.shape[1], self.chunk_size)
+        return sizes[form] if form in sizes else even_chunk_size(call.k.shape[1], self.chunk_size)
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         q, token = self._prepare(call)
-        merged = self._merge(call.state, self._lift(q, token))
+        merged = self._merge(call.state, self._lift_tokens(q, token))
         if call.mask is not None:
             merged = prefix.select(call.mask, merged, call.state)
         return self.read(None if self.capabilities.learned_query else q, merged), merged
 
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
-        given = num_given(self.capabilities, q)
-        check_state_like(self.name, state, jax.eval_shape(lambda: self._identity(k, v, given)))
+        given = num_given_queries(self.capabilities, q)
+        check_state_like(
+            self.name, state, jax.eval_shape(lambda: self._identity_state(k, v, given))
+        )

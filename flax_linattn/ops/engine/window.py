@@ -1,6 +1,6 @@
-"""The last W tokens of each row, in a ring of slots: a cache of constant size.
+"""Ring of the last W tokens of each sequence: a cache of constant size.
 
-Masked tokens take no slot, and so a window counts real tokens.
+Masked tokens take no slot, so a window counts valid tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.masks import Segments
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.ops.engine.cache import KVCache
-from flax_linattn.ops.engine.tiles import take
+from flax_linattn.ops.engine.tiles import gather_time
 from flax_linattn.typing import Array, Parameters
 
 
@@ -24,14 +24,14 @@ from flax_linattn.typing import Array, Parameters
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WindowCache:
-    """Keys and values of the last W real tokens.
+    """Cache of keys and values of the last W valid tokens.
 
     Attributes:
         key: [B, W, H, K]; slots from ``length`` on are unused.
         value: [B, W, H, V].
-        length: int32 [B], tokens held, at most W.
-        end: int32 [B], the slot that the next token goes to: that of the oldest one once all are
-            used.
+        length: int32 array of shape [B], tokens held, at most W.
+        end: int32 array of shape [B], the slot that the next token goes to: that of the oldest one
+            once all are used.
     """
 
     key: Float[Array, "B W H K"]
@@ -41,31 +41,31 @@ class WindowCache:
 
     @property
     def capacity(self) -> int:
-        """W."""
+        """Number of slots W in the ring."""
         return self.key.shape[1]
 
     @property
     def per_token(self) -> Parameters:
-        """No arguments of tokens are kept."""
+        """Per-token inputs of the cached tokens: none."""
         return {}
 
     @property
-    def used(self) -> Array:
-        """bool [B, W], True = the slot holds a token."""
+    def is_used(self) -> Array:
+        """Boolean array [B, W]; True marks slots that hold a token."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
 
     @property
-    def overflowed(self) -> Array:
-        """bool [B], False: what is lost is out of the window."""
+    def has_overflowed(self) -> Array:
+        """Boolean array [B], all False: tokens outside the window are not needed."""
         return jnp.zeros_like(self.length, bool)
 
     @property
-    def in_order(self) -> KVCache:
-        """The same tokens, the oldest first and the last one in the last slot."""
+    def time_ordered(self) -> KVCache:
+        """Cache of the same tokens, the oldest first and the newest in the last slot."""
         places = jnp.arange(self.capacity, dtype=jnp.int32)
         slots = (self.end[:, None] + places) % self.capacity
-        key, value = (take(x, slots) for x in (self.key, self.value))
-        return _AtTheEnd(key, value, self.length, growable=False)
+        key, value = (gather_time(x, slots) for x in (self.key, self.value))
+        return _RightAlignedCache(key, value, self.length, growable=False)
 
     def append(
         self,
@@ -95,17 +95,17 @@ class WindowCache:
         )
 
 
-class _AtTheEnd(KVCache):
-    """A cache whose used slots are the last ones."""
+class _RightAlignedCache(KVCache):
+    """Cache whose used slots are the last ones."""
 
     @property
-    def used(self) -> Array:
+    def is_used(self) -> Array:
         before = self.capacity - self.length[:, None]
         return jnp.arange(self.capacity, dtype=jnp.int32) >= before
 
 
-def without_gaps(call: Call) -> tuple[Call, Any]:
-    """The call with the real tokens of each row first, and what brings its outputs back.
+def compact_tokens(call: Call) -> tuple[Call, Any]:
+    """Moves valid tokens to the front; also returns the inverse, for outputs.
 
     A token's distance to another is then the number of real tokens between them.
 
@@ -118,18 +118,18 @@ def without_gaps(call: Call) -> tuple[Call, Any]:
     """
     mask = jnp.ones(call.k.shape[:2], bool) if call.mask is None else call.mask
     order = jnp.argsort(~mask, axis=1, stable=True)
-    runs = call.runs
-    if runs is not None:
-        starts = jnp.take_along_axis(runs.starts & mask, order, axis=1)
-        runs = Segments(starts, runs.last)
+    segments = call.segments
+    if segments is not None:
+        starts = jnp.take_along_axis(segments.starts & mask, order, axis=1)
+        segments = Segments(starts, segments.last)
     gathered = dataclasses.replace(
         call,
-        q=take(call.q, order),
-        k=take(call.k, order),
-        v=take(call.v, order),
+        q=gather_time(call.q, order),
+        k=gather_time(call.k, order),
+        v=gather_time(call.v, order),
         mask=jnp.take_along_axis(mask, order, axis=1),
         query_mask=None,
-        runs=runs,
+        segments=segments,
     )
     place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
-    return gathered, lambda y: take(y, place)
+    return gathered, lambda y: gather_time(y, place)

@@ -1,4 +1,4 @@
-"""The registry: one line for each home, in the order of ``ops.list_mechanisms`` and every table."""
+"""Registry of mechanisms, in the order of ``ops.list_mechanisms`` and of all tables."""
 
 # ruff: noqa: I001  (that order)
 

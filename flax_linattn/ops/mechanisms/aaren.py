@@ -9,7 +9,7 @@ k, v       k_i, v_i (section 3.1)
 q          q, the learned query token, the same for all positions (section 3.3)
 score      s_i = dot(q, k_i); here times ``scale``, K**-0.5 by default, which
            the paper's host implementations apply and its text leaves out
-m, u, w    m_A, u_A, w_A (section 3.2): maximum, normaliser, weighted values
+m, u, w    m_A, u_A, w_A (section 3.2): maximum, normalizer, weighted values
 merge      the operator on (m, u, w), proved associative in appendix B
 y          o_i = a_i / c_i = w / u
 chunked    block by block, appendix A
@@ -50,7 +50,7 @@ from flax_linattn.ops.contract.numerics import (
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.exponential import ExponentialState
-from flax_linattn.ops.engine.exponential_scan import Rows, exponential_scan
+from flax_linattn.ops.engine.exponential_scan import ScanOutputs, exponential_scan
 from flax_linattn.ops.engine.forms import choose_form
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
@@ -62,10 +62,10 @@ queries."""
 
 @dataclasses.dataclass(frozen=True)
 class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
-    """What mechanisms share that score every token by one learned query [H, K], or by given ones.
+    """Base class of mechanisms that score every token by one learned query or external queries.
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -82,52 +82,56 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
 
     @abc.abstractmethod
     def _scan(
-        self, score: Array, tokens: dict[str, Array], initial: State, **how: Any
-    ) -> tuple[Rows, State]:
-        """Causal means [B, T, H, V] by scores [B, T, H]; of ``tokens`` all but the keys count.
+        self, score: Array, tokens: dict[str, Array], initial: State, **options: Any
+    ) -> tuple[ScanOutputs, State]:
+        """Computes causal means [B, T, H, V] for scores [B, T, H]; keys in ``tokens`` are not used.
 
-        The rest is that of ``exponential_scan``.
+        The remaining arguments and the results are those of ``exponential_scan``.
         """
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         if call.q.ndim == 2 or call.is_causal:
             return super()._attend(call)
-        # Given queries have one output each, not one at every token.
+        # External queries have one output each, not one at every token.
         q, tokens = self._prepare(call)
-        empty = self._empty(call)
-        state = prefix.total(
-            self._monoid(q, empty),
+        empty = self._call_identity(call)
+        state = prefix.final_state(
+            self._make_monoid(q, empty),
             prefix.Span(tokens, call.mask, None),
-            self._initial(call),
+            self._initial_state(call),
             self._chunk_size(call, empty),
         )
         return self.read(None, state), state
 
-    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
+    def _attend_causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, State]:
         score = self._score(q, tokens["k"])
         own = {name: x for name, x in tokens.items() if name != "k"}
-        initial = self._initial(call)
-        how = {
+        initial = self._initial_state(call)
+        options = {
             "mask": call.mask,
             "starts": call.starts,
             "form": call.form,
             "chunk_size": self.chunk_size,
         }
         if q.ndim == 2:
-            rows, state = self._scan(score, own, initial, **how)
-            return rows.y, state
+            outputs, state = self._scan(score, own, initial, **options)
+            return outputs.y, state
         # A head of a given query is a head of the scan.
         queries = q.shape[1]
-        rows, state = self._scan(
-            _joined(score, 2),
-            {name: _joined(of_queries(x, 2, queries), 2) for name, x in own.items()},
-            jax.tree.map(lambda x: _joined(x, 1), initial),
-            **how,
+        outputs, state = self._scan(
+            _merge_axes(score, 2),
+            {name: _merge_axes(broadcast_to_queries(x, 2, queries), 2) for name, x in own.items()},
+            jax.tree.map(lambda x: _merge_axes(x, 1), initial),
+            **options,
         )
-        return _parted(rows.y, 2, queries), jax.tree.map(lambda x: _parted(x, 1, queries), state)
+        return _split_axis(outputs.y, 2, queries), jax.tree.map(
+            lambda x: _split_axis(x, 1, queries), state
+        )
 
     def _score(self, query: Array | None, k: Array) -> Array:
-        """s_i [..., H] of keys [..., H, K], or [..., L, H]; ``query`` is scaled."""
+        """Computes s_i [..., H] or [..., L, H] of keys [..., H, K]; ``query`` is scaled."""
         if query is None:
             raise ValueError(
                 f"{self.name!r} scores every key by its learned query; pass query [H, K]."
@@ -144,7 +148,7 @@ class Aaren(LearnedQueryMechanism):
     With ``is_causal=False`` it is a global pooling: the same vector at every position.
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -158,7 +162,7 @@ class Aaren(LearnedQueryMechanism):
         >>> y_next, state = aaren.step(q, k[:, 0], v[:, 0], state)
         >>> y_next.shape
         (2, 4, 16)
-        >>> latents = jax.random.normal(jax.random.key(1), (5, 4, 8))   # five given queries
+        >>> latents = jax.random.normal(jax.random.key(1), (5, 4, 8))   # five external queries
         >>> aaren.attend(latents, k, v).shape
         (2, 5, 4, 16)
         >>> state = aaren.init_state(2, 4, 8, 16, num_queries=5)
@@ -169,28 +173,26 @@ class Aaren(LearnedQueryMechanism):
 
     name: ClassVar[str] = "aaren"
     about: ClassVar[str] = (
-        "softmax attention with a learned query, as a prefix scan (Feng et al., 2024)"
+        "softmax attention with a learned query, computed as a prefix scan (Feng et al., 2024)"
     )
 
     def _init_state(self, sizes: StateSizes) -> AarenState:
-        return exponential.empty(sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype)
+        return exponential.empty_state(sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype)
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> AarenState:
-        """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` is scaled."""
+        # The leaf (s_i, 1, v_i) of the scan (section 3.2); the query is scaled.
         score = self._score(query, k)
-        v = v if score.ndim < v.ndim else of_queries(v, v.ndim - 2, score.shape[-2])
+        v = v if score.ndim < v.ndim else broadcast_to_queries(v, v.ndim - 2, score.shape[-2])
         return AarenState(m=score, u=jnp.ones_like(score), w=v)
 
     def _merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
-        """The paper's operator on (m, u, w) (section 3.2, appendix B)."""
-        return state_a.merge(state_b)
+        return state_a.merge(state_b)  # the operator on (m, u, w) of section 3.2, appendix B
 
     def read(self, q: Array | None, state: AarenState) -> Array:
-        """o_i = w / u; the query has done its work in ``lift``."""
-        return state.mean
+        return state.mean  # o_i = w / u: the query was applied in lift
 
-    def _monoid(self, q: Array, identity: AarenState) -> prefix.Monoid:
-        def total(tokens: dict[str, Array], keep: Array | None) -> AarenState:
+    def _make_monoid(self, q: Array, identity: AarenState) -> prefix.Monoid:
+        def reduce(tokens: dict[str, Array], keep: Array | None) -> AarenState:
             """A block of appendix A, by products."""
             score = self._score(q, tokens["k"])
             if keep is not None:
@@ -201,7 +203,7 @@ class Aaren(LearnedQueryMechanism):
             w = einsum("bs...h,bshv->b...hv", weight, tokens["v"])
             return AarenState(m, jnp.sum(weight, axis=1), w)
 
-        return super()._monoid(q, identity)._replace(total=total)
+        return super()._make_monoid(q, identity)._replace(reduce=reduce)
 
     def _chunk_size(self, call: Call, identity: AarenState) -> int | None:
         if call.form != "auto" or call.q.ndim == 2 or call.is_causal:
@@ -211,9 +213,9 @@ class Aaren(LearnedQueryMechanism):
         return None if form == "parallel" else self.chunk_size
 
     def _scan(
-        self, score: Array, tokens: dict[str, Array], initial: AarenState, **how: Any
-    ) -> tuple[Rows, AarenState]:
-        return exponential_scan(score, tokens["v"], initial, **how)
+        self, score: Array, tokens: dict[str, Array], initial: AarenState, **options: Any
+    ) -> tuple[ScanOutputs, AarenState]:
+        return exponential_scan(score, tokens["v"], initial, **options)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -226,17 +228,17 @@ class Aaren(LearnedQueryMechanism):
         return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
 
 
-def of_queries(x: Array, axis: int, queries: int) -> Array:
-    """An array of tokens' heads, whose first axis of a token is ``axis``, for each of L queries."""
+def broadcast_to_queries(x: Array, axis: int, queries: int) -> Array:
+    """Repeats per-token arrays for each of L queries, along a new axis ``axis``."""
     x = jnp.expand_dims(x, axis)
     return jnp.broadcast_to(x, (*x.shape[:axis], queries, *x.shape[axis + 1 :]))
 
 
-def _joined(x: Array, axis: int) -> Array:
-    """[..., L, H, ...] -> [..., L * H, ...]."""
+def _merge_axes(x: Array, axis: int) -> Array:
+    """Merges the query and head axes: [..., L, H, ...] to [..., L * H, ...]."""
     return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
 
-def _parted(x: Array, axis: int, queries: int) -> Array:
-    """``_joined`` undone."""
+def _split_axis(x: Array, axis: int, queries: int) -> Array:
+    """Splits the query and head axes: [..., L * H, ...] to [..., L, H, ...]."""
     return x.reshape(*x.shape[:axis], queries, x.shape[axis] // queries, *x.shape[axis + 1 :])

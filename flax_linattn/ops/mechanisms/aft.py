@@ -33,7 +33,7 @@ from flax_linattn.ops.contract.numerics import exp_difference
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.cache import KVCache
-from flax_linattn.ops.engine.channel_blocks import beside_channels
+from flax_linattn.ops.engine.channel_blocks import expand_to_channels
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
@@ -46,7 +46,7 @@ class AFT(ChannelwiseSoftmax):
     """AFT-full, with learned position biases (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: queries a block in the chunked form, and keys, at most.
+        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
         max_length: N, positions that a layer learns biases for; only they are limited.
             ``attend`` and ``step`` take them as ``position_bias=`` [N, N]; without, they are 0.
         gate: multiply by sigmoid(q); without, it is equation 19 of the element-wise attention
@@ -66,12 +66,12 @@ class AFT(ChannelwiseSoftmax):
     """
 
     name: ClassVar[str] = "aft"
-    about: ClassVar[str] = "attention free transformer, with position biases (Zhai et al., 2021)"
+    about: ClassVar[str] = "attention-free transformer with position biases (Zhai et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, cross=False, channelwise=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("position_bias",)
-    positional: ClassVar[bool] = True
+    uses_positions: ClassVar[bool] = True
 
     max_length: int | None = None
     gate: bool = True
@@ -90,7 +90,7 @@ class AFT(ChannelwiseSoftmax):
         return {"position_bias": LearnedParameter(shape, jax.nn.initializers.normal(0.02))}
 
     def finish(self, y: Array, q: Array) -> Array:
-        return gated(q, y) if self.gate else y
+        return apply_gate(q, y) if self.gate else y
 
     def table(self, parameters: Parameters) -> Array | None:
         return parameters.get("position_bias")
@@ -98,7 +98,7 @@ class AFT(ChannelwiseSoftmax):
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
         if bias is None:
             return jnp.broadcast_to(k, (k.shape[0], q.shape[1], *k.shape[2:]))
-        return k + beside_channels(bias, k)
+        return k + expand_to_channels(bias, k)
 
     def _check_parameters(self, parameters: Parameters) -> None:
         bias = parameters.get("position_bias")
@@ -120,8 +120,8 @@ class AFT(ChannelwiseSoftmax):
                 f"have {max_length}."
             )
 
-    def _check_room(self, state: KVCache, parameters: Parameters) -> None:
-        super()._check_room(state, parameters)
+    def _check_overflow(self, state: KVCache, parameters: Parameters) -> None:
+        super()._check_overflow(state, parameters)
         bias = parameters.get("position_bias")
         if bias is None or isinstance(state.length, jax.core.Tracer) or not state.length.size:
             return
@@ -167,7 +167,7 @@ class AFTSimple(StreamingMechanism):
     """
 
     name: ClassVar[str] = "aft_simple"
-    about: ClassVar[str] = "attention free transformer, without position biases (Zhai et al., 2021)"
+    about: ClassVar[str] = "attention-free transformer without position biases (Zhai et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True
     )
@@ -176,17 +176,17 @@ class AFTSimple(StreamingMechanism):
 
     def _init_state(self, sizes: StateSizes) -> ExponentialState:
         shape = (sizes.batch_size, sizes.num_heads, sizes.key_dim)
-        return exponential.empty(shape, shape, sizes.dtype)
+        return exponential.empty_state(shape, shape, sizes.dtype)
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
         return ExponentialState(m=k, u=jnp.ones_like(k), w=v)
 
     def read(self, q: Array | None, state: ExponentialState) -> Array:
-        q = self._query(q)
-        return gated(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)
+        q = self._require_query(q)
+        return apply_gate(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)
 
-    def _monoid(self, q: Array, identity: ExponentialState) -> prefix.Monoid:
-        def total(tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
+    def _make_monoid(self, q: Array, identity: ExponentialState) -> prefix.Monoid:
+        def reduce(tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
             score, v = tokens["k"], masks.zero_padding(tokens["v"], keep)
             if keep is not None:
                 score = jnp.where(keep[..., None, None], score, -jnp.inf)
@@ -194,16 +194,16 @@ class AFTSimple(StreamingMechanism):
             weight = exp_difference(score, m[:, None])
             return ExponentialState(m, jnp.sum(weight, axis=1), jnp.sum(weight * v, axis=1))
 
-        return super()._monoid(q, identity)._replace(total=total)
+        return super()._make_monoid(q, identity)._replace(reduce=reduce)
 
-    def _causal(
+    def _attend_causal(
         self, call: Call, q: Array, tokens: dict[str, Array]
     ) -> tuple[Outputs, ExponentialState]:
-        """Every channel is a head of values of one channel."""
+        """Scans every channel as a head whose values have one channel."""
         k, v = tokens["k"], tokens["v"]
         batch, channels = k.shape[0], k.shape[2] * k.shape[3]
-        m, u, w = (x.reshape(batch, channels) for x in self._initial(call))
-        rows, state = exponential_scan(
+        m, u, w = (x.reshape(batch, channels) for x in self._initial_state(call))
+        outputs, state = exponential_scan(
             k.reshape(*k.shape[:2], channels),
             v.reshape(*v.shape[:2], channels, 1),
             ExponentialState(m, u, w[..., None]),
@@ -212,9 +212,9 @@ class AFTSimple(StreamingMechanism):
             form=call.form,
             chunk_size=self.chunk_size,
         )
-        y = rows.y.reshape(v.shape)
+        y = outputs.y.reshape(v.shape)
         state = ExponentialState(*(x.reshape(batch, *k.shape[2:]) for x in state))
-        return gated(q, y) if self.gate else y, state
+        return apply_gate(q, y) if self.gate else y, state
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -223,6 +223,6 @@ class AFTSimple(StreamingMechanism):
         return y / (1 + jnp.exp(-q)) if self.gate else jnp.broadcast_to(y, q.shape)
 
 
-def gated(q: Array, y: Array) -> Array:
-    """sigmoid(q) y."""
+def apply_gate(q: Array, y: Array) -> Array:
+    """Multiplies the outputs by sigmoid(q)."""
     return jax.nn.sigmoid(q) * y

@@ -1,20 +1,20 @@
-"""Bidirectional Aaren: some heads read what came before, the others what comes after.
+"""Bidirectional Aaren: some heads attend to earlier tokens, the others to later tokens.
 
 Ours: Aaren (Feng et al., "Attention as an RNN", 2024) run in both directions, as Schuster and
 Paliwal, "Bidirectional Recurrent Neural Networks", 1997, run recurrent networks. No paper has
-measured it. Where Aaren is not causal, its one learned query gives every position the same vector;
+measured it. Noncausal Aaren gives every position the same vector, because it has one learned query;
 here each position has its own. Symbols are Aaren's, with
 
 =========  ==================================================================
 here       meaning
 =========  ==================================================================
-forwards   the first (H + 1) // 2 heads: position i sees the j <= i of its
-           segment
-backwards  the other heads: position i sees the j >= i
+forward    the first (H + 1) // 2 heads: position i attends to the j <= i of
+           its segment
+backward   the other heads: position i attends to the j >= i
 =========  ==================================================================
 
-Both see the token itself. The backward heads wait for the end of the sequence: there is neither a
-causal form nor a state.
+Both attend to the token itself. The backward heads need the end of the sequence, so there is
+neither a causal form nor a state.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalAaren(ScoreScale, StatelessMechanism):
-    """Aaren from both ends, for whole sequences (module docstring).
+    """Bidirectional Aaren for whole sequences (module docstring).
 
     Attributes:
-        chunk_size: tokens a block in the chunked form.
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        chunk_size: tokens per block in the chunked form.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -64,8 +64,8 @@ with the others: it needs at least 2, got 1.
 
     name: ClassVar[str] = "bidirectional_aaren"
     about: ClassVar[str] = (
-        "Aaren from both ends, half of the heads each; whole sequences only; ours "
-        "(after Schuster and Paliwal, 1997)"
+        "Aaren with forward and backward heads, for whole sequences only "
+        "(ours, after Schuster and Paliwal, 1997)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, causal=False, cross=False, learned_query=True, recurrent=False
@@ -92,12 +92,12 @@ with the others: it needs at least 2, got 1.
         starts = ends = None
         if whole.starts is not None:
             starts = whole.starts
-            run = jnp.cumsum(starts, axis=1, dtype=jnp.int32)
-            ends = masks.find_segments(jnp.flip(run, 1), jnp.flip(whole.mask, 1)).starts
+            segment_index = jnp.cumsum(starts, axis=1, dtype=jnp.int32)
+            ends = masks.find_segments(jnp.flip(segment_index, 1), jnp.flip(whole.mask, 1)).starts
 
         def scan(score: Array, v: Array, mask: Array, starts: Array | None) -> Array:
-            rows = (score.shape[0], score.shape[2])
-            nothing = exponential.empty(rows, (*rows, v.shape[3]), v.dtype)
+            outputs = (score.shape[0], score.shape[2])
+            nothing = exponential.empty_state(outputs, (*outputs, v.shape[3]), v.dtype)
             return exponential_scan(
                 score,
                 v,
@@ -127,7 +127,7 @@ with the others: it needs at least 2, got 1.
 
 
 def forward_heads(num_heads: int) -> int:
-    """How many heads read forwards, the first ones; the others read backwards.
+    """Returns the number of forward heads, which come first; the others run backward.
 
     Example:
         >>> forward_heads(4), forward_heads(5)

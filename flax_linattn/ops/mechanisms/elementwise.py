@@ -43,19 +43,19 @@ from flax_linattn.ops.contract.numerics import exp_difference
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import prefix, series
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
-from flax_linattn.ops.engine.forms import even_size
+from flax_linattn.ops.engine.forms import even_chunk_size
 from flax_linattn.ops.engine.series import SeriesState
 from flax_linattn.ops.engine.series_scan import series_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
-def farthest(dtype: DTypeLike) -> float:
-    """Distances are clipped here, so that all of them, and twice them, are finite.
+def max_distance(dtype: DTypeLike) -> float:
+    """Returns the limit to which distances are clipped, so that twice a distance is finite.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> f"{farthest(jnp.float32):.3g}"
+        >>> f"{max_distance(jnp.float32):.3g}"
         '1.06e+37'
     """
     return float(jnp.finfo(dtype).max) / 32
@@ -66,7 +66,7 @@ class Elementwise(ChannelwiseSoftmax):
     """Element-wise attention, exact (module docstring: symbols).
 
     Attributes:
-        chunk_size: queries a block in the chunked form, and keys, at most.
+        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -81,25 +81,26 @@ class Elementwise(ChannelwiseSoftmax):
 
     name: ClassVar[str] = "elementwise"
     about: ClassVar[str] = (
-        "every channel attends by distance, exact (Element-wise Attention Is All You Need, 2025)"
+        "exact element-wise attention: every channel weights tokens by distance "
+        "(Element-wise Attention Is All You Need, 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
 
     def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
         # Not the scores but the distances, negative: ``relative`` squares them.
-        return -jnp.minimum(jnp.abs(q - k), farthest(q.dtype))
+        return -jnp.minimum(jnp.abs(q - k), max_distance(q.dtype))
 
-    def relative(self, score: Array, maximum: Array) -> Array:
-        """e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more."""
-        # What is not seen, -inf, is twice as far as anything can be; no factor is infinite, and so
-        # no gradient NaN.
-        score = jnp.maximum(score, -2 * farthest(score.dtype))
-        nearest = jnp.maximum(maximum, -farthest(maximum.dtype))
+    def relative_weight(self, score: Array, maximum: Array) -> Array:
+        # e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more. Invisible
+        # keys, -inf, are clipped to twice the largest distance: an infinite factor would make the
+        # gradient NaN.
+        score = jnp.maximum(score, -2 * max_distance(score.dtype))
+        nearest = jnp.maximum(maximum, -max_distance(maximum.dtype))
         return jnp.exp((nearest - score) * (nearest + score))
 
     def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
         # Not the distances of ``scores``, which ``relative`` takes.
-        most = farthest(q.dtype)
+        most = max_distance(q.dtype)
         return -(jnp.clip(q - k, -most, most) ** 2)
 
     def _reference(
@@ -108,7 +109,7 @@ class Elementwise(ChannelwiseSoftmax):
         distance = jnp.abs(q[:, :, None] - k[:, None])  # [B, T, S, H, K]
         seen = visible[..., None, None]
         nearest = jax.lax.stop_gradient(
-            jnp.min(jnp.where(seen, distance, farthest(distance.dtype)), axis=2, keepdims=True)
+            jnp.min(jnp.where(seen, distance, max_distance(distance.dtype)), axis=2, keepdims=True)
         )
         distance = jnp.where(seen, distance, nearest)
         # Equations 1 and 2, over the weight of the nearest: e^(-d^2) = e^(-a^2) e^(a^2 - d^2).
@@ -148,7 +149,8 @@ take 2 or 4, or allow_odd_order=True.
 
     name: ClassVar[str] = "elementwise_series"
     about: ClassVar[str] = (
-        "element-wise attention by a Taylor polynomial: EA-2, EA-6 (the same paper)"
+        "Taylor series of element-wise attention, EA-2 and EA-6 "
+        "(Element-wise Attention Is All You Need, 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True
@@ -188,44 +190,42 @@ take 2 or 4, or allow_odd_order=True.
         )
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> SeriesState:
-        """Equations 10, 12 and 13: K_i e^(-k_i^2) with the shift of the token itself."""
-        # The shift cancels from the output: a constant, to gradients as well.
+        # Equations 10, 12 and 13: K_i e^(-k_i^2), relative to the token's own |k|. That shift
+        # cancels from the output and is a constant to gradients.
         smallest = jax.lax.stop_gradient(jnp.abs(k))
-        z = series.geometric(
-            series.weight(k, smallest), k / series.unit(smallest), self.order
+        z = series.geometric_terms(
+            series.relative_weight(k, smallest), k / series.key_unit(smallest), self.order
         )  # a weight of 1, with the gradient of e^(-k^2)
         return SeriesState(smallest, series.stack([x * v for x in z]), series.stack(z))
 
     def _merge(self, state_a: SeriesState, state_b: SeriesState) -> SeriesState:
-        """Sums add up, relative to the smaller of the two shifts."""
         return series.merge(state_a, state_b)
 
     def read(self, q: Array | None, state: SeriesState) -> Array:
-        """Equations 14-16: sums over n of (2 q r)^n / n! times s and z."""
-        return series.read(self._query(q), state)
+        return series.read(self._require_query(q), state)  # equations 14-16
 
-    def _monoid(self, q: Array, identity: SeriesState) -> prefix.Monoid:
-        def total(tokens: dict[str, Array], keep: Array | None) -> SeriesState:
+    def _make_monoid(self, q: Array, identity: SeriesState) -> prefix.Monoid:
+        def reduce(tokens: dict[str, Array], keep: Array | None) -> SeriesState:
             return series.total(tokens["k"], tokens["v"], keep, self.order)
 
-        return super()._monoid(q, identity)._replace(total=total)
+        return super()._make_monoid(q, identity)._replace(reduce=reduce)
 
     def _chunk_size(self, call: Call, identity: SeriesState) -> int | None:
         size, length = super()._chunk_size(call, identity), call.k.shape[1]
         if call.form != "auto" or call.is_causal or size is not None or length < 2:
             return size
-        # In one piece XLA makes sums anew for every query that reads them, on a CPU: layers took 6
+        # In one piece XLA makes sums again for every query that reads them, on a CPU: layers took 6
         # times as long to train. It does not look into a loop.
-        return even_size(length, -(-length // 2))
+        return even_chunk_size(length, -(-length // 2))
 
-    def _causal(
+    def _attend_causal(
         self, call: Call, q: Array, tokens: dict[str, Array]
     ) -> tuple[Outputs, SeriesState]:
         return series_scan(
             q,
             tokens["k"],
             tokens["v"],
-            self._initial(call),
+            self._initial_state(call),
             mask=call.mask,
             starts=call.starts,
             form=call.form,

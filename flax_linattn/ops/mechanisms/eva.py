@@ -23,7 +23,7 @@ omega_c        (A_q mean_c(q) + b_q + kbar_c) / 2 + ``noise``
 =============  ==============================================================
 
 This is the variant of the official code that the TaylorShift experiments ran: windows of 8 that
-overlap by half, 49 chunks, linear maps without normalisation ("no-ln"), no position biases. As
+overlap by half, 49 chunks, linear maps without normalization ("no-ln"), no position biases. As
 there, means divide by the width of a chunk with both overlaps, beyond the ends of the sequence too;
 and scale is in xi once, so that ``noise`` has deviation K**-0.25 of the paper's. omega is its mean
 unless ``noise`` is given, as in that code's evaluation: attention is a function of its arguments,
@@ -32,9 +32,9 @@ and layers pass none, in training neither.
 Departures: positions count real tokens, so that padding anywhere changes nothing; C chunks divide
 them evenly, where that code cuts off N // C at a time, which may give more than C chunks and leave
 tokens out, and fails below C tokens; a chunk that lies within the window of a query is not weighed
-for it, since all of it is seen exactly (one that does in part is weighed whole, as there);
-``noise`` is one draw for all sequences of a batch. Keys and omega beyond 7e10, whose squares would
-fill float32, count in xi as of that size.
+for it, since all of it is visible exactly (one that does in part is weighed whole, as there);
+``noise`` is one sample for all sequences of a batch. Keys and omega beyond 7e10, whose squares
+would fill float32, count in xi as of that size.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from flax_linattn.ops.contract.numerics import (
     safe_divide,
     scores,
 )
-from flax_linattn.ops.engine.features import bounded_key
+from flax_linattn.ops.engine.features import clip_key
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
-from flax_linattn.ops.engine.tiles import fill, split, take, unsplit
+from flax_linattn.ops.engine.tiles import fill, gather_time, join_tiles, split_tiles
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 _MAPS = {
@@ -69,13 +69,13 @@ _AXES = {**_MAPS, "noise": ("H", "num_chunks", "K")}
 
 
 class _Chunks(NamedTuple):
-    """What queries see of chunks.
+    """Keys and values of the chunks' control variates.
 
     Attributes:
         key: kbar [B, C, H, K].
         value: beta [B, C, H, V].
-        first: int32 [B, C], the place of the first token of a chunk.
-        last: the place after its last one; first where there is no such chunk.
+        first: int32 array of shape [B, C], position of the first token of a chunk.
+        last: Position after its last token; equal to ``first`` if there is no such chunk.
     """
 
     key: Array
@@ -86,7 +86,7 @@ class _Chunks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EVA(ScoreScale, StatelessMechanism):
-    """Windows with control variates (module docstring: symbols, departures).
+    """Windowed attention with control variates (module docstring: symbols, departures).
 
     Arguments of its own in ``attend``: ``mean_query_kernel`` and ``mean_key_kernel`` [K, K],
     ``mean_query_bias`` and ``mean_key_bias`` [K], which layers learn (default: the means as they
@@ -95,9 +95,9 @@ class EVA(ScoreScale, StatelessMechanism):
     Attributes:
         window_size: w, tokens of a window.
         num_chunks: C; where there are fewer tokens, each has a chunk.
-        overlap: tokens that windows and chunks reach beyond their borders; None = half a window,
-            at least 1.
-        scale: positive factor of the scores where a call gives none; None = K**-0.5.
+        overlap: tokens that windows and chunks reach beyond their borders; None means half a
+            window, at least 1.
+        scale: positive factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -118,7 +118,8 @@ class EVA(ScoreScale, StatelessMechanism):
 
     name: ClassVar[str] = "eva"
     about: ClassVar[str] = (
-        "EVA, windows and control variates of the rest; whole sequences only (Zheng et al., 2023)"
+        "windowed softmax attention with control variates for the rest, for whole sequences only "
+        "(Zheng et al., 2023)"
     )
     capabilities: ClassVar[Capabilities] = dataclasses.replace(
         StatelessMechanism.capabilities, cross=False
@@ -147,17 +148,17 @@ class EVA(ScoreScale, StatelessMechanism):
         rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
         count = rank[:, -1] + 1
         order = jnp.argsort(~mask, axis=1, stable=True)  # the real tokens move to the front
-        q, k, v = (take(x, order) for x in (whole.q, whole.k, whole.v))
+        q, k, v = (gather_time(x, order) for x in (whole.q, whole.k, whole.v))
         scale = self._scale(q, parameters)
         chunks = self._chunks(q, k, v, count, scale, parameters)
         y = self._windows(q * scale, k, v, count, chunks)
-        y = take(y, jnp.maximum(rank, 0))
+        y = gather_time(y, jnp.maximum(rank, 0))
         return jnp.where(mask[:, :, None, None], y, jnp.zeros_like(y))
 
     def _chunks(
         self, q: Array, k: Array, v: Array, count: Array, scale: Array, parameters: Parameters
     ) -> _Chunks:
-        """Of ``count`` [B] tokens each, which stand at the front."""
+        """Computes the chunks of sequences of ``count`` [B] tokens, which come first."""
         (batch, length), overlap = k.shape[:2], self._overlap()
         most = min(self.num_chunks, length)
         number = jnp.arange(most + 1, dtype=jnp.int32)
@@ -174,14 +175,14 @@ class EVA(ScoreScale, StatelessMechanism):
         place = jnp.minimum(place, length - 1).reshape(batch, most * widest)
 
         def tokens(x: Array) -> Array:
-            x = take(x, place).reshape(batch, most, widest, *x.shape[2:])
+            x = gather_time(x, place).reshape(batch, most, widest, *x.shape[2:])
             return jnp.where(inside, x, jnp.zeros_like(x))
 
         q, k, v = tokens(q), tokens(k), tokens(v)
         width = jnp.maximum(end - start + 2 * overlap, 1)[..., None, None].astype(k.dtype)
         q_mean, k_mean = (jnp.sum(x, axis=2) / width for x in (q, k))
         omega, key = self._proposal(q_mean, k_mean, parameters)
-        omega, k = bounded_key(omega), bounded_key(k)
+        omega, k = clip_key(omega), clip_key(k)
         # As one product, since scores takes care that large ones stay the same numbers.
         omega = jnp.concatenate([omega, jnp.full_like(omega[..., :1], -0.5)], axis=-1)
         k = jnp.concatenate([k, jnp.sum(k * k, axis=-1, keepdims=True)], axis=-1)
@@ -194,7 +195,7 @@ class EVA(ScoreScale, StatelessMechanism):
         begin = jnp.arange(-(-length // width), dtype=jnp.int32)[:, None] * width - overlap
         place = begin + jnp.arange(width + 2 * overlap, dtype=jnp.int32)  # [windows, tokens]
 
-        def around(x: Array) -> Array:
+        def take_window(x: Array) -> Array:
             x = jnp.pad(fill(x, width), ((0, 0), (overlap, overlap), (0, 0), (0, 0)))
             return x[:, place + overlap]
 
@@ -203,7 +204,7 @@ class EVA(ScoreScale, StatelessMechanism):
         exact = (first >= begin) & (last <= begin + width + 2 * overlap)
         seen = jnp.concatenate([visible, (first < last) & ~exact], axis=2)[:, :, None, None]
 
-        q, k, v = split(fill(q, width), width), around(k), around(v)
+        q, k, v = split_tiles(fill(q, width), width), take_window(k), take_window(v)
         local = scores(q, k, "bwthk,bwshk->bwhts")
         score = jnp.concatenate([local, scores(q, chunks.key, "bwthk,bchk->bwhtc")], axis=-1)
         score = jnp.where(seen, score, jnp.asarray(-jnp.inf, score.dtype))
@@ -212,12 +213,12 @@ class EVA(ScoreScale, StatelessMechanism):
         weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
         tokens, rest = jnp.split(weight, [place.shape[1]], axis=-1)
         y = einsum("bwhts,bwshv->bwthv", tokens, v)
-        return unsplit(y + einsum("bwhtc,bchv->bwthv", rest, chunks.value), length)
+        return join_tiles(y + einsum("bwhtc,bchv->bwthv", rest, chunks.value), length)
 
     def _proposal(
         self, q_mean: Array, k_mean: Array, parameters: Parameters
     ) -> tuple[Array, Array]:
-        """omega and kbar of chunks [..., C, H, K]."""
+        """Computes omega and kbar of chunks, [..., C, H, K]."""
         heads, key_dim = k_mean.shape[-2:]
         sizes = {"H": heads, "num_chunks": self.num_chunks, "K": key_dim}
         own = {}
@@ -250,7 +251,7 @@ class EVA(ScoreScale, StatelessMechanism):
         scale, overlap = self._scale(q, parameters), self._overlap()
         number = jnp.arange(self.num_chunks)[:, None]
 
-        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+        def one_example(q: Array, k: Array, v: Array, real: Array) -> Array:
             n, rank = jnp.sum(real), jnp.cumsum(real) - 1
             used = jnp.minimum(n, self.num_chunks)
             # Token number r is of chunk c where c n <= r C < (c + 1) n..
@@ -280,7 +281,7 @@ class EVA(ScoreScale, StatelessMechanism):
             weight = exp_difference(score, jnp.max(score, axis=axis, keepdims=True))
             return safe_divide(weight, jnp.sum(weight, axis=axis, keepdims=True))
 
-        y = jax.vmap(of_row)(q, k, v, real)
+        y = jax.vmap(one_example)(q, k, v, real)
         return jnp.where(real[:, :, None, None], y, jnp.zeros_like(y))
 
     def _check_parameters(self, parameters: Parameters) -> None:

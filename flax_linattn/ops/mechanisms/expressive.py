@@ -8,7 +8,7 @@ here       paper
 =========  ==================================================================
 z          scale q_i . k_j
 scale      beta, the factor of the scores, which the paper sets to 1
-weight     z^2 / (1 + z^2), normalised by its sum over the visible j
+weight     z^2 / (1 + z^2), normalized by its sum over the visible j
            (equation 2)
 =========  ==================================================================
 
@@ -18,7 +18,7 @@ head replaces the past. With |z| far below 1 the two agree, to relative O(z^2); 
 ``expressive`` saturates (all large scores weigh alike) where z^2 goes on growing. The output of
 ``expressive_quadratic`` does not change with ``scale``, which cancels.
 
-The kernel z^2 is published: it is that of ReBased without its learned affine map and normalisation
+The kernel z^2 is published: it is that of ReBased without its learned affine map and normalization
 (Aksenov et al., "Linear Transformers with Learnable Kernel Functions are Better In-Context Models",
 2024, arXiv 2402.10644), and symmetric power attention with p = 2 (Buckman, Gelada and Zhang,
 "Symmetric Power Transformers", 2024). Ours is its place behind this contract: as the form of
@@ -40,13 +40,13 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum
-from flax_linattn.ops.engine.blocks import Weighing
-from flax_linattn.ops.engine.features import bounded_key, scale_free, symmetric_square
+from flax_linattn.ops.engine.blocks import WeightFunction
+from flax_linattn.ops.engine.features import clip_key, normalize_by_max, symmetric_square
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
-LARGEST_SCORE = 1e9
+MAX_SCORE = 1e9
 """Scores are clipped here: z^2 stays finite in float32, and z^2 / (1 + z^2) is 1 to rounding."""
 
 
@@ -60,12 +60,12 @@ def _level(z: Array) -> Array:
 
 def _weight(z: Array, level: Array) -> Array:
     # A common factor of a row cancels: squares of tiny scores do not underflow.
-    z = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE)
+    z = jnp.clip(z, -MAX_SCORE, MAX_SCORE)
     return jnp.square(z / _divisor(level)) / (1 + z * z)
 
 
 def _slope(z: Array, level: Array) -> Array:
-    z, level = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE), _divisor(level)
+    z, level = jnp.clip(z, -MAX_SCORE, MAX_SCORE), _divisor(level)
     return 2 * (z / level) / jnp.square(1 + z * z) / level
 
 
@@ -77,8 +77,8 @@ def _rescale(old: Array, new: Array) -> Array:
     return jnp.square(old / _divisor(new))
 
 
-RATIONAL = Weighing(
-    hidden=0, lowest=0, level=_level, weight=_weight, slope=_slope, rescale=_rescale
+RATIONAL = WeightFunction(
+    masked_score=0, initial_level=0, level=_level, weight=_weight, slope=_slope, rescale=_rescale
 )
 """z^2 / (1 + z^2), relative to the square of a row's largest |z| where that is below 1."""
 
@@ -88,7 +88,7 @@ class Expressive(ScoredAttention):
     """Expressive attention, weight z^2 / (1 + z^2) (module docstring: symbols, departures).
 
     Attributes:
-        scale: factor of the scores where a call gives none; the paper's beta.
+        scale: factor of the scores if a call passes none; the paper's beta.
 
     Example:
         >>> import jax.numpy as jnp
@@ -102,9 +102,9 @@ class Expressive(ScoredAttention):
     """
 
     name: ClassVar[str] = "expressive"
-    about: ClassVar[str] = "weights from the squared dot product (Gros, 2024)"
+    about: ClassVar[str] = "expressive attention: weights from the squared dot product (Gros, 2024)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
-    weighing: ClassVar[Weighing] = RATIONAL
+    weight_function: ClassVar[WeightFunction] = RATIONAL
 
     scale: float = 1.0
 
@@ -138,12 +138,12 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
 
     name: ClassVar[str] = "expressive_quadratic"
     about: ClassVar[str] = (
-        "expressive attention without its denominator, which streams: the squared kernel of "
-        "ReBased (after Aksenov et al., 2024)"
+        "expressive attention without its denominator, as linear attention with the squared "
+        "kernel of ReBased (after Aksenov et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
-    side_by_side: ClassVar[bool] = True
+    features_first: ClassVar[bool] = True
 
     scale: float = 1.0
 
@@ -151,7 +151,7 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         # The size of a query cancels: large ones do not overflow, small ones do not underflow.
-        return scale_free(q * self._scale(q, parameters)), bounded_key(k), v
+        return normalize_by_max(q * self._scale(q, parameters)), clip_key(k), v
 
     def query_features(self, q: Array) -> Array:
         return symmetric_square(q)

@@ -6,7 +6,7 @@ Symbols against the paper's:
 =========  ==================================================================
 here       paper
 =========  ==================================================================
-log_decay  log f_t of the forget gate f_t = sigmoid(w . x_t + b), one number a
+log_decay  log f_t of the forget gate f_t = sigmoid(w . x_t + b), one number per
            token and head (section 3)
 fallen     d_ij, the sum of log f_l over j < l <= i
 s_ij       scale q_i . k_j + d_ij (equation 5)
@@ -20,11 +20,11 @@ Where every log_decay is 0 it is softmax attention. It is causal: what comes lat
 Departures: the paper's "Pro" layers also normalise outputs, queries and keys, gate the output and
 mix keys and values with those of the token before; these are layers of theirs, and not here. At
 padding nothing falls. A single token lets the scores before it fall by at most 100,000
-(``LARGEST_FALL``): -inf is allowed, and forgets all that came before. How a layer makes
+(``MAX_DECAY``): -inf is allowed, and forgets all that came before. How a layer makes
 ``log_decay`` of its inputs, and its first bias, is in ``engine.gates``.
 
-Memory: a float pair a token and head beside the keys; no matrix of d_ij for all pairs is made. A
-cache keeps the log-decay of each of its slots.
+Memory: a float pair a token and head in addition to the keys; no matrix of d_ij for all pairs is
+made. A cache keeps the log-decay of each of its slots.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import exp_difference, scores
 from flax_linattn.ops.contract.token_arguments import TokenArgument
-from flax_linattn.ops.engine.blocks import Offsets, Weighing
+from flax_linattn.ops.engine.blocks import Offsets, WeightFunction
 from flax_linattn.ops.engine.cache import Pairs
-from flax_linattn.ops.engine.double_float import TwoFloats, running_sum
+from flax_linattn.ops.engine.double_float import DoubleFloat, running_sum
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
+from flax_linattn.ops.mechanisms.forgetting_aaren import decay_between
 from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
-LARGEST_FALL = 1e5
+MAX_DECAY = 1e5
 """Log-decays count as at least minus this, since running sums of -inf have no differences.
 
 The exponential of -104 is 0 in float32, that of -746 in float64: nothing that fell so far has
@@ -60,7 +60,7 @@ class Forgetting(ScoredAttention):
     """Softmax attention with a forget gate and a key/value cache (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -75,44 +75,43 @@ class Forgetting(ScoredAttention):
 
     name: ClassVar[str] = "forgetting"
     about: ClassVar[str] = (
-        "softmax attention with a forget gate: earlier scores fall with every token "
-        "(Lin et al., 2025)"
+        "softmax attention with a forget gate (per-token decay) (Lin et al., 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, noncausal=False, cross=False
     )
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
-    weighing: ClassVar[Weighing] = SOFTMAX
+    weight_function: ClassVar[WeightFunction] = SOFTMAX
 
     scale: float | None = None
 
-    def of_tokens(self, per_token: Parameters) -> Any:
-        return running_sum(jnp.maximum(per_token["log_decay"], -LARGEST_FALL))
+    def prepare_per_token(self, per_token: Parameters) -> Any:
+        return running_sum(jnp.maximum(per_token["log_decay"], -MAX_DECAY))
 
     def offsets(self, pairs: Pairs) -> Offsets:
         return Offsets(pairs.per_query, pairs.per_key)
 
-    def begin(self, q: Array, v: Array) -> tuple[Any, TwoFloats]:
-        """Beside the sums, how far scores have fallen since the block: [B, 1, H], at first 0."""
+    def init_sums(self, q: Array, v: Array) -> tuple[Any, DoubleFloat]:
+        # The second part is the decay [B, 1, H] since the block, which comes later in time.
         zeros = jnp.zeros(q.shape[:3], q.dtype)
-        return super().begin(q, v), TwoFloats(zeros, zeros)
+        return super().init_sums(q, v), DoubleFloat(zeros, zeros)
 
-    def see(self, sums: Any, pairs: Pairs, visible: Visible) -> tuple[Any, TwoFloats]:
+    def update_sums(self, sums: Any, pairs: Pairs, visible: Visible) -> tuple[Any, DoubleFloat]:
         rows, later = sums
-        fallen = self.of_tokens(pairs.per_key)
-        now = TwoFloats(*(x[:, -1:] for x in fallen)).plus(later)
-        pairs = pairs._replace(per_key=fallen, per_query=now)
-        return super().see(rows, pairs, visible), now
+        decay_between = self.prepare_per_token(pairs.per_key)
+        now = DoubleFloat(*(x[:, -1:] for x in decay_between)).add(later)
+        pairs = pairs._replace(per_key=decay_between, per_query=now)
+        return super().update_sums(rows, pairs, visible), now
 
-    def mean(self, sums: Any, q: Array) -> Array:
-        return super().mean(sums[0], q)
+    def mean_of_sums(self, sums: Any, q: Array) -> Array:
+        return super().mean_of_sums(sums[0], q)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
         log_decay = parameters["log_decay"].astype(q.dtype)
-        score = scores(q * scale, k) + jnp.moveaxis(fallen(log_decay, visible), 3, 1)
+        score = scores(q * scale, k) + jnp.moveaxis(decay_between(log_decay, visible), 3, 1)
         score = jnp.where(visible[:, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
         return average_by_head(weight, v)

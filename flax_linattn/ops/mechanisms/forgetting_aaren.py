@@ -32,18 +32,18 @@ from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential import ForgettingState
-from flax_linattn.ops.engine.exponential_scan import Rows, forgetting_scan
+from flax_linattn.ops.engine.exponential_scan import ScanOutputs, forgetting_scan
 from flax_linattn.ops.engine.gates import LOG_DECAY
-from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism, of_queries
+from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism, broadcast_to_queries
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
 class ForgettingAaren(LearnedQueryMechanism):
-    """Aaren whose earlier scores fall with every token (module docstring: symbols).
+    """Aaren with a forget gate, by which earlier scores decay (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -58,12 +58,14 @@ class ForgettingAaren(LearnedQueryMechanism):
 
     name: ClassVar[str] = "forgetting_aaren"
     about: ClassVar[str] = (
-        "Aaren whose past fades by a decay a token (ours, after Lin et al., 2025)"
+        "Aaren with a forget gate (per-token decay) (ours, after Lin et al., 2025)"
     )
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
 
     def _init_state(self, sizes: StateSizes) -> ForgettingState:
-        return exponential.nothing_yet(sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype)
+        return exponential.empty_forgetting_state(
+            sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype
+        )
 
     def lift(
         self,
@@ -72,12 +74,11 @@ class ForgettingAaren(LearnedQueryMechanism):
         query: Array | None = None,
         log_decay: Array | None = None,
     ) -> ForgettingState:
-        """The token alone, and how far it lets those before it fall; ``query`` is scaled."""
         score = self._score(query, k)
-        if score.ndim == v.ndim:  # of given queries
-            v = of_queries(v, v.ndim - 2, score.shape[-2])
+        if score.ndim == v.ndim:  # of external queries
+            v = broadcast_to_queries(v, v.ndim - 2, score.shape[-2])
             if log_decay is not None:
-                log_decay = of_queries(log_decay, log_decay.ndim - 1, score.shape[-2])
+                log_decay = broadcast_to_queries(log_decay, log_decay.ndim - 1, score.shape[-2])
         lost = jnp.zeros_like(score) if log_decay is None else log_decay
         return ForgettingState(lost, score, jnp.zeros_like(score), jnp.ones_like(score), v)
 
@@ -85,22 +86,22 @@ class ForgettingAaren(LearnedQueryMechanism):
         return state.sums.mean
 
     def _scan(
-        self, score: Array, tokens: dict[str, Array], initial: ForgettingState, **how: Any
-    ) -> tuple[Rows, ForgettingState]:
-        return forgetting_scan(score, tokens["v"], tokens["log_decay"], initial, **how)
+        self, score: Array, tokens: dict[str, Array], initial: ForgettingState, **options: Any
+    ) -> tuple[ScanOutputs, ForgettingState]:
+        return forgetting_scan(score, tokens["v"], tokens["log_decay"], initial, **options)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         score = jnp.sum(q * self._scale(q, parameters) * k, axis=-1)  # [B, S, H]
         log_decay = parameters["log_decay"].astype(score.dtype)
-        score = score[:, None] + fallen(log_decay, visible)
+        score = score[:, None] + decay_between(log_decay, visible)
         score = jnp.where(visible[..., None], score, -jnp.inf)
         return average_by_token(exp_difference(score, jnp.max(score, axis=2, keepdims=True)), v)
 
 
-def fallen(log_decay: Array, visible: Visible) -> Array:
-    """[B, T, S, H]: for each query the sum of a_l [B, S, H] over those it sees later than j."""
+def decay_between(log_decay: Array, visible: Visible) -> Array:
+    """Sums a_l [B, S, H] over the visible tokens after j for each query, giving [B, T, S, H]."""
     index = jnp.arange(log_decay.shape[1])
     later = visible[:, :, None] & (index > index[:, None])[None, None]  # [B, T, S, L]
     sums = jnp.where(later[..., None], log_decay[:, None, None], jnp.zeros((), log_decay.dtype))

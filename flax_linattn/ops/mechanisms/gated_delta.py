@@ -1,6 +1,6 @@
-"""The gated delta rule: Yang et al., "Gated Delta Networks", 2024 (ICLR 2025).
+"""Gated delta rule: Yang et al., "Gated Delta Networks", 2024 (ICLR 2025).
 
-A token first forgets what its key was associated with, then writes its value there:
+A token first erases the value stored at its key, then writes its own value there:
 
     S_t = exp(a_t) (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T,   y_t = scale q_t S_t
 
@@ -8,21 +8,21 @@ A token first forgets what its key was associated with, then writes its value th
 here       paper
 =========  ==================================================================
 log_decay  a_t = log alpha_t (equation 10)
-beta       beta_t, the share of the old value that is replaced
+beta       beta_t, the fraction of the old value that is replaced
 value      S_t^T (equation 10): here keys come first, [K, V]
 transition the product of all exp(a) (I - beta k k^T) of a span [K, K]
 chunked    the WY form (section 3.3; Yang et al., "Parallelizing linear
            transformers with the delta rule", 2024)
 =========  ==================================================================
 
-Spans merge as affine maps, S -> M S + N, which is why a state also holds ``transition``: K more
-numbers a key channel than a stream alone would need.
+Spans merge as affine maps, S -> M S + N, so a state also stores ``transition``: K more numbers per
+key channel than a stream alone would need.
 
-Keys are meant to have length 1, as layers make them, and queries with them: for longer ones
-1 - beta |k|^2 can be below -1, and the state grows without bound, as the formula has it.
+Keys and queries are meant to have length 1, as layers make them. For longer keys 1 - beta |k|^2 can
+be below -1, and the state grows without bound, as the formula has it.
 
 Departures: a layer's decay is log sigmoid(x W + b), the paper's -A softplus(x W + b); its short
-convolutions, normalisation and output gate are not part of it.
+convolutions, normalization and output gate are not part of it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from jaxtyping import Float
 
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum
-from flax_linattn.ops.contract.recurrences import recur
+from flax_linattn.ops.contract.recurrences import reference_recurrence
 from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import decays, prefix
 from flax_linattn.ops.engine.decays import by_head
-from flax_linattn.ops.engine.gated import GatedMechanism, parted
+from flax_linattn.ops.engine.gated import GatedMechanism, tokens_with_resets
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @register_state
 class GatedDeltaState(NamedTuple):
-    """The affine map of a span, S -> transition S + value.
+    """Affine map of a span, S -> transition S + value.
 
     Attributes:
         transition: M [B, H, K, K]. None within a call that returns no state.
@@ -62,7 +62,7 @@ class GatedDeltaState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GatedDelta(GatedMechanism):
-    """The gated delta rule (module docstring: symbols, departures).
+    """Gated delta rule (module docstring: symbols, departures).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -77,7 +77,7 @@ class GatedDelta(GatedMechanism):
     """
 
     name: ClassVar[str] = "gated_delta"
-    about: ClassVar[str] = "a memory that is overwritten key by key (Yang et al., 2024)"
+    about: ClassVar[str] = "delta-rule fast-weight memory with a gate (Yang et al., 2024)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, mergeable=True, unit_vectors=True
     )
@@ -93,35 +93,37 @@ class GatedDelta(GatedMechanism):
         return GatedDeltaState(one, jnp.zeros((*rows, keys, sizes.value_dim), sizes.dtype))
 
     def _merge(self, state_a: GatedDeltaState, state_b: GatedDeltaState) -> GatedDeltaState:
-        """The later map after the earlier one."""
         return GatedDeltaState(
             einsum("...ij,...jk->...ik", state_b.transition, state_a.transition),
             einsum("...ij,...jv->...iv", state_b.transition, state_a.value) + state_b.value,
         )
 
-    def absorb(self, tokens: dict[str, Array], before: GatedDeltaState) -> GatedDeltaState:
-        return self._absorb(tokens, _writes(tokens), before)
+    def chunk_state(self, tokens: dict[str, Array], before: GatedDeltaState) -> GatedDeltaState:
+        return self._chunk_state(tokens, _solve_writes(tokens), before)
 
-    def rows(self, q: Array, tokens: dict[str, Array], before: GatedDeltaState) -> Array:
-        return self._rows(q, tokens, _writes(tokens), before)
+    def chunk_outputs(self, q: Array, tokens: dict[str, Array], before: GatedDeltaState) -> Array:
+        return self._chunk_outputs(q, tokens, _solve_writes(tokens), before)
 
-    def rows_and_state(
+    def span_state_and_outputs(
         self, q: Array, span: prefix.Span, before: GatedDeltaState
     ) -> tuple[GatedDeltaState, Array]:
         # The transition of the last segment alone takes a system of its own.
-        of_last = span.starts is not None and before.transition is not None
-        if of_last or span.size[1] == 1:
-            return super().rows_and_state(q, span, before)
-        tokens = parted(span)
-        writes = _writes(tokens)  # the triangular system is solved once for both
-        state = self._absorb(tokens, writes, self.carried(span, before))
-        return state, self._rows(q, tokens, writes, before)
+        needs_own_system = span.starts is not None and before.transition is not None
+        if needs_own_system or span.size[1] == 1:
+            return super().span_state_and_outputs(q, span, before)
+        tokens = tokens_with_resets(span)
+        writes = _solve_writes(tokens)  # the triangular system is solved once for both
+        state = self._chunk_state(tokens, writes, self.carried(span, before))
+        return state, self._chunk_outputs(q, tokens, writes, before)
 
-    def _absorb(
-        self, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
+    def _chunk_state(
+        self, tokens: dict[str, Array], writes: DeltaWrites, before: GatedDeltaState
     ) -> GatedDeltaState:
         k, a = by_head(tokens["k"]), by_head(tokens["log_decay"])
-        keys, left = k * jnp.exp(decays.after(a)), jnp.exp(jnp.sum(a, axis=2))[..., None]
+        keys, left = (
+            k * jnp.exp(decays.exclusive_suffix_sums(a)),
+            jnp.exp(jnp.sum(a, axis=2))[..., None],
+        )
         added, transition = writes.after(before.value), before.transition
         if transition is not None:
             forgotten = einsum("bhck,bhkl->bhcl", writes.erased, transition)
@@ -129,12 +131,12 @@ class GatedDelta(GatedMechanism):
         value = left * before.value + einsum("bhck,bhcv->bhkv", keys, added)
         return GatedDeltaState(transition, value)
 
-    def _rows(
-        self, q: Array, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
+    def _chunk_outputs(
+        self, q: Array, tokens: dict[str, Array], writes: DeltaWrites, before: GatedDeltaState
     ) -> Array:
         q, k, a = map(by_head, (q, tokens["k"], tokens["log_decay"]))
-        past = einsum("bhck,bhkv->bchv", q * jnp.exp(decays.until(a)), before.value)
-        weight = decays.products(q, k, a)
+        past = einsum("bhck,bhkv->bchv", q * jnp.exp(decays.prefix_sums(a)), before.value)
+        weight = decays.decayed_products(q, k, a)
         return past + einsum("bhij,bhjv->bihv", weight, writes.after(before.value))
 
     def _reference(
@@ -153,14 +155,15 @@ class GatedDelta(GatedMechanism):
         batch, _, heads, key_dim = k.shape
         nothing = jnp.zeros((batch, heads, key_dim, v.shape[-1]), v.dtype)
         gates = (parameters[each.name].astype(v.dtype) for each in self.token_arguments)
-        return recur(token, nothing, (q, k, v, *gates), visible)
+        return reference_recurrence(token, nothing, (q, k, v, *gates), visible)
 
 
-class Writes(NamedTuple):
-    """What each token of a chunk adds at its key, alone, and what it takes of the past.
+class DeltaWrites(NamedTuple):
+    """Values that the tokens of a chunk write at their keys, as a function of the state before.
 
-    Token i adds u_i = new_i - erased_i S of the state S before the chunk: u_i = beta_i (v_i - what
-    was at k_i then), a triangular system in the u of earlier tokens.
+    Token i writes u_i = new_i - erased_i S for the state S before the chunk. By the delta rule u_i
+    is beta_i times v_i minus the value stored at k_i by then, which depends on the u of earlier
+    tokens: a triangular system. It is linear in S, so it is solved once for ``new`` and ``erased``.
 
     Attributes:
         new: [B, H, C, V].
@@ -171,17 +174,17 @@ class Writes(NamedTuple):
     erased: Array
 
     def after(self, past: Array) -> Array:
-        """u [B, H, C, V], of the state before the chunk."""
+        """Returns u [B, H, C, V] for the state before the chunk."""
         return self.new - einsum("bhck,bhkv->bhcv", self.erased, past)
 
 
-def _writes(tokens: dict[str, Array]) -> Writes:
+def _solve_writes(tokens: dict[str, Array]) -> DeltaWrites:
     k, v, a, beta = map(by_head, (tokens[each] for each in ("k", "v", "log_decay", "beta")))
-    new, erased = beta * v, beta * k * jnp.exp(decays.until(a))
+    new, erased = beta * v, beta * k * jnp.exp(decays.prefix_sums(a))
     if k.shape[2] == 1:  # no earlier token
-        return Writes(new, erased)
-    overlap = jnp.tril(decays.products(beta * k, k, a), -1)
+        return DeltaWrites(new, erased)
+    overlap = jnp.tril(decays.decayed_products(beta * k, k, a), -1)
     system = overlap + jnp.eye(k.shape[2], dtype=k.dtype)
     right = jnp.concatenate([new, erased], axis=-1)
     solved = solve_triangular(system, right, lower=True, unit_diagonal=True)
-    return Writes(solved[..., : v.shape[-1]], solved[..., v.shape[-1] :])
+    return DeltaWrites(solved[..., : v.shape[-1]], solved[..., v.shape[-1] :])

@@ -16,7 +16,7 @@ chunked    section 4.2; for the products within a chunk see ``engine.decays``
 There is no denominator, so that outputs grow with the number of tokens remembered.
 
 Departures: the paper makes its gates of low rank, alpha = sigmoid(x W1 W2 + b)^(1/16), and
-normalises and gates outputs by layers of its own. Here a layer has one full matrix for the gates
+normalizes and gates outputs by layers of its own. Here a layer has one full matrix for the gates
 and the power 1/16, and the outputs are those of the formula. Nothing is divided by decays, as
 the paper does within sub-chunks: exponents are never above 0.
 """
@@ -32,7 +32,7 @@ from jaxtyping import Float
 
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum
-from flax_linattn.ops.contract.recurrences import recur
+from flax_linattn.ops.contract.recurrences import reference_recurrence
 from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import decays
@@ -43,7 +43,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @register_state
 class GatedLinearState(NamedTuple):
-    """What a span leaves of the state before it, and what it adds.
+    """Decay of a span, and the state that it adds.
 
     Attributes:
         log_decay: sum of the log-decays [B, H, K]; [B, H, 1] where heads have one. None within a
@@ -57,7 +57,7 @@ class GatedLinearState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DecayedSums(GatedMechanism):
-    """The forms of S_t = diag(exp(a_t)) S_{t-1} + k_t v_t^T; subclasses say where a_t is from."""
+    """Base class for S_t = diag(exp(a_t)) S_{t-1} + k_t v_t^T; subclasses define a_t."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, mergeable=True
@@ -65,7 +65,7 @@ class DecayedSums(GatedMechanism):
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     def _channels(self, key_dim: int) -> int:
-        """Log-decays a head."""
+        """Returns the number of log-decays per head."""
         return key_dim
 
     def _init_state(self, sizes: StateSizes) -> GatedLinearState:
@@ -76,22 +76,21 @@ class DecayedSums(GatedMechanism):
         )
 
     def _merge(self, state_a: GatedLinearState, state_b: GatedLinearState) -> GatedLinearState:
-        """What span b leaves of a, and b."""
         left = jnp.exp(state_b.log_decay)[..., None] * state_a.value
         return GatedLinearState(state_a.log_decay + state_b.log_decay, left + state_b.value)
 
-    def absorb(self, tokens: dict[str, Array], before: GatedLinearState) -> GatedLinearState:
+    def chunk_state(self, tokens: dict[str, Array], before: GatedLinearState) -> GatedLinearState:
         k, v, a = map(by_head, (tokens["k"], tokens["v"], tokens["log_decay"]))
-        added = einsum("bhck,bhcv->bhkv", k * jnp.exp(decays.after(a)), v)
+        added = einsum("bhck,bhcv->bhkv", k * jnp.exp(decays.exclusive_suffix_sums(a)), v)
         decay, log_decay = jnp.sum(a, axis=2), before.log_decay
         if log_decay is not None:
             log_decay = log_decay + decay
         return GatedLinearState(log_decay, jnp.exp(decay)[..., None] * before.value + added)
 
-    def rows(self, q: Array, tokens: dict[str, Array], before: GatedLinearState) -> Array:
+    def chunk_outputs(self, q: Array, tokens: dict[str, Array], before: GatedLinearState) -> Array:
         q, k, v, a = map(by_head, (q, tokens["k"], tokens["v"], tokens["log_decay"]))
-        within = einsum("bhij,bhjv->bihv", decays.products(q, k, a), v)
-        return within + einsum("bhck,bhkv->bchv", q * jnp.exp(decays.until(a)), before.value)
+        within = einsum("bhij,bhjv->bihv", decays.decayed_products(q, k, a), v)
+        return within + einsum("bhck,bhkv->bchv", q * jnp.exp(decays.prefix_sums(a)), before.value)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -107,14 +106,14 @@ class DecayedSums(GatedMechanism):
 
         batch, _, heads, key_dim = k.shape
         nothing = jnp.zeros((batch, heads, key_dim, v.shape[-1]), v.dtype)
-        return recur(token, nothing, (q, k, v, a), visible)
+        return reference_recurrence(token, nothing, (q, k, v, a), visible)
 
     def _log_decay(self, k: Array, parameters: Parameters) -> Array:
         return parameters["log_decay"]
 
 
 def gla_gate(x: Array) -> Array:
-    """log sigmoid(x) / 16: the paper's temperature, which begins with long memories."""
+    """Computes log sigmoid(x) / 16: the paper's temperature, which starts with long memories."""
     return jax.nn.log_sigmoid(x) / 16
 
 
@@ -137,7 +136,7 @@ class GatedLinearAttention(DecayedSums):
     """
 
     name: ClassVar[str] = "gated_linear"
-    about: ClassVar[str] = "linear attention with a decay a channel and token (Yang et al., 2024)"
+    about: ClassVar[str] = "linear attention with a decay per token and channel (Yang et al., 2024)"
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (
         TokenArgument("log_decay", "HK", high=0.0, activation=gla_gate),
     )

@@ -34,7 +34,9 @@ class LinearAttention(KernelMechanism):
     """
 
     name: ClassVar[str] = "linear"
-    about: ClassVar[str] = "linear attention with the features elu + 1 (Katharopoulos et al., 2020)"
+    about: ClassVar[str] = (
+        "linear attention with the feature map elu(x) + 1 (Katharopoulos et al., 2020)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
 
     def query_features(self, q: Array) -> Array:
@@ -58,7 +60,7 @@ class LinearAttention(KernelMechanism):
 
 
 def elu_plus_one(x: Array) -> Array:
-    """x + 1 above 0 and e^x below; the sum elu(x) + 1 would round e^x away far below 0.
+    """Computes elu(x) + 1 as e^x for negative x, which the sum would round away.
 
     Example:
         >>> import jax.numpy as jnp

@@ -29,10 +29,10 @@ class Linformer(ScoreScale, StatelessMechanism):
     """Linformer attention (module docstring: symbols, departures).
 
     Attributes:
-        max_length: N; a layer needs it, since it learns E and F. None = that of each call's
+        max_length: N; a layer needs it, since it learns E and F. None means that of each call's
             sequences, for fixed random projections only.
         num_projections: P.
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
         seed: of the projections that are used where ``attend`` is given none.
 
     Example:
@@ -50,7 +50,8 @@ class Linformer(ScoreScale, StatelessMechanism):
 
     name: ClassVar[str] = "linformer"
     about: ClassVar[str] = (
-        "learned mixtures of the tokens; whole sequences only (Wang et al., 2020)"
+        "softmax attention to learned projections of the sequence, for whole sequences only "
+        "(Wang et al., 2020)"
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale", "key_projection", "value_projection")
 
@@ -119,7 +120,7 @@ class Linformer(ScoreScale, StatelessMechanism):
         e, f = self._tables(k, parameters)
         scale = self._scale(q, parameters)
 
-        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+        def one_example(q: Array, k: Array, v: Array, real: Array) -> Array:
             order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
             k, v, real = k[order], v[order], real[order]
             keys = einsum("sp,shk->hpk", jnp.where(real[:, None], e[: len(k)], 0), k)
@@ -129,10 +130,10 @@ class Linformer(ScoreScale, StatelessMechanism):
             weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
             return einsum("htp,hpv->thv", weight, values)
 
-        return jax.vmap(of_row)(q, k, v, real)
+        return jax.vmap(one_example)(q, k, v, real)
 
     def _tables(self, k: Array, parameters: Parameters) -> tuple[Array, Array]:
-        """E and F [N, P]."""
+        """Returns the projections E and F, [N, P]."""
 
         def table(name: str, seed: int) -> Array:
             given = parameters.get(name)

@@ -39,7 +39,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
     Attributes:
         num_landmarks: L.
         iterations: of the pseudo-inverse.
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax
@@ -51,7 +51,10 @@ class Nystrom(ScoreScale, StatelessMechanism):
     """
 
     name: ClassVar[str] = "nystrom"
-    about: ClassVar[str] = "Nystromformer, landmarks; whole sequences only (Xiong et al., 2021)"
+    about: ClassVar[str] = (
+        "Nystrom approximation of softmax with landmarks, for whole sequences only "
+        "(Xiong et al., 2021)"
+    )
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     num_landmarks: int = 64
@@ -81,7 +84,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
         return jnp.moveaxis(_matmul(softmax(q, k_landmarks, k_used), context), 1, 2)
 
     def _landmarks(self, x: Array, real: Array) -> tuple[Array, Array]:
-        """Means of segments of the real tokens [B, L, H, K], and which exist, bool [B, L]."""
+        """Returns the means of segments of valid tokens [B, L, H, K], and which exist, [B, L]."""
         count = jnp.sum(real, axis=1, keepdims=True, dtype=jnp.int32)
         used = jnp.minimum(count, self.num_landmarks)
         rank = jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1
@@ -94,7 +97,8 @@ class Nystrom(ScoreScale, StatelessMechanism):
         return safe_divide(sums, size), landmark < used
 
     def _inverse(self, a: Array) -> Array:
-        """Equation 11: Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z)))."""
+        """Approximates the pseudo-inverse by the iteration of equation 11."""
+        # Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z)))
         eye = jnp.eye(a.shape[-1], dtype=a.dtype)
         columns = jnp.max(jnp.sum(a, axis=-2), axis=-1)[..., None, None]
         z = safe_divide(jnp.swapaxes(a, -1, -2), columns)
@@ -112,7 +116,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
         real_k = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
         landmark = jnp.arange(self.num_landmarks)[:, None]
 
-        def of_head(q: Array, k: Array, v: Array, real_q: Array, real_k: Array) -> Array:
+        def one_head(q: Array, k: Array, v: Array, real_q: Array, real_k: Array) -> Array:
             def averages(real: Array) -> tuple[Array, Array]:
                 """A row a landmark: token number r belongs to l where l n <= r L < (l + 1) n."""
                 n = jnp.sum(real)
@@ -136,7 +140,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
                 z = 0.25 * z @ (13 * one - p @ (15 * one - p @ (7 * one - p)))
             return softmax(q @ kl.T, used_k) @ z @ (b @ v)
 
-        over_heads = jax.vmap(of_head, in_axes=(1, 1, 1, None, None), out_axes=1)
+        over_heads = jax.vmap(one_head, in_axes=(1, 1, 1, None, None), out_axes=1)
         y = jax.vmap(over_heads)(q, k, v, real_q, real_k)
         return jnp.where(jnp.any(real_k, axis=1)[:, None, None, None], y, jnp.zeros_like(y))
 

@@ -7,17 +7,17 @@ here            paper
 ==============  =============================================================
 x               q or k times sqrt(scale), that is K**-0.25 by default
 projection      omega_1 ... omega_m, orthogonal Gaussian vectors (section
-                2.4), one draw shared by queries, keys, heads and
+                2.4), one sample shared by queries, keys, heads and
                 layers
 log features    omega . x - |x|^2 / 2; SM+ of lemma 1
 ==============  =============================================================
 
-The sum over keys of exp(log feature) is kept as the exponential state (m, u, w) of each feature,
-so no key is lost to overflow or underflow. Departures from the code that the TaylorShift
-experiments ran: no 1e-4 is added to the features and no maximum over all keys is subtracted,
-which a causal form could not know; the draw is fixed by ``seed`` instead of renewed every 1,000
-steps (pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill
-float32, count as of that size.
+The sum over keys of exp(log feature) is kept as the exponential state (m, u, w) of each feature, so
+no key is lost to overflow or underflow. Departures from the code that the TaylorShift experiments
+ran: no 1e-4 is added to the features and no maximum over all keys is subtracted, which a causal
+form could not know; the random sample is fixed by ``seed`` instead of renewed every 1,000 steps
+(pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill float32,
+count as of that size.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
-from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.ops.engine.exponential import ExponentialState
-from flax_linattn.ops.engine.features import bounded_key
-from flax_linattn.ops.engine.forms import even_size
+from flax_linattn.ops.engine.features import clip_key
+from flax_linattn.ops.engine.forms import even_chunk_size
 from flax_linattn.ops.engine.random_features import orthogonal_gaussian
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
-TILE = 16
+TILE_TOKENS = 16
 """Tokens of which every pair is looked at by itself. More of them read a state less often, which is
 written less often too, and look at more pairs."""
 
@@ -54,10 +54,11 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a causal block, which keeps the state before each ``TILE`` of them.
-        scale: factor of the scores where a call gives none, positive; None = K**-0.5.
-        num_features: M; None = int(K ln K), at least 1.
-        seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
+        chunk_size: tokens per causal block, which keeps the state before each ``TILE_TOKENS`` of
+            them.
+        scale: factor of the scores if a call passes none, positive; None means K**-0.5.
+        num_features: M; None means int(K ln K), at least 1.
+        seed: of the random sample. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -70,7 +71,9 @@ class Performer(StreamingMechanism):
     """
 
     name: ClassVar[str] = "performer"
-    about: ClassVar[str] = "positive orthogonal random features (Choromanski et al., 2021)"
+    about: ClassVar[str] = (
+        "FAVOR+: softmax attention by positive random features (Choromanski et al., 2021)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale", "projection")
 
@@ -86,13 +89,13 @@ class Performer(StreamingMechanism):
 
     def _init_state(self, sizes: StateSizes) -> ExponentialState:
         shape = (sizes.batch_size, sizes.num_heads, self._features(sizes.key_dim))
-        return exponential.empty(shape, (*shape, sizes.value_dim), sizes.dtype)
+        return exponential.empty_state(shape, (*shape, sizes.value_dim), sizes.dtype)
 
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        """Queries and keys become their log features [..., H, M]."""
-        q, k = self._log_features(bounded_key(q), bounded_key(k), parameters)
+        # From here on queries and keys are their log features [..., H, M].
+        q, k = self._log_features(clip_key(q), clip_key(k), parameters)
         return q, k, v
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
@@ -100,42 +103,46 @@ class Performer(StreamingMechanism):
         return ExponentialState(m=k, u=jnp.ones_like(k), w=w)
 
     def read(self, q: Array | None, state: ExponentialState) -> Array:
-        log_weight = self._query(q) + state.m
+        log_weight = self._require_query(q) + state.m
         weight = exp_difference(log_weight, jnp.max(log_weight, axis=-1, keepdims=True))
         value = einsum("...m,...mv->...v", weight, state.w)
         return safe_divide(value, jnp.sum(weight * state.u, axis=-1)[..., None])
 
     # -- one chunk by matrix products ------------------------------------------------
 
-    def _monoid(self, q: Array, identity: ExponentialState) -> prefix.Monoid:
-        scanned = super()._monoid(q, identity)
+    def _make_monoid(self, q: Array, identity: ExponentialState) -> prefix.Monoid:
+        scanned = super()._make_monoid(q, identity)
 
         def outputs(
             q: Array | None, span: prefix.Span, before: State, after: State | None, is_causal: bool
         ) -> tuple[State, Array]:
             length = span.size[1]
-            if is_causal and TILE < length <= self.chunk_size:
-                return over_chunks(tile, before, (q, prefix.fillable(span, TILE)), TILE)
-            if length > TILE:  # too many pairs
-                return scanned.outputs(q, span, before, after, is_causal)
-            outside = span.outside(before, after)
-            y = self._rows(self._query(q), span.tokens, span.visible(is_causal), outside)
+            if is_causal and TILE_TOKENS < length <= self.chunk_size:
+                return scan_chunks(
+                    tile, before, (q, prefix.mask_filling(span, TILE_TOKENS)), TILE_TOKENS
+                )
+            if length > TILE_TOKENS:  # too many pairs
+                return scanned.state_and_outputs(q, span, before, after, is_causal)
+            outside = span.outside_states(before, after)
+            y = self._tile_outputs(
+                self._require_query(q), span.tokens, span.visible(is_causal), outside
+            )
             return prefix.advance(monoid, span, before), y
 
         def tile(before: State, now: tuple[Array | None, prefix.Span]) -> tuple[State, Array]:
             return outputs(*now, before, None, True)
 
-        monoid = scanned._replace(total=self._total, outputs=outputs)
+        monoid = scanned._replace(reduce=self._reduce_tokens, state_and_outputs=outputs)
         return monoid
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
         if call.form in ("auto", "chunked") and (call.is_causal or call.starts is not None):
             # What is packed and not causal has tiles alone: a scan of states costs V times as much.
-            most = self.chunk_size if call.is_causal else min(TILE, self.chunk_size)
-            return even_size(call.k.shape[1], most)
+            most = self.chunk_size if call.is_causal else min(TILE_TOKENS, self.chunk_size)
+            return even_chunk_size(call.k.shape[1], most)
         return super()._chunk_size(call, identity)
 
-    def _total(self, tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
+    def _reduce_tokens(self, tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
         k, v = tokens["k"], tokens["v"]
         if keep is not None:
             k = jnp.where(keep[..., None, None], k, -jnp.inf)
@@ -143,17 +150,18 @@ class Performer(StreamingMechanism):
         weight = exp_difference(k, m[:, None])
         return ExponentialState(m, jnp.sum(weight, axis=1), einsum("bshm,bshv->bhmv", weight, v))
 
-    def _rows(
+    def _tile_outputs(
         self,
         q: Array,
         tokens: dict[str, Array],
         visible: Visible,
         outside: list[tuple[State, Array | None]],
     ) -> Array:
-        """Outputs from the visible tokens, and from states that some rows [B, C] see too.
+        """Computes outputs from the visible tokens, and from states that some rows also read.
 
-        Features are multiplied as sums of their logarithms: a maximum over keys for each feature
-        could be that of a key which a row does not see, beside which those it sees are nothing.
+        Features are multiplied as sums of their logarithms. A maximum over keys for each feature
+        could come from a key that is invisible to a row, and relative to it the visible keys could
+        all underflow.
         """
         k, v = tokens["k"], tokens["v"]
         score = jnp.where(visible[..., None, None], q[:, :, None] + k[:, None], -jnp.inf)
@@ -189,7 +197,7 @@ class Performer(StreamingMechanism):
         return max(1, int(key_dim * math.log(key_dim)))
 
     def _log_features(self, q: Array, k: Array, parameters: Parameters) -> tuple[Array, Array]:
-        """omega . x of queries, whose -|x|^2 / 2 cancels, and omega . x - |x|^2 / 2 of keys."""
+        """Computes log features: omega . x - |x|^2 / 2, where |x|^2 of queries cancels."""
         key_dim = q.shape[-1]
         shape = (self._features(key_dim), key_dim)
         projection = parameters.get("projection")

@@ -19,14 +19,14 @@ appendix A), itself left out unless it sees nothing else. No gradient passes the
 
 What a token sees depends on where chunks begin. As published they follow each other through all
 buckets, so that a later token may move the border between two earlier ones, and the number of
-buckets grows with the sequence: that has no causal form. With ``num_buckets`` chunks begin anew in
+buckets grows with the sequence: that has no causal form. With ``num_buckets`` chunks begin again in
 each bucket: then only earlier tokens of its bucket decide about a token's place, and there is one.
 
 Departures: chunks are as long as an average bucket, as in the code that the TaylorShift experiments
 ran (reformer-pytorch 1.4.4), and not twice as long; that code also lets a token see other buckets
 of its chunks, and counts a pair in every round. Only real tokens have places, so that padding
-anywhere changes nothing and any length goes. The draw is fixed by ``seed`` and shared by heads and
-layers (pass ``rotations`` to renew it).
+anywhere changes nothing and any length goes. The random sample is fixed by ``seed`` and shared by
+heads and layers (pass ``rotations`` to renew it).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import jax.numpy as jnp
 from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, exp_difference, safe_divide
-from flax_linattn.ops.engine.buckets import Layout, Places
+from flax_linattn.ops.engine.buckets import Layout, SlotAssignment
 from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.ops.engine.random_features import gaussian
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
@@ -49,16 +49,16 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 @dataclasses.dataclass(frozen=True)
 class Reformer(ScoreScale, StatelessMechanism):
-    """LSH attention (module docstring: symbols, departures).
+    """LSH attention, in hash buckets (module docstring: symbols, departures).
 
     Attributes:
-        bucket_size: m, tokens a chunk, and a bucket on average where the length decides.
+        bucket_size: m, tokens per chunk, and a bucket on average where the length decides.
         num_hashes: rounds.
-        num_buckets: b, even; there is a causal form then. None = 2 ceil(n / 2 m) for n real
+        num_buckets: b, even; there is a causal form then. None means 2 ceil(n / 2 m) for n real
             tokens, as in that code.
-        scale: factor of the scores where a call gives none; None = K**-0.5.
-        seed: of the draw. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead, whose
-            first columns count where there are more.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
+        seed: of the random sample. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead,
+            whose first columns count where there are more.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -80,8 +80,8 @@ get_mechanism('reformer', num_buckets=...), which has one.
 
     name: ClassVar[str] = "reformer"
     about: ClassVar[str] = (
-        "softmax over tokens that a random hash puts near; whole sequences only "
-        "(Kitaev et al., 2020)"
+        "softmax attention within buckets of locality-sensitive hashing, for whole sequences "
+        "only (Kitaev et al., 2020)"
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale", "rotations")
 
@@ -118,36 +118,36 @@ get_mechanism('reformer', num_buckets=...), which has one.
         rotations = self._rotations(x, whole.parameters)
         scale = self._scale(x, whole.parameters)
         length, half = x.shape[1], rotations.shape[2]
-        anew = self.num_buckets is not None
+        per_bucket = self.num_buckets is not None
         size = min(self.bucket_size, length)
-        # Chunks that begin anew in each bucket leave up to size - 1 slots of each free.
-        free = min(2 * half, length) * (size - 1) if anew else size - 1
-        layout = Layout(size, (length + free) // size, anew)
+        # Chunks that begin again in each bucket leave up to size - 1 slots of each free.
+        free = min(2 * half, length) * (size - 1) if per_bucket else size - 1
+        layout = Layout(size, (length + free) // size, per_bucket)
 
-        def of_head(x: Array, v: Array, real: Array, columns: Array) -> Array:
-            def place(rotation: Array) -> Places:
+        def one_head(x: Array, v: Array, real: Array, columns: Array) -> Array:
+            def assign_slots(rotation: Array) -> SlotAssignment:
                 bucket = _bucket(jax.lax.stop_gradient(x), rotation, columns)
-                return layout.place(bucket, real, 2 * half)
+                return layout.assign_slots(bucket, real, 2 * half)
 
-            places = jax.lax.map(place, rotations)
+            assignments = jax.lax.map(assign_slots, rotations)
 
             @jax.checkpoint
-            def of_round(own: Places) -> tuple[Array, Array, Array]:
-                return layout.attend(x, v, scale, own, places.label, whole.is_causal)
+            def one_round(own: SlotAssignment) -> tuple[Array, Array, Array]:
+                return layout.attend(x, v, scale, own, assignments.label, whole.is_causal)
 
-            level, total, value = jax.lax.map(of_round, places)
+            level, total, value = jax.lax.map(one_round, assignments)
             top = jnp.max(level, axis=0)
-            share = exp_difference(level, top)
+            relative = exp_difference(level, top)
             y = safe_divide(
-                jnp.sum(share[..., None] * value, axis=0),
-                jnp.sum(share * total, axis=0)[:, None],
+                jnp.sum(relative[..., None] * value, axis=0),
+                jnp.sum(relative * total, axis=0)[:, None],
             )
             return jnp.where(jnp.isneginf(top)[:, None], v, y)
 
-        over_heads = jax.vmap(of_head, in_axes=(1, 1, None, None), out_axes=1)
+        over_heads = jax.vmap(one_head, in_axes=(1, 1, None, None), out_axes=1)
         return jax.vmap(over_heads)(x, v, mask, self._columns(mask))
 
-    def _instead_of_causal(self) -> str:
+    def _causal_alternative(self) -> str:
         return "use is_causal=False, or get_mechanism('reformer', num_buckets=...), which has one"
 
     def _reference(
@@ -159,8 +159,8 @@ get_mechanism('reformer', num_buckets=...), which has one.
         rotations, scale = self._rotations(k, parameters), self._scale(k, parameters)
         earlier = jnp.tri(length, k=-1, dtype=bool)  # [T, S]
 
-        def of_head(x: Array, v: Array, real: Array, visible: Array, columns: Array) -> Array:
-            met = jnp.zeros_like(visible)
+        def one_head(x: Array, v: Array, real: Array, visible: Array, columns: Array) -> Array:
+            shares_chunk = jnp.zeros_like(visible)
             for rotation in rotations:
                 bucket = _bucket(jax.lax.stop_gradient(x), rotation, columns)
                 same = bucket[:, None] == bucket
@@ -169,26 +169,26 @@ get_mechanism('reformer', num_buckets=...), which has one.
                     before |= bucket[:, None] > bucket
                 chunk = jnp.sum(before & real, axis=1) // self.bucket_size
                 back = chunk[:, None] - chunk
-                met |= same & (back >= 0) & (back <= 1)
+                shares_chunk |= same & (back >= 0) & (back <= 1)
             eye = jnp.eye(length, dtype=bool)
-            seen = visible & met & ~eye
+            seen = visible & shares_chunk & ~eye
             seen |= visible & eye & ~jnp.any(seen, axis=1, keepdims=True)
             score = jnp.where(seen, scale * (x @ l2_normalize(x).T), -jnp.inf)
             weight = exp_difference(score, jnp.max(score, axis=1, keepdims=True))
             return safe_divide(weight @ v, jnp.sum(weight, axis=1, keepdims=True))
 
-        over_heads = jax.vmap(of_head, in_axes=(1, 1, None, None, None), out_axes=1)
+        over_heads = jax.vmap(one_head, in_axes=(1, 1, None, None, None), out_axes=1)
         return jax.vmap(over_heads)(k, v, real, visible, self._columns(real))
 
     def _columns(self, real: Array) -> Array:
-        """b / 2 of each row, int32 [B]."""
+        """Returns b / 2 for each sequence, int32 [B]."""
         if self.num_buckets is not None:
             return jnp.full(real.shape[0], self.num_buckets // 2, jnp.int32)
         tokens = jnp.sum(real, axis=1, dtype=jnp.int32)
         return jnp.maximum(-(-tokens // (2 * self.bucket_size)), 1)
 
     def _rotations(self, x: Array, parameters: Parameters) -> Array:
-        """R of each round, of as many buckets as any row may have: [num_hashes, K, b / 2]."""
+        """Returns R of each round for the most buckets of any sequence, [num_hashes, K, b / 2]."""
         length, key_dim = x.shape[1], x.shape[-1]
         half = (self.num_buckets or 2 * max(1, -(-length // (2 * self.bucket_size)))) // 2
         rotations = parameters.get("rotations")
@@ -206,7 +206,7 @@ get_mechanism('reformer', num_buckets=...), which has one.
 
 
 def _bucket(x: Array, rotation: Array, columns: Array) -> Array:
-    """argmax([x R; -x R]) over the first columns of R [K, b / 2], int32 [T], for x [T, K]."""
+    """Computes argmax([x R; -x R]) over the first columns of R [K, b / 2], int32 [T]."""
     turned = einsum("tk,kc->tc", x, rotation)
     used = jnp.arange(rotation.shape[1], dtype=jnp.int32) < columns
     column = jax.lax.argmax(jnp.where(used, jnp.abs(turned), -1), 1, jnp.int32)

@@ -3,8 +3,8 @@
     S_t = gamma_h S_{t-1} + k_t v_t^T,   y_t = scale q_t S_t,   gamma_h = 1 - 2**(-5 - h)
 
 with h = 0, 1, ... the head (their equations 5 and 8): gated linear attention with one fixed decay
-a head. Departures: their rotation of queries and keys is ``RotaryPosition`` of a layer, their group
-normalisation and gate of the outputs are not part of it; padding does not decay.
+per head. Departures: their rotation of queries and keys is ``RotaryPosition`` of a layer, their
+group normalization and gate of the outputs are not part of it; padding does not decay.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Retention(DecayedSums):
     """
 
     name: ClassVar[str] = "retention"
-    about: ClassVar[str] = "linear attention with one fixed decay a head (Sun et al., 2023)"
+    about: ClassVar[str] = "linear attention with a fixed decay per head (Sun et al., 2023)"
 
     def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
         return {"log_decay": self._log_decay(k, parameters)}
 
     def _log_decay(self, k: Array, parameters: Parameters) -> Array:
-        gamma = np.log1p(-(2.0 ** (-5.0 - np.arange(k.shape[-2]))))
-        return jnp.broadcast_to(jnp.asarray(gamma, k.dtype), k.shape[:-1])
+        log_gamma = np.log1p(-(2.0 ** (-5.0 - np.arange(k.shape[-2]))))
+        return jnp.broadcast_to(jnp.asarray(log_gamma, k.dtype), k.shape[:-1])
 
     def _channels(self, key_dim: int) -> int:
         return 1

@@ -3,8 +3,8 @@
 The weight of key j for query i is phi(q_i) . phi(k_j) with q and k of length 1 and phi(x) =
 [sin(W x), cos(W x)] / sqrt(M), W = Gaussian rows times ``feature_scale`` (their sigma), one
 number for each head and channel. Departure from the code that the TaylorShift experiments ran:
-it drew W anew for q and for k, whose features then have nothing to do with each other; here one
-draw is shared. Weights can be negative, and where their sum nearly vanishes the output is large.
+it sampled W separately for q and for k, whose features then have nothing to do with each other; here one
+sample is shared. Weights can be negative, and where their sum nearly vanishes the output is large.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RandomFeatureAttention(KernelMechanism):
 
     Attributes:
         num_features: M, rows of W.
-        seed: of the draw.
+        seed: of the random sample.
 
     Example:
         >>> import jax
@@ -44,7 +44,7 @@ class RandomFeatureAttention(KernelMechanism):
     """
 
     name: ClassVar[str] = "rfa"
-    about: ClassVar[str] = "random Fourier features (Peng et al., 2021)"
+    about: ClassVar[str] = "linear attention with random Fourier features (Peng et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("feature_scale",)
 

@@ -33,18 +33,18 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_channel
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
-from flax_linattn.ops.contract.numerics import exp_difference, safe_divide, vary_alike
+from flax_linattn.ops.contract.numerics import exp_difference, match_varying_axes, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
-from flax_linattn.ops.engine.chunks import over_tokens
+from flax_linattn.ops.engine.chunks import scan_tokens
 from flax_linattn.ops.engine.exponential import ForgettingState, Level, Sums
 from flax_linattn.ops.engine.exponential_scan import forgetting_scan
 from flax_linattn.ops.engine.forms import scan_form
-from flax_linattn.ops.engine.primal_only import unless_differentiated
+from flax_linattn.ops.engine.primal_only import primal_only
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.ops.engine.tiles import before_each
-from flax_linattn.ops.mechanisms.aft import gated
-from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
+from flax_linattn.ops.engine.tiles import shift_right
+from flax_linattn.ops.mechanisms.aft import apply_gate
+from flax_linattn.ops.mechanisms.forgetting_aaren import decay_between
 from flax_linattn.typing import Array, Keys, Outputs, OutputStep, Parameters, Values, Visible
 
 
@@ -63,7 +63,9 @@ class RWKV(StreamingMechanism):
     """
 
     name: ClassVar[str] = "rwkv"
-    about: ClassVar[str] = "fading averages in every channel, a bonus for now (Peng et al., 2023)"
+    about: ClassVar[str] = (
+        "RWKV-4: per-channel weighted averages with a fixed decay (Peng et al., 2023)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, noncausal=False, cross=False, channelwise=True, mergeable=True
     )
@@ -73,28 +75,28 @@ class RWKV(StreamingMechanism):
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         shape = (num_heads, key_dim)
         return {
-            "time_decay": LearnedParameter(shape, first_time_decay),
-            "time_first": LearnedParameter(shape, first_time_first),
+            "time_decay": LearnedParameter(shape, init_time_decay),
+            "time_first": LearnedParameter(shape, init_time_first),
         }
 
     def _init_state(self, sizes: StateSizes) -> ForgettingState:
         shape = (sizes.batch_size, sizes.num_heads, sizes.key_dim)
-        return exponential.nothing_yet(shape, shape, sizes.dtype)
+        return exponential.empty_forgetting_state(shape, shape, sizes.dtype)
 
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         for name in parameters:
-            _of_channels(parameters, name, k)
+            _channel_parameter(parameters, name, k)
         return q, k, v
 
     def fixed_token_arguments(self, k: Array, parameters: Parameters) -> dict[str, Array]:
-        return {"log_decay": jnp.broadcast_to(self._rate(k, parameters), k.shape)}
+        return {"log_decay": jnp.broadcast_to(self._log_decay(k, parameters), k.shape)}
 
-    def _rate(self, k: Array, parameters: Parameters) -> Array:
-        """Log-decays [H, K]."""
+    def _log_decay(self, k: Array, parameters: Parameters) -> Array:
+        """Returns the fixed log-decays of all channels, [H, K]."""
         # Beyond e^30 nothing is left of anything, and e^89 is no float32.
-        return -jnp.exp(jnp.minimum(_of_channels(parameters, "time_decay", k), 30.0))
+        return -jnp.exp(jnp.minimum(_channel_parameter(parameters, "time_decay", k), 30.0))
 
     def lift(
         self,
@@ -107,28 +109,28 @@ class RWKV(StreamingMechanism):
         return ForgettingState(fades, k, jnp.zeros_like(k), jnp.ones_like(k), v)
 
     def read(self, q: Array | None, state: ForgettingState) -> Array:
-        """Of the past alone; a token's own part is added by ``attend`` and ``step``."""
-        return gated(self._query(q), state.sums.mean)
+        # The past alone: attend and step add the token's own part.
+        return apply_gate(self._require_query(q), state.sums.mean)
 
-    def _causal(
+    def _attend_causal(
         self, call: Call, q: Array, tokens: dict[str, Array]
     ) -> tuple[Outputs, ForgettingState]:
         if call.k.shape[1] == 0:
-            return tokens["v"], self._initial(call)
-        of_tokens = q, tokens["k"], tokens["v"], call.mask, call.starts
-        arrays = vary_alike((*of_tokens, self._initial(call), call.parameters))
+            return tokens["v"], self._initial_state(call)
+        inputs = q, tokens["k"], tokens["v"], call.mask, call.starts
+        arrays = match_varying_axes((*inputs, self._initial_state(call), call.parameters))
         if call.form != "auto":
-            return self._by_scan(call.form, self.chunk_size, *arrays)
+            return self._attend_by_scan(call.form, self.chunk_size, *arrays)
         forms: dict[str, Callable[..., Any]] = {
-            "parallel": partial(self._by_scan, "auto"),
-            "recurrent": self._by_tokens,
+            "parallel": partial(self._attend_by_scan, "auto"),
+            "recurrent": self._attend_by_token,
         }
         plain = scan_form("channels", "inference", "auto", forms, self.chunk_size)
-        trained = partial(self._by_scan, "auto", self.chunk_size)
-        y, state = unless_differentiated(plain, trained, *arrays)
+        trained = partial(self._attend_by_scan, "auto", self.chunk_size)
+        y, state = primal_only(plain, trained, *arrays)
         return y, state
 
-    def _by_scan(
+    def _attend_by_scan(
         self,
         form: str,
         chunk_size: int,
@@ -140,11 +142,11 @@ class RWKV(StreamingMechanism):
         initial: ForgettingState,
         parameters: Parameters,
     ) -> tuple[Outputs, ForgettingState]:
-        """Every channel is a head of values of one channel; position t reads what t - 1 has."""
-        rate = jnp.broadcast_to(self._rate(k, parameters), k.shape)
+        """Scans every channel as a head; position t reads the sums of t - 1."""
+        rate = jnp.broadcast_to(self._log_decay(k, parameters), k.shape)
         channels = k.shape[2] * k.shape[3]
         flat = jax.tree.map(lambda x: x.reshape(x.shape[0], channels), initial)
-        rows, state = forgetting_scan(
+        outputs, state = forgetting_scan(
             k.reshape(*k.shape[:2], channels),
             v.reshape(*v.shape[:2], channels, 1),
             masks.zero_padding(rate, mask).reshape(*k.shape[:2], channels),
@@ -154,15 +156,17 @@ class RWKV(StreamingMechanism):
             form=form,
             chunk_size=chunk_size,
         )
-        u = safe_divide(jnp.ones_like(rows.inverse), rows.inverse)
-        after = jax.tree.map(lambda x: x.reshape(k.shape), Sums(rows.level, u, rows.y[..., 0] * u))
-        past = before_each(initial.sums, after)
+        u = safe_divide(jnp.ones_like(outputs.inverse), outputs.inverse)
+        after = jax.tree.map(
+            lambda x: x.reshape(k.shape), Sums(outputs.level, u, outputs.y[..., 0] * u)
+        )
+        past = shift_right(initial.sums, after)
         if starts is not None:
-            past = past._replace(level=past.level.among(~starts))
+            past = past._replace(level=past.level.where(~starts))
         state = jax.tree.map(lambda x: x.reshape(x.shape[0], *k.shape[2:]), state)
-        return self._with_own(q, k, v, past, parameters), state
+        return self._add_own_token(q, k, v, past, parameters), state
 
-    def _by_tokens(
+    def _attend_by_token(
         self,
         chunk_size: int,
         q: Array,
@@ -173,32 +177,34 @@ class RWKV(StreamingMechanism):
         initial: ForgettingState,
         parameters: Parameters,
     ) -> tuple[Outputs, ForgettingState]:
-        """A loop that reads each state when it comes: nothing of T tokens but inputs, outputs."""
-        nothing, rate = self._identity(k[:, 0], v[:, 0]), self._rate(k, parameters)
+        """Loops over tokens and reads each state at once, storing only inputs and outputs."""
+        nothing, rate = self._identity_state(k[:, 0], v[:, 0]), self._log_decay(k, parameters)
 
         def body(before: ForgettingState, now: Any) -> tuple[ForgettingState, Array]:
             q, k, v, mask, start = now
             if start is not None:
                 before = prefix.select(start, nothing, before)
-            y = self._with_own(q, k, v, before.sums, parameters)
+            y = self._add_own_token(q, k, v, before.sums, parameters)
             after = before.merge(self.lift(k, v, log_decay=jnp.broadcast_to(rate, k.shape)))
             if mask is not None:
                 after = prefix.select(mask, after, before)
             return after, y
 
-        state, y = over_tokens(body, initial, (q, k, v, mask, starts))
+        state, y = scan_tokens(body, initial, (q, k, v, mask, starts))
         return y, state
 
-    def _with_own(self, q: Array, k: Array, v: Array, past: Sums, parameters: Parameters) -> Array:
-        """Equation 16 to 18: the past of a token, and the token itself with its bonus."""
-        score = k + _of_channels(parameters, "time_first", k)
+    def _add_own_token(
+        self, q: Array, k: Array, v: Array, past: Sums, parameters: Parameters
+    ) -> Array:
+        """Merges the past of a token with the token itself and its bonus (equations 16 to 18)."""
+        score = k + _channel_parameter(parameters, "time_first", k)
         own = Sums(Level(score, jnp.zeros_like(score)), jnp.ones_like(score), v)
-        return gated(q, past.merge(own).mean)
+        return apply_gate(q, past.merge(own).mean)
 
     def _step(self, call: StepCall) -> tuple[OutputStep, ForgettingState]:
         q, token = self._prepare(call)
-        y = self._with_own(q, token["k"], token["v"], call.state.sums, call.parameters)
-        state = call.state.merge(self._lift(q, token))
+        y = self._add_own_token(q, token["k"], token["v"], call.state.sums, call.parameters)
+        state = call.state.merge(self._lift_tokens(q, token))
         if call.mask is not None:
             state = prefix.select(call.mask, state, call.state)
         return y, state
@@ -211,9 +217,9 @@ class RWKV(StreamingMechanism):
         channels = heads * key_dim
         itself = jnp.eye(length, dtype=bool)[None, :, :, None]
         # The past of t has faded t - 1 - i times: t itself lets nothing fade.
-        fades = fallen(rate.reshape(batch, length, channels), visible & ~itself[..., 0])
+        fades = decay_between(rate.reshape(batch, length, channels), visible & ~itself[..., 0])
         score = k.reshape(batch, 1, length, channels) + fades
-        bonus = _of_channels(parameters, "time_first", k).reshape(channels)
+        bonus = _channel_parameter(parameters, "time_first", k).reshape(channels)
         own = k.reshape(batch, 1, length, channels) + bonus
         score = jnp.where(itself, own, score).reshape(batch, length, length, heads, key_dim)
         score = jnp.where(visible[..., None, None], score, -jnp.inf)
@@ -221,8 +227,8 @@ class RWKV(StreamingMechanism):
         return average_by_channel(weight, v) / (1 + jnp.exp(-q))
 
 
-def _of_channels(parameters: Parameters, name: str, k: Array) -> Array:
-    """An argument [H, K], 0 where it was not given."""
+def _channel_parameter(parameters: Parameters, name: str, k: Array) -> Array:
+    """Returns a parameter [H, K], 0 if it was not passed."""
     value = parameters.get(name)
     if value is None:
         return jnp.zeros(k.shape[-2:], k.dtype)
@@ -233,14 +239,14 @@ def _of_channels(parameters: Parameters, name: str, k: Array) -> Array:
     return value.astype(k.dtype)
 
 
-def first_time_decay(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """-5 + 8 (c / (C - 1))^0.7 of channel c: from rates of 0.007 to 20 a token."""
-    share = jnp.linspace(0, 1, shape[0] * shape[1], dtype=jnp.float32)
-    return (-5 + 8 * share**0.7).reshape(shape).astype(dtype)
+def init_time_decay(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Initializes channel c to -5 + 8 (c / (C - 1))^0.7: rates of 0.007 to 20 per token."""
+    fraction = jnp.linspace(0, 1, shape[0] * shape[1], dtype=jnp.float32)
+    return (-5 + 8 * fraction**0.7).reshape(shape).astype(dtype)
 
 
-def first_time_first(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """log 0.3, and a half more or less in turns."""
+def init_time_first(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Initializes to log 0.3, plus -0.5, 0 and 0.5 in turn."""
     turn = (jnp.arange(shape[0] * shape[1]) + 1) % 3 - 1
     zigzag = 0.5 * turn.astype(jnp.float32)
     return (jnp.log(0.3) + zigzag).reshape(shape).astype(dtype)

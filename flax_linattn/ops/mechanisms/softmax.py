@@ -1,12 +1,12 @@
-"""Softmax attention (Vaswani et al., 2017), the yardstick.
+"""Softmax attention (Vaswani et al., 2017), the baseline.
 
-Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
-over the visible j. Departure: none; no dropout on the weights.
+Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij) over
+the visible j. Departure: none; no dropout on the weights.
 
-With a ``window`` of W a token sees itself and the W - 1 real tokens of its segment before it: the
-sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
-2004.05150, section 3.1), on one side, without dilation, global tokens or chosen heads. Its parallel
-form makes blocks within the band alone, O(T W), and its state is a ring of W tokens.
+With a ``window`` of W a token attends to itself and to the W - 1 valid tokens of its segment before
+it: the sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
+2004.05150, section 3.1), on one side, without dilation, global tokens or selected heads. Its
+parallel form computes only blocks within the band, O(T W), and its state is a ring of W tokens.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from flax_linattn.ops.contract.numerics import (
     scores,
 )
 from flax_linattn.ops.contract.state import StateSizes
-from flax_linattn.ops.engine.blocks import Weighing
+from flax_linattn.ops.engine.blocks import WeightFunction
 from flax_linattn.ops.engine.cache import Pairs
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.ops.engine.window import WindowCache, without_gaps
+from flax_linattn.ops.engine.window import WindowCache, compact_tokens
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
-SMALLEST_BLOCK = 64
+MIN_BLOCK_TOKENS = 64
 """Queries a block of a window, and keys, at least."""
 
-SOFTMAX = Weighing(
-    hidden=-math.inf,
-    lowest=-math.inf,
+SOFTMAX = WeightFunction(
+    masked_score=-math.inf,
+    initial_level=-math.inf,
     level=partial(jnp.max, axis=-1),
     weight=exp_difference,
     slope=exp_difference,
@@ -56,8 +56,8 @@ class SoftmaxAttention(ScoredAttention):
     """Softmax attention with a preallocated key/value cache.
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
-        implementation: None = this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
+        scale: factor of the scores if a call passes none; None means K**-0.5.
+        implementation: None means this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
             (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
             elsewhere, for short sequences (``form="parallel"``).
         window: W, most tokens that one sees: itself and the W - 1 before it; causal only. None =
@@ -81,9 +81,9 @@ class SoftmaxAttention(ScoredAttention):
 
     name: ClassVar[str] = "softmax"
     about: ClassVar[str] = (
-        "scaled dot products with a preallocated cache: the yardstick (Vaswani et al., 2017)"
+        "softmax attention with a preallocated key/value cache; the baseline (Vaswani et al., 2017)"
     )
-    weighing: ClassVar[Weighing] = SOFTMAX
+    weight_function: ClassVar[WeightFunction] = SOFTMAX
 
     scale: float | None = None
     implementation: Literal["xla", "cudnn"] | None = None
@@ -123,15 +123,15 @@ class SoftmaxAttention(ScoredAttention):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         if self.window is None or call.mask is None:
             return super()._attend(call)
-        gathered, put_back = without_gaps(call)
+        gathered, put_back = compact_tokens(call)
         y, state = super()._attend(gathered)
         return zero_padding(put_back(y), call.mask), state
 
-    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+    def attend_block(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         q, k, v = pairs[:3]
         # jax.nn.dot_product_attention computes float64 in float32, and is NaN for scores of 1e21.
         if self.implementation is None or q.dtype == jnp.float64:
-            return super().weigh(pairs, visible)
+            return super().attend_block(pairs, visible)
         if self.implementation == "xla":
             # It rounds the weights of half precision and has no float16 on CPUs.
             dtype = accumulation_dtype(q.dtype)
@@ -156,16 +156,16 @@ class SoftmaxAttention(ScoredAttention):
             ) from error
         return y[..., : v.shape[-1]]
 
-    def _chunked(self, pairs: Pairs, visibility: Visibility) -> Array:
+    def _attend_chunked(self, pairs: Pairs, visibility: Visibility) -> Array:
         if self.implementation == "cudnn":  # which makes few scores at a time by itself
-            return self._by_rows(pairs, visibility, None)
+            return self._attend_query_blocks(pairs, visibility, None)
         if self.window is not None and self.window < self.chunk_size:
             # Larger blocks would be hidden for the most part.
-            size = min(self.chunk_size, max(SMALLEST_BLOCK, self.window))
-            return dataclasses.replace(self, chunk_size=size, window=None)._chunked(
+            size = min(self.chunk_size, max(MIN_BLOCK_TOKENS, self.window))
+            return dataclasses.replace(self, chunk_size=size, window=None)._attend_chunked(
                 pairs, visibility
             )
-        return super()._chunked(pairs, visibility)
+        return super()._attend_chunked(pairs, visibility)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -3,7 +3,7 @@
 The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. With the default scale it
 is the linear attention of Based (Arora et al., "Simple linear attention language models balance the
 recall-throughput tradeoff", 2024, arXiv 2402.18668), whose model has sliding windows and
-convolutions besides. It is TaylorShift without its normalisation, one of the feature maps that
+convolutions besides. It is TaylorShift without its normalization, one of the feature maps that
 Zhang et al., "The Hedgehog & the Porcupine", 2024, study, and what the element-wise attention paper
 compares with as "Hedgehog" (its equation 20); the learned feature map that has this name is another
 one. Departures: only the d (d + 1) / 2 different products of coordinates are kept; keys beyond
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum
-from flax_linattn.ops.engine.features import bounded_key, bounded_query, quadratic_features
+from flax_linattn.ops.engine.features import clip_key, clip_query, quadratic_features
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -30,7 +30,7 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
-        scale: factor of the scores where a call gives none; None = K**-0.5.
+        scale: factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax
@@ -43,28 +43,28 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
 
     name: ClassVar[str] = "taylor_features"
     about: ClassVar[str] = (
-        "linear attention with the Taylor features of order 2: that of Based (Arora et al., 2024)"
+        "linear attention with Taylor features of order 2, as in Based (Arora et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
-    side_by_side: ClassVar[bool] = True
+    features_first: ClassVar[bool] = True
 
     scale: float | None = None
 
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        return q * self._scale(q, parameters), bounded_key(k), v
+        return q * self._scale(q, parameters), clip_key(k), v
 
     def query_features(self, q: Array) -> Array:
-        q, unit = bounded_query(q)
+        q, unit = clip_query(q)
         return quadratic_features(q, (0.5, 1.0, 1.0), unit)
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        q, unit = bounded_query(q)
+        q, unit = clip_query(q)
         x = einsum("bhtk,bhsk->bhts", q, k)
         return (x / 2 + unit) * x + unit * unit
 

@@ -14,21 +14,21 @@ c              the authors' code)
 direct         direct-TaylorShift, equation 1
 chunked,       efficient-TaylorShift, equations 2-4 and algorithm 1
 efficient
-temperature    tau, one a head (section 3.3)
-count          N, the number of tokens that the row sees
+temperature    tau, one per head (section 3.3)
+count          N, the number of tokens that the row attends to
 features       [1, k, k (x) k]; the paper's boxtimes keeps all d^2 products
                of coordinates, here the d (d + 1) / 2 different ones, and
                C(d + k, k) at order k (``engine/monomials.py``)
 =============  ==============================================================
 
 Departures: the paper has neither a causal form with a state nor masks, packing or cross-attention;
-N counts the tokens that a row sees. It defines every order k and makes the efficient form of order
-2 alone. Causal and without normalisation order 2 is the linear attention of Based (Arora et al.,
-2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d). Without
-normalisation, keys beyond 7e10, whose squares would fill float32, count as of that size; at order k
-those beyond 2^(72 / k). The factors 1/N and d**0.25 of algorithm 1 keep the intermediate results of
-half precision small and cancel; the sums here are float32 and go without. A zero vector stays zero
-when normalised, with zero gradient.
+N counts the tokens that a row attends to. It defines every order k and makes the efficient form of
+order 2 alone. Causal and without normalization order 2 is the linear attention of Based (Arora et
+al., 2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d).
+Without normalization, keys beyond 7e10, whose squares would fill float32, count as of that size; at
+order k those beyond 2^(72 / k). The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
+results of half precision small and cancel; the sums here are float32 and go without. A zero vector
+stays zero when normalized, with zero gradient.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ from flax_linattn.ops.contract.numerics import einsum, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.blocks import attend_in_blocks
 from flax_linattn.ops.engine.features import (
-    bounded_key,
-    bounded_query,
-    bounded_score_query,
+    clip_key,
+    clip_query,
+    clip_score_query,
     l2_normalize,
     quadratic_features,
 )
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.engine.monomials import monomials, num_monomials
-from flax_linattn.ops.engine.polynomials import homogeneous, polynomial
-from flax_linattn.ops.engine.prefix import Span, total
+from flax_linattn.ops.engine.polynomials import homogeneous_polynomial, polynomial_weights
+from flax_linattn.ops.engine.prefix import Span, final_state
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
 def _visible(call: Call) -> Visible:
-    """Bool [B or 1, T, S]; summed up, it is not made."""
+    """Returns the visibility matrix [B or 1, T, S]; XLA fuses it into sums and never stores it."""
     lengths = call.num_queries, call.k.shape[1]
-    return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, runs=call.runs)
+    return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, segments=call.segments)
 
 
 def taylorshift_n0(key_dim: int) -> int:
@@ -113,7 +113,7 @@ def taylorshift_n1(key_dim: int) -> int:
 
 
 def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
-    """Head dimension at which the efficient form of E features takes fewest operations, or memory.
+    """Head dimension at which the efficient form has the lowest cost in operations or memory.
 
     E / d heads of dimension d take N (4 E^3 / h^2 + 10 E^2 / h + 9 E + 4 h) operations, fewest
     where 8 d^3 + 10 d^2 = 4 (equations 10 and 12 print 9 d^3, the derivative of another cost), and
@@ -197,8 +197,8 @@ def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool
     return math.ceil(1.8 * length if is_causal else length)
 
 
-_OF_ORDER_2 = {"memory": taylorshift_n1, "paper": taylorshift_n0}
-_SWITCHES = ("speed", *_OF_ORDER_2)
+_SWITCH_LENGTHS = {"memory": taylorshift_n1, "paper": taylorshift_n0}
+_SWITCHES = ("speed", *_SWITCH_LENGTHS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,14 +206,14 @@ class TaylorShift(KernelMechanism):
     """Taylor-softmax attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a block, in the chunked form and at most in the direct one.
+        chunk_size: tokens per block, in the chunked form and at most in the direct one.
         normalize: section 3.3: q and k of length 1, q times ``temperature``, and the output
             times sqrt(N / K).
-        normalize_output: whether the output is scaled; None = as ``normalize``. False is the
+        normalize_output: whether the output is scaled; None means as ``normalize``. False is the
             row "impl. + norm" of the paper's table 4.
         order: of the polynomial, even: an odd one is negative far below 0. In float32 scores beyond
             about 2^(112 / order) count as of that size: 2^28 at order 4, 2^10 at order 10.
-        max_features: most features a head, C(K + order, order), of orders above 2. Larger heads
+        max_features: most features per head, C(K + order, order), of orders above 2. Larger heads
             have no state, no form but the direct one (all weights at once with form="parallel"),
             and are refused where they need another.
         coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
@@ -246,7 +246,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     name: ClassVar[str] = "taylorshift"
     about: ClassVar[str] = (
-        "Taylor softmax of order 2 or more, direct or in linear time (Nauen et al., 2024)"
+        "Taylor softmax of order 2 or higher, in quadratic or linear time (Nauen et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True,
@@ -254,7 +254,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         forms=("parallel", "chunked", "recurrent", "direct", "efficient"),
     )
     parameters: ClassVar[tuple[str, ...]] = ("temperature",)
-    side_by_side: ClassVar[bool] = True
+    features_first: ClassVar[bool] = True
 
     chunk_size: int = 256
     normalize: bool = True
@@ -286,10 +286,10 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if self.switch not in _SWITCHES:
             raise ValueError(f"switch must be one of {_SWITCHES}, got {self.switch!r}.")
         if self.order > 2:
-            self._check_of_order_2()
+            self._check_order_2_options()
 
-    def _check_of_order_2(self) -> None:
-        """Refuses what only order 2 has."""
+    def _check_order_2_options(self) -> None:
+        """Rejects options that only order 2 has."""
         if self.coefficients != type(self).coefficients:
             raise ValueError(
                 f"coefficients (a, b, c) are those of a polynomial of order 2, got "
@@ -313,11 +313,11 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if self.normalize:
             q, k = l2_normalize(q), l2_normalize(k)
         else:
-            k = bounded_key(k, self.order)
-        return self._tempered(q, parameters), k, v
+            k = clip_key(k, self.order)
+        return self._apply_temperature(q, parameters), k, v
 
     def query_features(self, q: Array) -> Array:
-        q, unit = bounded_query(q, self.order)
+        q, unit = clip_query(q, self.order)
         if self.order == 2:
             return quadratic_features(q, self.coefficients, unit)
         return monomials(q, self.order, unit, over_factorials=True)
@@ -326,20 +326,20 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return quadratic_features(k) if self.order == 2 else monomials(k, self.order)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        q, unit = bounded_query(q, self.order)
-        return homogeneous(self._coefficients, einsum("bhtk,bhsk->bhts", q, k), unit)
+        q, unit = clip_query(q, self.order)
+        return homogeneous_polynomial(self._coefficients, einsum("bhtk,bhsk->bhts", q, k), unit)
 
     def count(self, state: KernelState) -> Array:
         return state.normalizer[..., 0]  # the sum of the feature 1
 
     def finish(self, value: Array, normalizer: Array, count: Array, key_dim: int) -> Array:
-        return self._scaled(safe_divide(value, normalizer[..., None]), count, key_dim)
+        return self._scale_output(safe_divide(value, normalizer[..., None]), count, key_dim)
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
         stateless = call.state is None and not call.return_state
         if form == "parallel" and stateless and not self.has_state(call.k.shape[-1]):
-            return self._plain(call), None
+            return self._attend_all_weights(call), None
         if form == "auto":
             form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
         if form == "direct" and call.state is None:
@@ -349,37 +349,37 @@ order=2, form='direct', which needs no state, or a larger max_features.
         return super()._attend(dataclasses.replace(call, form=form))
 
     def _direct(self, call: Call) -> tuple[Outputs, State]:
-        """Equation 1 in blocks of weights; the state only if it is asked for."""
+        """Evaluates equation 1 in blocks of weights; makes the state only if it is returned."""
         q, tokens = self._prepare(call)
-        run = None if call.runs is None else call.runs.index
-        seen = Visibility(call.is_causal, 0, call.mask, run, run)
-        weighing = polynomial(self._coefficients)
-        bounded, k, v = bounded_score_query(q), tokens["k"], tokens["v"]
-        y = attend_in_blocks(weighing, bounded, k, v, 1.0, seen, self.chunk_size)
+        segment_index = None if call.segments is None else call.segments.index
+        seen = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
+        weight_function = polynomial_weights(self._coefficients)
+        bounded, k, v = clip_score_query(q), tokens["k"], tokens["v"]
+        y = attend_in_blocks(weight_function, bounded, k, v, 1.0, seen, self.chunk_size)
         count = jnp.sum(_visible(call), axis=2, dtype=y.dtype)
-        y = self._scaled(y, count[..., None], q.shape[-1])
+        y = self._scale_output(y, count[..., None], q.shape[-1])
         if not call.return_state:
             return y, None  # nor an empty one: it may be too large to have
-        monoid = self._monoid(q, self._identity(call.k, call.v))
+        monoid = self._make_monoid(q, self._identity_state(call.k, call.v))
         span = Span(tokens, call.mask, call.starts)
-        return y, total(monoid, span, self._initial(call), self.chunk_size)
+        return y, final_state(monoid, span, self._initial_state(call), self.chunk_size)
 
-    def _plain(self, call: Call) -> Outputs:
-        """All weights at once: JAX differentiates them, forwards too, without features."""
+    def _attend_all_weights(self, call: Call) -> Outputs:
+        """Computes all weights at once without features; JAX differentiates it in any mode."""
         q, tokens = self._prepare(call)
-        return self.finish(*self._weighted(q, tokens, _visible(call), []), q.shape[-1])
+        return self.finish(*self._weighted_sums(q, tokens, _visible(call), []), q.shape[-1])
 
     def _crossing(self, call: Call) -> float:
-        """Tokens from which ``auto`` takes the efficient form."""
+        """Returns the number of tokens from which ``auto`` takes the efficient form."""
         key_dim = call.k.shape[-1]
         if not self.has_state(key_dim):
             return math.inf
         if self.switch != "speed":
-            return _OF_ORDER_2[self.switch](key_dim)
+            return _SWITCH_LENGTHS[self.switch](key_dim)
         return taylorshift_speed_crossover(key_dim, self.order, is_causal=call.is_causal)
 
     def _init_state(self, sizes: StateSizes) -> KernelState:
-        """Refuses too many features: every form with a state makes one."""
+        # Every form with a state makes one, so too many features are rejected here.
         if not self.has_state(sizes.key_dim):
             features = num_monomials(sizes.key_dim, self.order)
             shape = [sizes.num_heads, features, sizes.value_dim]
@@ -396,20 +396,20 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        def of_length_one(x: Array) -> Array:
+        def normalize(x: Array) -> Array:
             square = jnp.sum(x * x, axis=-1, keepdims=True)
             zero = square == 0  # such a token has no direction, and no gradient into it
             return jnp.where(zero, 0 * x, x / jnp.sqrt(jnp.where(zero, 1 + square, square)))
 
         if self.normalize:  # section 3.3
-            q, k = of_length_one(q), of_length_one(k)
-        x = einsum("bthk,bshk->bhts", self._tempered(q, parameters), k)
-        weight = homogeneous(self._coefficients, x, 1.0)
+            q, k = normalize(q), normalize(k)
+        x = einsum("bthk,bshk->bhts", self._apply_temperature(q, parameters), k)
+        weight = homogeneous_polynomial(self._coefficients, x, 1.0)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(x))
         count = jnp.sum(visible, axis=2, dtype=v.dtype)[:, :, None]
-        return self._scaled(average_by_head(weight, v), count, k.shape[-1])  # equation 1
+        return self._scale_output(average_by_head(weight, v), count, k.shape[-1])  # equation 1
 
-    def _tempered(self, q: Array, parameters: Parameters) -> Array:
+    def _apply_temperature(self, q: Array, parameters: Parameters) -> Array:
         temperature = parameters.get("temperature")
         if temperature is None:
             return q
@@ -422,13 +422,13 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     @property
     def _coefficients(self) -> tuple[float, ...]:
-        """That of the highest power first."""
+        """Coefficients of the polynomial, that of the highest power first."""
         if self.order == 2:
             return self.coefficients
         return tuple(1 / math.factorial(n) for n in range(self.order, -1, -1))
 
-    def _scaled(self, y: Array, count: Array, key_dim: int) -> Array:
-        """Times sqrt(N / K), section 3.3 (its algorithm 1 has the inverse on the denominator)."""
+    def _scale_output(self, y: Array, count: Array, key_dim: int) -> Array:
+        """Multiplies by sqrt(N / K): section 3.3 (algorithm 1 divides the denominator by it)."""
         scaled = self.normalize if self.normalize_output is None else self.normalize_output
         if not scaled:
             return y

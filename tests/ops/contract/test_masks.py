@@ -28,12 +28,12 @@ def runs_by_hand(ids: list[int], mask: list[bool], carried: int | None) -> tuple
 @given(ids=IDS, mask=FLAGS, carried=st.none() | st.integers(-1, 2))
 def test_segment_runs(ids: list[int], mask: list[bool], carried: int | None) -> None:
     last = None if carried is None else np.array([carried], np.int32)
-    runs = find_segments(np.array([ids], np.int32), np.array([mask]), last)
+    segments = find_segments(np.array([ids], np.int32), np.array([mask]), last)
     starts, last = runs_by_hand(ids, mask, carried)
-    assert runs.starts[0].tolist() == starts
-    assert runs.index[0].tolist() == np.cumsum(starts).tolist()
+    assert segments.starts[0].tolist() == starts
+    assert segments.index[0].tolist() == np.cumsum(starts).tolist()
     if last is not None:  # without a real token and a carried id there is no id to end in
-        assert runs.last[0] == last
+        assert segments.last[0] == last
 
 
 def test_padding_in_the_middle_splits_no_run() -> None:
@@ -43,17 +43,17 @@ def test_padding_in_the_middle_splits_no_run() -> None:
 
 
 def test_an_id_that_comes_back_is_another_run() -> None:
-    runs = find_segments(np.array([[1, 2, 1]], np.int32))
-    assert runs.index[0].tolist() == [0, 1, 2]
-    seen = visibility(3, 3, runs=runs)
+    segments = find_segments(np.array([[1, 2, 1]], np.int32))
+    assert segments.index[0].tolist() == [0, 1, 2]
+    seen = visibility(3, 3, segments=segments)
     assert seen[0].tolist() == np.eye(3, dtype=bool).tolist()
 
 
 @pytest.mark.parametrize(("carried", "starts"), [(5, False), (6, True)])
 def test_the_carried_id_starts_or_continues(carried: int, starts: bool) -> None:
     ids, mask = np.array([[0, 5]], np.int32), np.array([[False, True]])
-    runs = find_segments(ids, mask, np.array([carried], np.int32))
-    assert runs.starts[0].tolist() == [False, starts]
+    segments = find_segments(ids, mask, np.array([carried], np.int32))
+    assert segments.starts[0].tolist() == [False, starts]
 
 
 @given(mask=FLAGS)
@@ -64,9 +64,11 @@ def test_previous_real(mask: list[bool]) -> None:
 
 @given(mask=FLAGS, ids=IDS)
 def test_visibility(mask: list[bool], ids: list[int]) -> None:
-    runs = find_segments(np.array([ids], np.int32), np.array([mask]))
-    got = np.asarray(visibility(LENGTH, LENGTH, is_causal=True, mask=np.array([mask]), runs=runs))
-    index = np.asarray(runs.index[0])
+    segments = find_segments(np.array([ids], np.int32), np.array([mask]))
+    got = np.asarray(
+        visibility(LENGTH, LENGTH, is_causal=True, mask=np.array([mask]), segments=segments)
+    )
+    index = np.asarray(segments.index[0])
     for t in range(LENGTH):
         for s in range(LENGTH):
             assert got[0, t, s] == (s <= t and mask[s] and index[s] == index[t])

@@ -8,8 +8,8 @@ import pytest
 from flax_linattn.ops.contract.numerics import (
     accumulation_dtype,
     exp_difference,
+    multiply_by_scalar,
     safe_divide,
-    times,
 )
 from tests.compilation import compile_as_users
 
@@ -75,7 +75,9 @@ def test_the_gradient_of_a_factor_is_summed_in_pairs() -> None:
 
     @jax.jit
     def gradient(x: jax.Array, dy: jax.Array) -> jax.Array:
-        return jax.grad(lambda factor: jnp.sum(dy * times(x, factor)))(jnp.float32(0.7))
+        return jax.grad(lambda factor: jnp.sum(dy * multiply_by_scalar(x, factor)))(
+            jnp.float32(0.7)
+        )
 
     for seed in range(4):
         x, dy = np.random.default_rng(seed).uniform(size=(2, 8, 63, 2, 3)).astype(np.float32)
@@ -87,6 +89,6 @@ def test_a_factor_of_any_kind_and_shape() -> None:
     for shape in ((0, 2, 3), (5, 2, 3), (2, 3, 2, 4)):
         x = jnp.ones(shape, jnp.bfloat16)
         for factor in (0.5, np.float32(0.5), jnp.float32(0.5)):
-            y = jax.jit(times)(x, factor)
+            y = jax.jit(multiply_by_scalar)(x, factor)
             assert y.dtype == x.dtype and y.shape == shape
             np.testing.assert_array_equal(y, 0.5 * x)

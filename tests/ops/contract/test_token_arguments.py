@@ -11,10 +11,10 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.ops.contract.token_arguments import (
-    RESERVED,
+    RESERVED_NAMES,
     TokenArgument,
     check_token_arguments,
-    unchanged,
+    identity,
 )
 from tests.contract import cases
 
@@ -266,7 +266,7 @@ FLAWED: dict[str, tuple[dict[str, Any], str]] = {
     "an axis twice": ({"axes": "HKK"}, 'each once, such as "H" or "HK", got \'HKK\''),
     "nothing between": ({"low": 1.0, "high": 0.0}, "must have low <= high, got 1 and 0"),
     "NaN": ({"high": np.nan}, "must have low <= high, got -inf and nan"),
-    "no activation": ({"low": 0.0, "activation": unchanged}, "needs an activation that keeps them"),
+    "no activation": ({"low": 0.0, "activation": identity}, "needs an activation that keeps them"),
 }
 
 
@@ -287,4 +287,4 @@ def test_no_argument_of_the_contract_can_be_declared() -> None:
         for name, parameter in inspect.signature(method).parameters.items()
         if parameter.kind is not parameter.VAR_KEYWORD
     }
-    assert taken == set(RESERVED)
+    assert taken == set(RESERVED_NAMES)

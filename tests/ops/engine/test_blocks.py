@@ -13,7 +13,7 @@ from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.engine import blocks
 from flax_linattn.ops.engine.block_plan import BlockPlan
 from flax_linattn.ops.engine.cache import Pairs
-from flax_linattn.ops.engine.forms import BLOCK_SCORES, BlockSizes, PerPlatform, block_sizes
+from flax_linattn.ops.engine.forms import MAX_BLOCK_SCORES, BlockSizes, PerPlatform, block_sizes
 from flax_linattn.ops.engine.scored import ScoredAttention
 
 SCORED = ["softmax", "expressive"]
@@ -93,9 +93,9 @@ def test_nothing_to_see(name: str, form: str, batch: int, queries: int, keys: in
 def test_no_block_above_the_diagonal() -> None:
     plan = BlockPlan(BlockSizes(1, 1, 4, 2), queries=7, keys=10)
     # Three keys come before the first query: queries 0 ... 3 see keys 0 ... 6.
-    causal = plan.pairs(Visibility(is_causal=True, cached=3))
+    causal = plan.block_pairs(Visibility(is_causal=True, cached=3))
     assert causal.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], *([1, j] for j in range(5))]
-    assert len(plan.pairs(Visibility())) == 2 * 5
+    assert len(plan.block_pairs(Visibility())) == 2 * 5
 
 
 @cache
@@ -150,7 +150,7 @@ def test_blocks_of_a_cpu_fit_its_cache_and_are_filled_by_little() -> None:
             assert heads % sizes.heads == 0
             assert sizes.heads == heads or sizes.batches == 1
             scores = sizes.batches * sizes.heads * sizes.queries * sizes.keys
-            assert scores <= BLOCK_SCORES["cpu"]
+            assert scores <= MAX_BLOCK_SCORES["cpu"]
     few, many = block_sizes(16, 8, 512, 1, 4096).cpu[2:]
     assert (few, many) == (1, 512)
     assert block_sizes(1, 1, 3, 100, 100).cpu == (1, 1, 3, 3)
@@ -162,7 +162,10 @@ def test_blocks_of_an_accelerator_hold_all_batches() -> None:
             sizes = block_sizes(rows, 1, 512, length, length).accelerator
             assert sizes.batches == rows
             assert sizes.queries <= 512
-            assert sizes.queries == length or rows * sizes.queries**2 <= BLOCK_SCORES["accelerator"]
+            assert (
+                sizes.queries == length
+                or rows * sizes.queries**2 <= MAX_BLOCK_SCORES["accelerator"]
+            )
             assert sizes.queries <= 32 or -length % sizes.queries <= max(31, length / 8)
 
 

@@ -25,15 +25,23 @@ def log_decays(draw: Any, channels: int) -> Any:
 
 def test_no_tokens() -> None:
     none = jnp.zeros((2, 0, 3))
-    assert decays.until(none).shape == decays.after(none).shape == none.shape
-    assert decays.products(none, none, none).shape == (2, 0, 0)
-    assert decays.products(none, none, none[..., :1]).shape == (2, 0, 0)
+    assert decays.prefix_sums(none).shape == decays.exclusive_suffix_sums(none).shape == none.shape
+    assert decays.decayed_products(none, none, none).shape == (2, 0, 0)
+    assert decays.decayed_products(none, none, none[..., :1]).shape == (2, 0, 0)
 
 
 @jax.jit
 def all_sums(a: Any) -> Any:
-    sums = (each(a) for each in (decays.until, decays.after, decays.before, decays.onwards))
-    return *sums, decays.between(a[:, :1])
+    sums = (
+        each(a)
+        for each in (
+            decays.prefix_sums,
+            decays.exclusive_suffix_sums,
+            decays.exclusive_prefix_sums,
+            decays.suffix_sums,
+        )
+    )
+    return *sums, decays.pairwise_sums(a[:, :1])
 
 
 @given(log_decays(channels=2))
@@ -57,7 +65,7 @@ def test_products_are_those_of_a_loop(channels: int, data: Any) -> None:
     a = data.draw(log_decays(channels))
     q, k = np.random.default_rng(0).normal(size=(2, len(a), 3))
     with jax.enable_x64(True):
-        got = np.asarray(jax.jit(decays.products)(q, k, a))
+        got = np.asarray(jax.jit(decays.decayed_products)(q, k, a))
     want = np.zeros((len(a), len(a)))
     for i in range(len(a)):
         for j in range(i + 1):
@@ -75,7 +83,9 @@ def test_gradients_where_nothing_is_left(channels: int) -> None:
 
     @jax.jit
     def gradients(q: Any, k: Any, a: Any) -> Any:
-        return jax.grad(lambda *x: jnp.sum(weights * decays.products(*x)), (0, 1, 2))(q, k, a)
+        return jax.grad(lambda *x: jnp.sum(weights * decays.decayed_products(*x)), (0, 1, 2))(
+            q, k, a
+        )
 
     with jax.enable_x64(True):
         reset, large = (np.where(np.arange(7)[:, None] == 3, x, a) for x in (-np.inf, -1e3))
@@ -88,7 +98,7 @@ def test_a_long_way_down_loses_no_digits() -> None:
     """After 100 tokens of -100 the next ones are apart by 1e-3 each, in float32."""
     a = np.full((110, 1), -1e-3, np.float32)
     a[:100] = -100
-    got = np.asarray(jax.jit(decays.between)(a))[100:, 100:]
+    got = np.asarray(jax.jit(decays.pairwise_sums)(a))[100:, 100:]
     apart = np.arange(10)[:, None] - np.arange(10)
     want = np.where(apart >= 0, -1e-3 * np.maximum(apart, 0), -np.inf)
     np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -18,7 +18,7 @@ MOST_AXES = 6
 @pytest.mark.parametrize("channels", [1, 4])
 def test_axes_do_not_grow_with_length(channels: int) -> None:
     q, a = jnp.zeros((2, 3, 512, 4)), jnp.zeros((2, 3, 512, channels))
-    jaxpr = jax.make_jaxpr(decays.products)(q, q, a)
+    jaxpr = jax.make_jaxpr(decays.decayed_products)(q, q, a)
     axes = [value.aval.ndim for each in jaxpr.eqns for value in each.outvars]
     assert max(axes) <= MOST_AXES
 

@@ -46,7 +46,7 @@ def identity(batch: int) -> Affine:
     return Affine(jnp.broadcast_to(jnp.eye(2), (batch, 2, 2)), jnp.zeros((batch, 2)))
 
 
-MONOID = prefix.scanned(lift, merge, read, identity(BATCH))
+MONOID = prefix.scan_monoid(lift, merge, read, identity(BATCH))
 
 
 def make_inputs(length: int, queries: int | None = None, seed: int = 0) -> Any:
@@ -79,7 +79,7 @@ def by_hand(
             np.asarray(initial.a[row], np.float64),
             np.asarray(initial.b[row], np.float64),
         )
-        state, prefixes, run, runs = first or nothing, [], 0, []
+        state, prefixes, run, segments = first or nothing, [], 0, []
         for t in range(length):
             if starts is not None and starts[row, t]:
                 state, run = nothing, run + 1
@@ -87,7 +87,7 @@ def by_hand(
                 matrix = k[row, t, 0].reshape(2, 2)
                 state = (matrix @ state[0], matrix @ state[1] + v[row, t, 0])
             prefixes.append(state)
-            runs.append(run)
+            segments.append(run)
         finals.append(state)
         for t in range(queries):
             if mode == CAUSAL:
@@ -95,7 +95,7 @@ def by_hand(
             elif mode == TOTAL:
                 seen = state
             else:
-                seen = prefixes[max(s for s in range(length) if runs[s] == runs[t])]
+                seen = prefixes[max(s for s in range(length) if segments[s] == segments[t])]
             x = np.array([1.0, -1.0]) if q is None else q[row, t, 0]
             outputs[row, t, 0] = seen[0] @ x + seen[1]
     return outputs, Affine(*(np.stack(leaf) for leaf in zip(*finals, strict=True)))

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from flax_linattn.ops.engine.forms import SCANS as SCANS_BY_PLATFORM
+from flax_linattn.ops.engine.forms import AUTO_SCAN_FORMS as SCANS_BY_PLATFORM
 from tests.compilation import compile_as_users
 
 FAST_SCANS = ["aaren", "elementwise_series:order=2"]
-SCANS = [*FAST_SCANS, "aft_simple"]
+AUTO_SCAN_FORMS = [*FAST_SCANS, "aft_simple"]
 """Powers up to the second are enough of a series, each of which is compiled."""
 KERNELS = ["linear", "taylorshift", "expressive_quadratic"]
 BATCH, HEADS, DIM = 2, 2, 3
@@ -119,7 +119,7 @@ def second(name: str, form: str) -> Any:
         [("aaren", "parallel"), ("aaren", "recurrent"), ("taylorshift", "chunked")],
         *(
             (name, form)
-            for name in (*SCANS, "elementwise_series")
+            for name in (*AUTO_SCAN_FORMS, "elementwise_series")
             for form in ("recurrent", "parallel")
             if name != "aaren"
         ),

@@ -10,7 +10,7 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.ops.engine.cache import KVCache
-from flax_linattn.ops.engine.double_float import TwoFloats, running_sum
+from flax_linattn.ops.engine.double_float import DoubleFloat, running_sum
 from tests.compilation import compile_as_users
 
 FORMS = ["parallel", "chunked", "recurrent"]
@@ -137,9 +137,9 @@ def test_running_sums_keep_what_one_float_loses() -> None:
     exact = np.cumsum(x.astype(np.longdouble), axis=1)
     late = exact[:, 1:] - exact[:, :-1]
     before, after = (
-        TwoFloats(*(part[:, span] for part in c)) for span in (slice(None, -1), slice(1, None))
+        DoubleFloat(*(part[:, span] for part in c)) for span in (slice(None, -1), slice(1, None))
     )
-    np.testing.assert_allclose(after.minus(before), late, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(after.subtract(before), late, rtol=1e-6, atol=1e-6)
     assert np.max(np.abs(c.high[:, 1:] - c.high[:, :-1] - late)) > 0.01  # one float alone
     tangents: Any = jax.jit(lambda x: jax.jvp(running_sum, (x,), (x,))[1])(x)
     np.testing.assert_allclose(tangents.high, jnp.cumsum(x, axis=1), rtol=1e-6)

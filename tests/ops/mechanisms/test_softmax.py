@@ -12,7 +12,12 @@ from flax import nnx
 from flax_linattn import inference, models, ops
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.engine.block_plan import BlockPlan
-from flax_linattn.ops.engine.forms import PARALLEL_LENGTH, PARALLEL_SCORES, BlockSizes, choose_form
+from flax_linattn.ops.engine.forms import (
+    MAX_PARALLEL_LENGTH,
+    MAX_PARALLEL_SCORES,
+    BlockSizes,
+    choose_form,
+)
 from tests.compilation import compile_as_users
 
 
@@ -77,10 +82,10 @@ def test_cache_dtype() -> None:
 @pytest.mark.parametrize(
     ("kind", "queries", "keys", "form"),
     [
-        ("streaming", PARALLEL_LENGTH, PARALLEL_LENGTH, "parallel"),
-        ("streaming", 1, PARALLEL_LENGTH + 1, "chunked"),
-        ("scored", 1, PARALLEL_SCORES["scored"], "parallel"),
-        ("scored", 2, PARALLEL_SCORES["scored"], "chunked"),
+        ("streaming", MAX_PARALLEL_LENGTH, MAX_PARALLEL_LENGTH, "parallel"),
+        ("streaming", 1, MAX_PARALLEL_LENGTH + 1, "chunked"),
+        ("scored", 1, MAX_PARALLEL_SCORES["scored"], "parallel"),
+        ("scored", 2, MAX_PARALLEL_SCORES["scored"], "chunked"),
     ],
 )
 def test_auto_form(kind: str, queries: int, keys: int, form: str) -> None:

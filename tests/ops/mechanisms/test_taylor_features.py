@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_linattn.ops.engine.features import bounded_key, bounded_query
+from flax_linattn.ops.engine.features import clip_key, clip_query
 from tests.ops.mechanisms.tokens import jitted, qkv
 
 
@@ -34,6 +34,6 @@ def test_the_size_of_a_query_cancels(spec: str, form: str) -> None:
             query = np.float32(size) * np.ones_like(q) * np.float32([1, 0] * (k.shape[-1] // 2))
             want = np.broadcast_to(v.mean(axis=1, keepdims=True), v.shape)
             np.testing.assert_allclose(run(query, key, v), want, rtol=1e-5, atol=1e-6)
-    scaled, factor = bounded_query(jnp.asarray(q))
+    scaled, factor = clip_query(jnp.asarray(q))
     assert (np.asarray(factor) == 1).all() and (np.asarray(scaled) == q).all()
-    assert (np.asarray(bounded_key(jnp.asarray(k))) == k).all()
+    assert (np.asarray(clip_key(jnp.asarray(k))) == k).all()

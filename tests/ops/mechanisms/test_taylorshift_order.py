@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flax_linattn import models, ops
-from flax_linattn.ops.engine.polynomials import homogeneous
+from flax_linattn.ops.engine.polynomials import homogeneous_polynomial
 from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossover
 
 FORMS = ops.TaylorShift.capabilities.forms
@@ -57,9 +57,11 @@ def test_forms_are_the_polynomial(order: int) -> None:
 def test_weights_are_positive(order: int, x: list[float]) -> None:
     """And grow with x down to where the polynomial of one order less is 0, -1 at the highest."""
     mechanism = ops.TaylorShift(order=order)
-    weight = homogeneous(mechanism._coefficients, np.array(sorted(x)), 1.0)
+    weight = homogeneous_polynomial(mechanism._coefficients, np.array(sorted(x)), 1.0)
     assert (weight > 0).all()
-    near = homogeneous(mechanism._coefficients, np.array(sorted(e for e in x if e >= -1)), 1.0)
+    near = homogeneous_polynomial(
+        mechanism._coefficients, np.array(sorted(e for e in x if e >= -1)), 1.0
+    )
     assert (np.diff(near) >= -1e-12 * near[1:]).all()
 
 
