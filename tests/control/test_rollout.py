@@ -39,7 +39,7 @@ def a_run(monkeypatch, **problem):
     run = types.SimpleNamespace(
         task=Task(),
         config=types.SimpleNamespace(play=types.SimpleNamespace(act="slow", play_seed=4000)),
-        problem=types.SimpleNamespace(**{"observation_dim": 3, "target_return": -5.0, **problem}),
+        data_spec=types.SimpleNamespace(**{"observation_dim": 3, "target_return": -5.0, **problem}),
         model=nnx.Linear(2, 3, rngs=nnx.Rngs(0)),
     )
     monkeypatch.setattr(tasks, "load_run", load_run)

@@ -327,7 +327,7 @@ def test_columns_come_apart_and_together():
     columns = models.DecisionColumns.from_array(x, SEEN)
     assert columns.observation.shape == (2, LENGTH, SEEN)
     assert columns.action.shape == (2, LENGTH, DONE)
-    assert_same_bits(columns.joined(), x)
+    assert_same_bits(columns.to_array(), x)
 
 
 def small(observation_dim=SEEN, action_dim=DONE, **options):

@@ -246,7 +246,7 @@ def test_columns_come_apart_and_together():
     x = jnp.asarray(events())
     columns = models.EventColumns.from_array(x)
     assert columns.waves.shape == (2, LENGTH, 4)
-    assert_same_bits(columns.joined(), x)
+    assert_same_bits(columns.to_array(), x)
 
 
 # Files, programs, errors.

@@ -190,7 +190,9 @@ def test_causal_packs():
     embed = make("causal")
     x, ids = tokens(7, 2, 6), np.array([[1, 1, 2, 2, 2, 2], [5, 3, 3, 3, 3, 4]])
     mask = np.array([[1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1]], bool)
-    y = call(embed, np.where(mask, x, OUTSIDE), mask=mask, runs=jax.jit(find_segments)(ids, mask))
+    y = call(
+        embed, np.where(mask, x, OUTSIDE), mask=mask, segments=jax.jit(find_segments)(ids, mask)
+    )
     for row in range(2):
         for segment in np.unique(ids[row]):
             there = (ids[row] == segment) & mask[row]
@@ -208,7 +210,7 @@ def test_same_refuses_to_stream_and_to_pack():
         with pytest.raises(ValueError, match='has no state; make it with padding="causal"'):
             refused()
     with pytest.raises(ValueError, match=r"whole sequence, so it has no packed segments; make it"):
-        embed(x, runs=find_segments(x))
+        embed(x, segments=find_segments(x))
 
 
 @pytest.mark.parametrize("padding", PADDINGS)

@@ -96,7 +96,7 @@ def test_packed_is_separate(kernel_size):
     ids = np.array([[1, 1, 2, 2, 2, 2], [5, 3, 3, 3, 3, 4]])
     mask = np.array([[1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1]], bool)
     x = np.where(mask[..., None], x, np.float32(np.nan))
-    y = call(embed, x, mask=mask, runs=jax.jit(find_segments)(ids, mask))
+    y = call(embed, x, mask=mask, segments=jax.jit(find_segments)(ids, mask))
     for row in range(2):
         for segment in np.unique(ids[row]):
             there = np.asarray((ids[row] == segment) & mask[row])
@@ -133,7 +133,7 @@ def test_circular_refuses_to_stream():
         lambda: embed.init_state(2),
         lambda: embed(x, return_state=True),
         lambda: embed(x, state=jnp.zeros((2, 2, CHANNELS))),
-        lambda: embed(x, runs=runs),
+        lambda: embed(x, segments=runs),
         lambda: embed.step(x[:, 0], jnp.zeros((2, 2, CHANNELS))),
     ):
         with pytest.raises(ValueError, match="padding='causal' to stream it"):
