@@ -99,11 +99,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return DataSummary(text, data.notes)
 
     def batches(
-        self,
-        data: Episodes,
-        config: OfflineRLConfig,
-        data_spec: OfflineRLSpec,
-        sequence_shards: int,
+        self, data: Episodes, config: OfflineRLConfig, data_spec: OfflineRLSpec, spans: int
     ) -> training.Splits:
         """Windows of steps."""
         parts = split_data(data, config.data)
@@ -171,16 +167,16 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         assert isinstance(batches, WindowBatches)
         values, played = evaluate.test_values(run, batches)
         if played is None:
-            return Report(values, baselines=evaluate.OF_ACTIONS)
+            return Report(values, yardsticks=evaluate.OF_ACTIONS)
         values["episodes"] = evaluate.rows_of(run, played)
         return Report(
             values,
             tables=("episodes",),
             figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
-            baselines=evaluate.OF_RETURNS,
+            yardsticks=evaluate.OF_RETURNS,
         )
 
-    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the data's returns, of clones, and of simple guesses of actions."""
         assert isinstance(batches, WindowBatches)
         return evaluate.yardstick_values(run, batches)
