@@ -83,11 +83,13 @@ class CloneAgent:
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
         """See ``control.Agent``."""
-        actions = imitate(self._clone, self._problem.scaled_observations(observations))
+        actions = predict_cloned_actions(
+            self._clone, self._problem.scaled_observations(observations)
+        )
         return self._problem.actions(np.asarray(actions))
 
 
 @compiled()
-def imitate(clone: Any, observations: Any) -> Any:
+def predict_cloned_actions(clone: Any, observations: Any) -> Any:
     """A clone's scaled actions, compiled once."""
     return clone(observations)
