@@ -704,7 +704,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     monkeypatch.setattr(evaluate, "train_clone", train)
     parts = split_data(run.data, run.config.data)
     batches = WindowBatches(parts.test, run.data_spec, run.config, seed=None)
-    values = evaluate.yardstick_values(run, batches)
+    values = evaluate.baseline_values(run, batches)
     every, best = cloned
     assert every.checksum() == parts.train.checksum()
     assert best.num_episodes == 2
@@ -725,7 +725,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     )
     assert {"clone_mse", "best_clone_mse"} <= values.keys() and "clone_return" not in values
     none = make_run(some(*[10] * 20), clone_steps=0)
-    assert "clone_mse" not in evaluate.yardstick_values(none, batches)
+    assert "clone_mse" not in evaluate.baseline_values(none, batches)
     # Where the data are not at hand there are none.
     changed = run._replace(data=some(*[10] * 20, seed=1))
     with pytest.raises(ValueError, match="have changed"):

@@ -21,7 +21,7 @@ from flax_linattn.data.episodes import Episodes, family_of, scores_of
 from flax_linattn.tasks.baselines import Yardsticks, at_hand
 from flax_linattn.tasks.offline_rl.agent import make_agent, predict_actions
 from flax_linattn.tasks.offline_rl.behavior_cloning import (
-    Clone,
+    ClonedPolicy,
     CloneAgent,
     predict_cloned_actions,
     train_clone,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 
-OF_RETURNS = Yardsticks(
+RETURN_BASELINES = Yardsticks(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
 # The model receives the return-to-go and the actions before, the baselines observations alone.
@@ -221,7 +221,7 @@ def _error(model: Any, batch: Mapping[str, Any]) -> Any:
     return jnp.stack(decision_loss(model, dict(batch), None)[1]["loss"])
 
 
-def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
+def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     """Numbers of methods without a model of sequences, trained on the same episodes."""
     train = at_hand(partial(own_episodes, run, "train"))
     if train is None:
@@ -260,7 +260,7 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
 
 def train_clones(
     train: Episodes, data_spec: OfflineRLSpec, config: OfflineRLConfig
-) -> dict[str, Clone]:
+) -> dict[str, ClonedPolicy]:
     """Clones of all episodes, and of the best of them, by their names among the baselines."""
     kinds = {"clone": train, "best_clone": train.top(BEST_FRACTION)}
     steps, seed = config.play.clone_steps, config.seed

@@ -173,13 +173,13 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
             values,
             tables=("episodes",),
             figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
-            yardsticks=evaluate.OF_RETURNS,
+            yardsticks=evaluate.RETURN_BASELINES,
         )
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the data's returns, of clones, and of simple guesses of actions."""
         assert isinstance(batches, WindowBatches)
-        return evaluate.yardstick_values(run, batches)
+        return evaluate.baseline_values(run, batches)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of actions, over the longest episode."""
