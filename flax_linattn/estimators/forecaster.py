@@ -30,7 +30,7 @@ from flax_linattn.tasks.forecast.panel import (
     with_frequency,
 )
 from flax_linattn.tasks.forecast.rows import Row, row_of
-from flax_linattn.tasks.forecast.spec import checksum_of
+from flax_linattn.tasks.forecast.spec import compute_checksum
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import (
     forecast_each,
@@ -383,7 +383,7 @@ def _keep(path: Path, history: History, source: ForecastData) -> None:
             frame.to_parquet(file, index=False)
         read = read_series(source)
         saved, given = (
-            [(one.channels, checksum_of(one, one.num_steps)) for one in series]
+            [(one.channels, compute_checksum(one, one.num_steps)) for one in series]
             for series in (read, history.series)
         )
         if saved == given:
@@ -425,9 +425,10 @@ class ForecasterStream:
         Args:
             row: The channels [C] in the order of ``fit``, a mapping or pandas series of them, or a
                 number; NaN is a missing value. Known future covariates [H, F], flattened, follow.
-            time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string.
-                Not needed where the model has no calendar. It has a time zone, perhaps another one,
-                if the times of the series have one.
+            time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string, or
+                an integer if those of the series are integers. Not needed where the model has no
+                calendar. It has a time zone, perhaps another one, if the times of the series have
+                one.
 
         Returns:
             The next rows, float64 [H, C], or [H] for a series [T]; of a model with quantiles

@@ -31,7 +31,7 @@ Record = Mapping[str, Any]
 
 
 class Streaming(abc.ABC):
-    """What comes in on a line, what goes out, what is remembered.
+    """What comes in on a line, what goes out, what is record_attributes.
 
     A state file holds the state of the model's stream, ``record``, and whose it is: the stream
     continues only with the same model and the same ``options``.
@@ -44,7 +44,7 @@ class Streaming(abc.ABC):
 
     Attributes:
         header: as given.
-        remembered: further attributes in the record, such as "agent.steps": numbers, arrays or
+        record_attributes: further attributes in the record, such as "agent.steps": numbers, arrays or
             trees of them, of constant shapes and dtypes.
         num_steps: observations taken in so far, in all sessions.
         num_breaks: rows so far that were none, such as those that only begin a new sequence.
@@ -53,7 +53,7 @@ class Streaming(abc.ABC):
             row.
     """
 
-    remembered: tuple[str, ...] = ()
+    record_attributes: tuple[str, ...] = ()
 
     def __init__(
         self, run: Run, stream: inference.Stream, header: Sequence[Any], **options: Any
@@ -99,7 +99,7 @@ class Streaming(abc.ABC):
 
     def record(self) -> Record:
         """What the stream remembers besides the model's state, by the names of attributes."""
-        names = ("num_steps", "num_breaks", "_stream.num_steps", *self.remembered)
+        names = ("num_steps", "num_breaks", "_stream.num_steps", *self.record_attributes)
         return {name: attrgetter(name)(self) for name in names}
 
     def is_possible(self, record: Record) -> bool:
@@ -117,7 +117,7 @@ class Streaming(abc.ABC):
         return [record["_stream.num_steps"]]
 
     @property
-    def num_unlisted(self) -> int:
+    def max_extra_observations(self) -> int:
         """Most observations that a row takes in beside lines, such as the begin of a sequence."""
         return 0
 
@@ -132,11 +132,11 @@ class Streaming(abc.ABC):
         return inference.state_bytes(self._stream.state)
 
     @property
-    def last_time(self) -> datetime | None:
+    def last_time(self) -> datetime | int | None:
         """Of the last observation, where observations have times."""
         return None
 
-    def has_seen(self, number: int, observation: Any) -> bool:
+    def is_processed(self, number: int, observation: Any) -> bool:
         """Whether a row of an input from the stream's beginning on was taken in.
 
         Args:
@@ -172,13 +172,14 @@ class Streaming(abc.ABC):
         Raises:
             ValueError: the state holds NaN; the file before stays.
         """
+        time = self.last_time
         about = {
             "task": self._run.task.name,
             "run": None if self.run_dir is None else str(self.run_dir),
             "mechanism": mechanism_name(self._run.config.layers),
             "rows": self.num_rows,
             "num_steps": self.num_steps,
-            **({} if self.last_time is None else {"time": self.last_time.isoformat()}),
+            **({} if time is None else {"time": getattr(time, "isoformat", lambda: time)()}),
         }
         save_state(path, self._state(), {**about, **self._owner})
 
@@ -239,7 +240,7 @@ class Streaming(abc.ABC):
                     what = name.rpartition(".")[2].removeprefix("_")
                     raise ValueError(f"expected {what} as {expected}, got {quote(leaf.tolist())}")
         ages, num_steps = self.ages(record), record["num_steps"]
-        if max(ages) > num_steps + self.num_unlisted:
+        if max(ages) > num_steps + self.max_extra_observations:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
         tokens = getattr(self._run.model, "tokens_per_observation", 1)
         for taken in count_observations(state):

@@ -16,10 +16,17 @@ from flax_linattn.checks import OptionError, at_least, check_same_length, choice
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import infer_frequency, parse_frequency, same_step, season_length
+from flax_linattn.data.time_index import (
+    infer_frequency,
+    integer_step,
+    parse_frequency,
+    same_step,
+    season_length,
+)
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
-from flax_linattn.tasks.spec import DataSpec, left_out_if_empty
+from flax_linattn.tasks.forecast.rows import TimeKind
+from flax_linattn.tasks.spec import DataSpec, omit_if_empty
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.forecast.panel import SeriesPanel
@@ -52,7 +59,8 @@ class ForecastSpec(DataSpec):
         dataset: its name.
         channels: names of the observed channels.
         targets: indices of the channels to forecast.
-        freq: frequency of the rows, see ``data.time_index``; None if rows have no times.
+        freq: frequency of the rows, see ``data.time_index``; None if rows have no dates and times.
+        integer_step: usual difference of integer times; None if rows have none.
         marks: names of the calendar features.
         standardizer: mean and standard deviation of each channel over the training rows.
         split: the rows of each part, [begin, end) of training, validation and test.
@@ -76,19 +84,20 @@ class ForecastSpec(DataSpec):
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
-    members: tuple[SeriesInfo, ...] = left_out_if_empty()
+    members: tuple[SeriesInfo, ...] = omit_if_empty()
     time_zone: str | None = None
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
-    static: tuple[int, ...] = left_out_if_empty()
-    calendar: tuple[str, ...] = left_out_if_empty()
+    static: tuple[int, ...] = omit_if_empty()
+    integer_step: int | None = omit_if_empty(None)
+    calendar: tuple[str, ...] = omit_if_empty()
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
-        *("tells_missing", "static"),
+        *("tells_missing", "static", "integer_step"),
     )
 
-    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+    def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """Series that the other run knew keep their scales; so do frequency and missing flags.
 
         A new series has its own scale, but that of known future covariates, which all share, is the
@@ -98,12 +107,12 @@ class ForecastSpec(DataSpec):
             OptionError: as of any data spec; or the rows have another frequency, or another zone
                 of a calendar that the model receives.
         """
-        spec = super().continuing(previous, refit_scales=refit_scales)
+        spec = super().continue_from(previous, refit_scales=refit_scales)
         same_freq = not (self.freq and previous.freq) or same_step(self.freq, previous.freq)
         same_zone = not (self.marks or self.calendar) or self.time_zone == previous.time_zone
         for name, fits in (("freq", same_freq), ("time_zone", same_zone)):
             if not fits:
-                raise self.not_continuing(previous, name)
+                raise self.mismatch_error(previous, name)
         known = {member.name: member for member in previous.members}
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:
@@ -124,6 +133,15 @@ class ForecastSpec(DataSpec):
             time_zone=previous.time_zone,
             tells_missing=previous.tells_missing,
         )
+
+    @property
+    def time_kind(self) -> TimeKind | None:
+        """Kind of the times of the rows; None if they have none, or one row only."""
+        if self.integer_step is not None:
+            return "integer"
+        if self.freq is None:
+            return None
+        return "local" if self.time_zone is None else "zoned"
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct | None:
@@ -268,6 +286,8 @@ class ForecastSpec(DataSpec):
             parse_frequency(self.freq)
         if self.calendar and self.freq is None:
             raise ValueError("the calendar of the horizon takes the frequency of rows, got none.")
+        if self.integer_step is not None:
+            at_least(1, integer_step=self.integer_step)
         check_same_length(split=self.split, parts=PARTS)
         for begin, end in self.split:
             at_least(0, begin=begin)
@@ -299,6 +319,9 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         ),
         split=_as_pairs(panel.split),
         checksum=checksum(rows for one, split in pairs for rows in _rows(one, split.test.stop)),
+        integer_step=next(
+            (integer_step(one.index) for one in panel.series if one.has_integer_times), None
+        ),
         time_zone=first.time_zone,
         tells_missing=config.model.tell_missing and any(np.isnan(rows).any() for rows in train),
         known_future=known,
@@ -326,7 +349,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
             std=tuple(scale.std.tolist()),
             split=_as_pairs(split),
             seasonal=seasonal_scale(rows[:, targets], source.season or data_spec.season),
-            checksum=checksum_of(one, split.test.stop),
+            checksum=compute_checksum(one, split.test.stop),
         )
         for (one, split), rows, scale in zip(pairs, train, scales, strict=True)
     )
@@ -470,7 +493,7 @@ def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | No
     return tuple(scales)
 
 
-def checksum_of(series: data.TimeSeries, stop: int) -> str:
+def compute_checksum(series: data.TimeSeries, stop: int) -> str:
     """A checksum of the first rows, which later ones do not change."""
     return checksum(_rows(series, stop))
 

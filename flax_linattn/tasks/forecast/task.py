@@ -73,7 +73,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         """Windows are not split over devices, and two of the models need causal mechanisms."""
         if config.model.model != "encoder-decoder":
             check_causal(config.layers)
-        if placement.spans > 1:
+        if placement.sequence_shards > 1:
             raise OptionError(
                 "forecasting runs do not split sequences; leave seq out of the mesh.", "mesh"
             )
@@ -98,7 +98,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return DataSummary(panel.about, panel.notes)
 
     def batches(
-        self, panel: SeriesPanel, config: ForecastConfig, data_spec: ForecastSpec, spans: int
+        self,
+        panel: SeriesPanel,
+        config: ForecastConfig,
+        data_spec: ForecastSpec,
+        sequence_shards: int,
     ) -> training.Splits:
         parts = PARTS if panel.split.test else PARTS[:2]
         return training.Splits(*part_windows(panel, config, data_spec, parts))
@@ -158,7 +162,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         assert isinstance(batches, PanelWindows)
         return evaluate_model(run, batches)
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         assert isinstance(batches, PanelWindows)
         return evaluate_baselines(run, batches)
 
@@ -195,9 +199,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         series_name, *heads = ("unique_id", "ds") if in_nixtla_form else ("series", "step")
         columns = [np.tile(np.arange(horizon) + 1, len(forecasts))]
         indices = [one.row_index for one in forecasts if one.row_index is not None]
-        of_integers = None if series[0].times is not None else series[0].index.name
-        if len(indices) == len(series) and (series[0].times is not None or of_integers):
-            heads = heads if in_nixtla_form else [of_integers or "time"]
+        first = series[0]
+        name = None if first.times is not None else first.index.name
+        has_times = first.times is not None or first.has_integer_times or name
+        if len(indices) == len(series) and has_times:
+            heads = heads if in_nixtla_form else [name or "time"]
             columns = [indices[0].append(indices[1:])]
         if run.data_spec.members:
             ids = np.array([one.name for one in series], object)

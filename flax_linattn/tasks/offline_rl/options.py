@@ -8,7 +8,7 @@ from typing import Literal
 
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
 from flax_linattn.models import DECISION_LAYERS, Layers
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
@@ -29,8 +29,8 @@ class OfflineRLData(Options):
             files name; none = it is not played.
         num_episodes: the first so many; 0 = all.
         keep_unfinished: keep the steps behind the last end of an episode as an episode.
-        validation_share: of the episodes, to select parameters on.
-        test_fraction: of the episodes, to tell the error of actions on.
+        validation_fraction: of the episodes, to select parameters on.
+        test_share: of the episodes, to tell the error of actions on.
         split_seed: by which the episodes of these parts are drawn, the same ones for all runs.
     """
 
@@ -39,21 +39,21 @@ class OfflineRLData(Options):
     env: str = ""
     num_episodes: int = 0
     keep_unfinished: bool = False
-    validation_share: float = 0.1
-    test_fraction: float = 0.1
+    validation_fraction: float = 0.1
+    test_share: float = 0.1
     split_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
         at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
-        shares = {"validation_share": self.validation_share, "test_fraction": self.test_fraction}
+        shares = {"validation_fraction": self.validation_fraction, "test_share": self.test_share}
         for name, share in shares.items():
             if not 0 < share < 1:
                 raise OptionError(f"{name} must be above 0 and below 1, got {share}.", name)
         if sum(shares.values()) >= 1:
             raise OptionError(
-                f"validation_share and test_fraction leave nothing to train on, got {shares}.",
+                f"validation_fraction and test_share leave nothing to train on, got {shares}.",
                 *shares,
             )
 
@@ -144,7 +144,7 @@ class OfflineRLPlay(Options):
         play_seed: of the first one; each next one has a seed more. Far from those that data are
             collected with, so that no test begins as what was learned from.
         clone_steps: training steps of the clones that the model is compared with: perceptrons that
-            predict_cloned_actions actions, of all episodes and of the best tenth; 0 = no clones.
+            imitate actions, of all episodes and of the best tenth; 0 = no clones.
     """
 
     act: Literal["restart", "stream", "window"] = "restart"
@@ -201,7 +201,7 @@ class OfflineRLConfig(Config):
         """A name for the run folder."""
         names = [path.name.split(".")[0] for path in self.data.file] or [EMBEDDED]
         selected = ["selected-on-return"] if self.fit.select_on == "return" else []
-        return as_name(*names, mechanism_name(self.layers), *selected, self.seeds)
+        return make_file_name(*names, mechanism_name(self.layers), *selected, self.seeds)
 
 
 def published(config: OfflineRLConfig) -> OfflineRLConfig:
@@ -216,8 +216,8 @@ def published(config: OfflineRLConfig) -> OfflineRLConfig:
     ``WindowBatches`` tell.
     """
     return config.replace(
-        validation_share=0.01,
-        test_fraction=0.01,
+        validation_fraction=0.01,
+        test_share=0.01,
         features=128,
         num_layers=3,
         num_heads=1,
