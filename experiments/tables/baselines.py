@@ -1,4 +1,4 @@
-"""What a user would pick instead of our models, beside them: see experiments/yardsticks.py."""
+"""What a user would pick instead of our models, beside them: see experiments/baselines.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Losses(NamedTuple):
 
 
 def stored_rows(stored: Path = RESULTS) -> list[Row]:
-    """All stored results of ``python -m experiments.yardsticks``."""
+    """All stored results of ``python -m experiments.baselines``."""
     rows: list[Row] = json.loads(stored.read_text())["rows"] if stored.is_file() else []
     return rows
 
