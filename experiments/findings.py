@@ -13,7 +13,7 @@ from typing import NamedTuple
 from experiments.intervals import COMPARABLE, FEWEST, text
 from experiments.pages import write_page
 from experiments.store import Store
-from experiments.tables import Says, Table, baselines
+from experiments.tables import Says, Table, yardsticks
 from experiments.tables.cells import Metric, Rows, by_row, columns_of, data_set, values
 from experiments.tables.claims import Outcome, outcome
 from experiments.tables.page import of_rows
@@ -133,7 +133,7 @@ def yardstick_lines(of: Stored) -> Iterator[list[str]]:
     metric, name = of.table.metrics[0], of.table.yardstick
     beside = of_rows(of.table, of.rows, metric)
     for column in columns_of(of.rows):
-        lost = baselines.losses(column, name, of.rows, metric, of.store, beside, of.table.data_set)
+        lost = yardsticks.losses(column, name, of.rows, metric, of.store, beside, of.table.data_set)
         if lost is not None:
             yield [_where(of.table), column, name, *lost.cells()]
 

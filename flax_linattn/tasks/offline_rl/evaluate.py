@@ -47,7 +47,7 @@ OF_RETURNS = Baselines(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
 # The model receives the return-to-go and the actions before, the baselines observations alone.
-ACTION_BASELINES = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
+OF_ACTIONS = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
 
 BEST_FRACTION = 0.1
 """Fraction of the steps that the clone of the best imitates, as 10 % behavior cloning."""

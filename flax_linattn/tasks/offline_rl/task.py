@@ -171,7 +171,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         assert isinstance(batches, WindowBatches)
         values, played = evaluate.test_values(run, batches)
         if played is None:
-            return Report(values, baselines=evaluate.ACTION_BASELINES)
+            return Report(values, baselines=evaluate.OF_ACTIONS)
         values["episodes"] = evaluate.rows_of(run, played)
         return Report(
             values,
