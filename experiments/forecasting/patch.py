@@ -68,8 +68,8 @@ AT_MOST = Rule(
     STATED,
 )
 BELOW = Rule(
-    "A model is below a yardstick on a series where the 95 % interval of the difference of their "
-    "mean squared errors, in per cent of the yardstick's, the mean over horizons, by Student's t "
+    "A model is below a baseline on a series where the 95 % interval of the difference of their "
+    "mean squared errors, in per cent of the baseline's, the mean over horizons, by Student's t "
     "over seeds, lies below 0, and not where it lies above.",
     STATED,
 )
@@ -269,7 +269,7 @@ def trained(
 
 
 def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
-    """A run of ours, its report without yardsticks, and the lines of its metrics."""
+    """A run of ours, its report without baselines, and the lines of its metrics."""
     task: Any = tasks.get_task("forecast")
     task.test_baselines = lambda run, batches: {}
     with tempfile.TemporaryDirectory() as folder:
@@ -339,7 +339,7 @@ Errors = dict[str, dict[int, dict[int, float]]]
 def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, dict[int, float]]:
     """How much larger our error is, in per cent, by series and seed: the mean over horizons.
 
-    A yardstick's error is that of all seeds.
+    A baseline's error is that of all seeds.
     """
     mine, theirs = errors(rows, ours), errors(rows, other)
     found: dict[str, dict[int, float]] = {}

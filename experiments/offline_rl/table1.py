@@ -38,7 +38,7 @@ from flax_linattn.tasks.offline_rl.evaluate import seeds_of, train_clones
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series")
 CUSTOMARY = "customary"
-"""The row of a data set's yardsticks."""
+"""The row of a data set's baselines."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +76,13 @@ def measure(size: Size, journal: Journal) -> None:
                 continue
             if not seed:
                 key = {"data": name, "mechanism": CUSTOMARY, "seed": seed}
-                journal.row(key, partial(yardsticks, config))
+                journal.row(key, partial(baselines, config))
             for mechanism in size.mechanisms:
                 key = {"data": name, "mechanism": mechanism, "seed": seed}
                 journal.row(key, partial(train_and_play, config.replace(mechanism=mechanism)))
 
 
-def yardsticks(config: OfflineRLConfig) -> dict[str, Any]:
+def baselines(config: OfflineRLConfig) -> dict[str, Any]:
     """Returns of the data, and clones that play."""
     task = tasks.get_task("offline-rl")
     config = config.resolve()
@@ -158,13 +158,13 @@ def same_score(found: dict[str, list[float]]) -> Verdict:
     return Verdict(comparable(over), f"score {text(over, 1)} over {len(found)} sets: {each}")
 
 
-def beside(mechanism: str, yardstick: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on a mechanism beside a yardstick."""
+def beside(mechanism: str, baseline: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on a mechanism beside a baseline."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         found = {
             data: [
-                own - of(rows, data, CUSTOMARY)[0][yardstick]["score"]
+                own - of(rows, data, CUSTOMARY)[0][baseline]["score"]
                 for own in scores(rows, data, mechanism)
             ]
             for data in sets_of(rows)
@@ -243,7 +243,7 @@ def mean_score(rows: Rows, mechanism: str, act: str = "window") -> float:
 
 
 def mean_known(rows: Rows, name: str) -> float:
-    """Of a yardstick over data sets."""
+    """Of a baseline over data sets."""
     return statistics.mean(of(rows, data, CUSTOMARY)[0][name]["score"] for data in sets_of(rows))
 
 

@@ -32,8 +32,8 @@ class Table(Experiment):
         cells: all cells; asked with the folder of real data, or None where there is none.
         metrics: the numbers shown.
         claims: of the paper.
-        yardstick: the one that findings compare with.
-        yardsticks_row: whose yardsticks stand beside all rows, where they are of one data set;
+        baseline: the one that findings compare with.
+        yardsticks_row: whose baselines stand beside all rows, where they are of one data set;
             default each row's own.
         data: where the data are from.
         departures: what differs from the paper.
@@ -50,7 +50,7 @@ class Table(Experiment):
     departures: str
     not_run: str
     quick: Mapping[str, Any]
-    yardstick: str
+    baseline: str
     yardsticks_row: str = ""
 
     def data_set(self, row: str) -> str:

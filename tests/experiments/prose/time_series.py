@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.tables.yardsticks import losses
+from experiments.tables.baselines import losses
 
 from experiments import findings, report
 from experiments.forecasting import contexts, defaults, statistical
@@ -24,12 +24,12 @@ def stored() -> Mapping[str, findings.Stored]:
     return {of.table.name_of: of for of in findings.stored(report.tables())}
 
 
-def lost(name: str, column: str, yardstick: str) -> list[str]:
-    """In how many rows of a table a column loses to a yardstick, and of how many."""
+def lost(name: str, column: str, baseline: str) -> list[str]:
+    """In how many rows of a table a column loses to a baseline, and of how many."""
     of = stored()[name]
     metric = of.table.metrics[0]
     beside = of_rows(of.table, of.rows, metric)
-    found = losses(column, yardstick, of.rows, metric, of.store, beside, of.table.data_set)
+    found = losses(column, baseline, of.rows, metric, of.store, beside, of.table.data_set)
     assert found is not None
     return found.cells()[0].split(" of ")
 
