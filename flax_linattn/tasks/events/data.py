@@ -104,8 +104,8 @@ end of the observation."""
 
 DRAWN_SEED = 0
 """Of drawn events, which are the same in all runs."""
-GENERATOR_END = 100.0
-DEFAULT_NUM_SEQUENCES = 200
+DRAWN_END = 100.0
+DRAWN_SEQUENCES = 200
 
 _RENAME = "rename the column that holds them, as in the file of the run"
 _ADVICE = {
@@ -136,8 +136,8 @@ PROCESSES: dict[str, processes.Process] = {
 def load_data(source: EventsData) -> EventSequences:
     """The events of a run."""
     if source.file is None:
-        end = processes.SIN_END if source.process == "poisson-sine" else GENERATOR_END
-        number = source.num_sequences or DEFAULT_NUM_SEQUENCES
+        end = processes.SIN_END if source.process == "poisson-sine" else DRAWN_END
+        number = source.num_sequences or DRAWN_SEQUENCES
         return PROCESSES[source.process].draw(number, end, seed=DRAWN_SEED)
     try:
         events = load_events(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flax_linattn.models import LogNormalMixture
 from flax_linattn.models.event_forecaster import next_event
 from flax_linattn.tasks.events.baselines import ks_distance
-from flax_linattn.tasks.events.next_event import StreamedEvent
+from flax_linattn.tasks.events.next_event import Seen
 from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.spec import Run
 
@@ -22,7 +22,7 @@ MOST_NAMED = 10
 """Marks that the legend names."""
 
 
-def draw_intensity(run: Run, seen: Sequence[StreamedEvent], path: Path) -> None:
+def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
     """Draws the intensity between the last events, and after them, to a PNG file."""
     data_spec, model = run.data_spec, run.model
     outputs = jnp.asarray(np.stack([event.outputs for event in seen]))

@@ -95,11 +95,11 @@ class OfflineRLStream(Streaming):
         )
         self._drawn: deque[np.ndarray] = deque(maxlen=DRAWN)
 
-    def parse(self, lines: Iterable[str]) -> Iterator[StreamedStep | None]:
+    def parse(self, lines: Iterable[str]) -> Iterator[Seen | None]:
         """Reads a step a line; see ``parse_steps``."""
         return parse_steps(lines, self._run.data_spec.observation_dim)
 
-    def cells(self, observation: StreamedStep | None) -> Sequence[Any] | None:
+    def cells(self, observation: Seen | None) -> Sequence[Any] | None:
         """Step of the episode, the return that is still asked for, and the action."""
         if observation is None:
             self._restart()
@@ -113,7 +113,7 @@ class OfflineRLStream(Streaming):
     def _length(self) -> int:
         return int(self.agent.steps[0])
 
-    def step(self, seen: StreamedStep) -> np.ndarray:
+    def step(self, seen: Seen) -> np.ndarray:
         """Takes in a step.
 
         Returns:
@@ -185,7 +185,7 @@ class OfflineRLStream(Streaming):
         self._drawn.clear()
 
 
-class StreamedStep(NamedTuple):
+class Seen(NamedTuple):
     """What is seen in a step.
 
     Attributes:
@@ -197,7 +197,7 @@ class StreamedStep(NamedTuple):
     observation: NDArray[np.float64]
 
 
-def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[StreamedStep | None]:
+def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Seen | None]:
     """Reads a step a line: the reward of the action before, or an empty cell, and the observation.
 
     A first line may name the columns, in this order.
@@ -217,4 +217,4 @@ def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Streamed
         values = cells.numbers([reward, *others] if told else others)
         if not np.abs(values).max() <= np.finfo(np.float32).max:  # nor is NaN one
             raise ValueError("expected finite numbers that float32 can hold.")
-        yield StreamedStep(float(values[0]) if told else None, values[told:])
+        yield Seen(float(values[0]) if told else None, values[told:])
