@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.tables.baselines import losses
-
 from experiments import findings, report
 from experiments.forecasting import contexts, defaults, statistical
 from experiments.tables.baselines import losses
