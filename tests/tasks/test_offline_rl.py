@@ -28,8 +28,8 @@ from flax_linattn.tasks.offline_rl.data import (
     WindowBatches,
     begin_context,
     describe,
+    scale_episodes,
     split_data,
-    steps_of,
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss
 from flax_linattn.tasks.offline_rl.stream import (
@@ -269,7 +269,9 @@ def test_what_return_is_asked_for():
 
 def test_parts_are_whole_episodes_of_their_shares():
     episodes = some(*[3] * 20)
-    parts = split_data(episodes, OfflineRLConfig.of(validation_fraction=0.2, test_share=0.25).data)
+    parts = split_data(
+        episodes, OfflineRLConfig.of(validation_fraction=0.2, test_fraction=0.25).data
+    )
     assert [part.num_episodes for part in parts] == [11, 4, 5]
     found = np.concatenate([part.returns for part in parts])
     np.testing.assert_array_equal(np.sort(found), np.sort(episodes.returns))
@@ -427,7 +429,7 @@ def test_an_agent_sees_what_the_windows_hold_and_answers_as_the_model(act, clock
     for plan, row in zip(plans, found, strict=True):
         assert plan.keys() == row.keys()
         for begun, (x, told) in row.items():
-            want = steps_of(plan[begun], run.data_spec).x
+            want = scale_episodes(plan[begun], run.data_spec).x
             np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(told, expected(run, want, act), atol=1e-5)
 
@@ -447,7 +449,7 @@ def test_what_idle_rows_see_changes_nothing(act):
     assert_same_bits(one, other)
     for plan, row in zip(plans, one, strict=True):
         for begun, (_, told) in row.items():
-            x = steps_of(plan[begun], run.data_spec).x
+            x = scale_episodes(plan[begun], run.data_spec).x
             np.testing.assert_allclose(told, expected(run, x, act), atol=1e-5)
 
 
@@ -816,14 +818,14 @@ def test_an_environment_that_does_not_fit_is_not_played(capsys):
     """Where the data name it, a note says so; where it is asked for, it is refused."""
     episodes = some(8, 8, 8, env_id="Pendulum-v1")  # whose actions have one number
     run = make_run(episodes, env="", play_episodes=2)
-    assert evaluate.environments_of(run.data_spec, run.config) is None
+    assert evaluate.make_run_environments(run.data_spec, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "note: not played, for actions of Pendulum-v1 have 1 numbers, those of drawn 2" in said
     short = data.pendulum().take(range(4))
     short = Episodes("short", short.observations, short.actions, short.rewards,
                      np.arange(0, 801, 50), np.zeros(16, bool), "Pendulum-v1")  # fmt: skip
     run = make_run(short, env="", play_episodes=2, max_length=100)
-    assert evaluate.environments_of(run.data_spec, run.config) is None
+    assert evaluate.make_run_environments(run.data_spec, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "for an episode of Pendulum-v1 may have 200 steps, and the model has times for" in said
     with pytest.raises(OptionError, match="may have 200 steps, and the model has times for 100"):
@@ -861,7 +863,7 @@ def refused(capsys, tmp_path, *args):
         (["--num-episodes", "1"], "expected at least 3 episodes"),
         (["--max-length", "199"], "an episode has 200 steps, and the model times for 199; raise"),
         (["--validation-fraction", "0"], "validation_fraction must be above 0 and below 1, got 0.0"),
-        (["--validation-fraction", "0.5", "--test-share", "0.5"], "leave nothing to train on"),
+        (["--validation-fraction", "0.5", "--test-fraction", "0.5"], "leave nothing to train on"),
         (["--act", "stream", "--clock", "context", "--max-length", "99"], "the model times for 99"),
         (["--act", "stream", "--mechanism", "nystrom"], "mechanism"),
         (["--mechanism", "linformer"], "mechanism"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_recurrent
-from flax_linattn.tasks.offline_rl.data import most_steps
+from flax_linattn.tasks.offline_rl.data import max_episode_length
 from flax_linattn.tasks.offline_rl.figures import draw_actions
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
@@ -123,7 +123,7 @@ class OfflineRLStream(Streaming):
             ValueError: the reward of the action before is missing, no room is left, or NaN comes
                 out.
         """
-        begins, times = not self._length, most_steps(self._run.config)
+        begins, times = not self._length, max_episode_length(self._run.config)
         if times is not None and self._length >= times:
             raise OptionError(
                 f"the model has times for {times:,} steps; train it with a larger max_length or "
