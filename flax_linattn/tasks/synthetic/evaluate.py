@@ -93,7 +93,7 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
 
 
 @nnx.jit
-def scores_of(model: Any, tokens: Array) -> Array:
+def normalized_scores(model: Any, tokens: Array) -> Array:
     """Scores of tokens, compiled once for models that are alike."""
     scores: Array = model(tokens)
     return scores
@@ -228,7 +228,7 @@ def _scores(run: Run, sequences: list[NDArray[np.int32]]) -> NDArray[np.float32]
     for first in range(0, len(padded), ROWS):
         part = padded[first : first + ROWS]
         filled = np.pad(part, ((0, ROWS - len(part)), (0, 0)))
-        scores = np.asarray(scores_of(run.model, jnp.asarray(filled)))[: len(part)]
+        scores = np.asarray(normalized_scores(run.model, jnp.asarray(filled)))[: len(part)]
         if scores.ndim == 3:
             last = [len(own) - 1 for own in sequences[first : first + ROWS]]
             scores = scores[np.arange(len(part)), last]

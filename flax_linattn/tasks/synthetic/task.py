@@ -29,7 +29,7 @@ from flax_linattn.tasks.synthetic.evaluate import (
     matches,
     one_lag,
     predict,
-    scores_of,
+    normalized_scores,
 )
 from flax_linattn.tasks.synthetic.options import SyntheticConfig, recall
 from flax_linattn.tasks.synthetic.stream import SyntheticStream, SyntheticStreamOptions
@@ -156,7 +156,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         """Of scores, over a series or a hundred sequences."""
         batch = batches.batch(0)
         model = run.model
-        parallel = np.asarray(scores_of(model, jnp.asarray(batch["tokens"])))
+        parallel = np.asarray(normalized_scores(model, jnp.asarray(batch["tokens"])))
         if "target" in batch:  # windows of one series, each one symbol later
             context = batch["tokens"].shape[1]
             series = np.concatenate([batch["tokens"][0], batch["tokens"][1:, -1]])
