@@ -5,8 +5,8 @@ from flax_linattn.data.batching import Batches, BucketBatches, RaggedBatches
 from flax_linattn.data.catalog import CATALOG, Entry, Source
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.spoken_arabic_digits import load_spoken_arabic_digits
-from flax_linattn.data.generated import GeneratedBatches
+from flax_linattn.data.digits import load_spoken_arabic_digits
+from flax_linattn.data.drawn import DrawnBatches
 from flax_linattn.data.embedded import etth1, japanese_vowels, pendulum
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
@@ -14,9 +14,9 @@ from flax_linattn.data.frames import from_frame, to_frame
 from flax_linattn.data.labels import stratified_split
 from flax_linattn.data.load import load_dataset, load_long, load_series
 from flax_linattn.data.packing import Packed, pack
-from flax_linattn.data.resampling import TimesPolicy, resample
+from flax_linattn.data.regular import TimesPolicy, resample
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.sets.nt import NextSymbol, Rule, count_cycles, parse_rules
+from flax_linattn.data.sets.nt import NextSymbol, Rule, count_cycles, rules_of
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
@@ -34,7 +34,7 @@ __all__ = [
     "Copying",
     "DataFormatError",
     "Dialect",
-    "GeneratedBatches",
+    "DrawnBatches",
     "Entry",
     "GrainBatches",
     "Induction",
@@ -72,7 +72,7 @@ __all__ = [
     "pad",
     "pendulum",
     "resample",
-    "parse_rules",
+    "rules_of",
     "stratified_split",
     "to_frame",
 ]

@@ -19,7 +19,7 @@ from flax_linattn.data.time_index import (
     timestamps,
     zone_name,
 )
-from flax_linattn.data.errors import UnknownChannelError
+from flax_linattn.data.unknown import UnknownChannelError
 
 
 class _Steps:

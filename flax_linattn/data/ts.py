@@ -6,7 +6,7 @@ from typing import Any
 
 from flax_linattn.checks import quote
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.validation import ExampleBuilder
+from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import LineReader
 
 

@@ -7,9 +7,9 @@ from flax_linattn.data.episodes.minari import read_minari
 from flax_linattn.data.episodes.statistics import (
     REFERENCE_RETURNS,
     episodes_as_text,
-    find_family,
+    family_of,
     normalized_score,
-    normalized_scores,
+    scores_of,
 )
 
 __all__ = [
@@ -18,13 +18,13 @@ __all__ = [
     "Episodes",
     "check_episode_file",
     "episodes_as_text",
-    "find_family",
+    "family_of",
     "join_episodes",
     "load_episodes",
     "normalized_score",
     "read_d4rl",
     "read_minari",
-    "normalized_scores",
+    "scores_of",
     "split_episodes",
     "write_episodes",
 ]
