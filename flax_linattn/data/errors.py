@@ -1,0 +1,31 @@
+"""The error of a channel that is not there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Self
+
+from flax_linattn.checks import OptionError, itemize, quote
+
+MAX_COMPARED_NAMES = 1000
+"""Channels among which one of a like name is looked for."""
+
+
+class UnknownChannelError(OptionError):
+    """A name is none of the channels."""
+
+    @classmethod
+    def of(cls, name: str, source: object, channels: Sequence[str]) -> Self:
+        """Says what the channels are called, and which one may be meant.
+
+        Example:
+            >>> str(UnknownChannelError.of("laod", "sales.csv", ["load", "price"]))
+            "unknown channel 'laod'; sales.csv has load, price; did you mean 'load'?"
+        """
+        near = difflib.get_close_matches(str(name), channels[:MAX_COMPARED_NAMES], 1)
+        hint = f"did you mean {near[0]!r}?" if near else "choose among these."
+        return cls(
+            f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}",
+            "channels",
+        )
