@@ -139,8 +139,9 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State]:
-        """Implements the call on observations that are 0 at padding: outputs, and the state or
-        None.
+        """Implements the call on observations that are 0 at padding.
+
+        Returns outputs, and the state or None.
         """
 
     @abc.abstractmethod
