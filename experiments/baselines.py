@@ -28,8 +28,8 @@ from experiments.classification.problems import NAMES, problem
 from experiments.forecasting import aaren, elementwise
 from experiments.options import configured, run_without_model
 from experiments.store import Row
-from experiments.tables.table import data_folder
 from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, reports, stored_rows
+from experiments.tables.table import data_folder
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown

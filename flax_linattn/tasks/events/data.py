@@ -215,7 +215,9 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
         begins=bool(((train.num_given == 0) & ~np.isnan(train.begins)).any()),
         checksum={"train": compute_checksum(train), "test": compute_checksum(parts.test)},
     )
-    sizes = [piece.stop - piece.start for piece in _pieces(tokenize_sequences(train, data_spec), config)]
+    sizes = [
+        piece.stop - piece.start for piece in _pieces(tokenize_sequences(train, data_spec), config)
+    ]
     lengths = {math.ceil(length) for length in np.quantile(sizes, (0.5, 1.0))}
     return dataclasses.replace(data_spec, lengths=tuple(sorted(lengths)))
 

@@ -191,7 +191,9 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the model's outputs, over the longest sequence."""
         assert isinstance(batches, EventBatches)
-        tokens = max(tokenize_sequences(batches.events, run.data_spec), key=lambda own: len(own.asked))
+        tokens = max(
+            tokenize_sequences(batches.events, run.data_spec), key=lambda own: len(own.asked)
+        )
         return stream_difference(run.model, tokens.observations[None, :COMPARED])
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:

@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, choice
 from flax_linattn.inference.compiled import compiled
-from flax_linattn.tasks.offline_rl.data import OfflineRLSpec, begin_context, columns, max_episode_length
+from flax_linattn.tasks.offline_rl.data import (
+    OfflineRLSpec,
+    begin_context,
+    columns,
+    max_episode_length,
+)
 from flax_linattn.tasks.spec import Run
 
 Rows = NDArray[np.bool_]

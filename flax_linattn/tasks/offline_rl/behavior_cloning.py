@@ -38,7 +38,9 @@ class ClonedPolicy(nnx.Module):
         return jnp.tanh(last(observations))
 
 
-def train_clone(episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int) -> ClonedPolicy:
+def train_clone(
+    episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int
+) -> ClonedPolicy:
     """Imitates actions by Adam on ``num_steps`` batches of 256 steps, with the squared error."""
     clone = ClonedPolicy(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
     seen = jnp.asarray(data_spec.scaled_observations(episodes.observations))
@@ -83,7 +85,9 @@ class CloneAgent:
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
         """See ``control.Agent``."""
-        actions = predict_cloned_actions(self._clone, self._problem.scaled_observations(observations))
+        actions = predict_cloned_actions(
+            self._clone, self._problem.scaled_observations(observations)
+        )
         return self._problem.actions(np.asarray(actions))
 
 

@@ -19,8 +19,13 @@ from flax_linattn import control, models
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, family_of, scores_of
 from flax_linattn.tasks.baselines import Baselines, read_or_note
-from flax_linattn.tasks.offline_rl.agent import predict_actions, make_agent
-from flax_linattn.tasks.offline_rl.behavior_cloning import ClonedPolicy, CloneAgent, predict_cloned_actions, train_clone
+from flax_linattn.tasks.offline_rl.agent import make_agent, predict_actions
+from flax_linattn.tasks.offline_rl.behavior_cloning import (
+    CloneAgent,
+    ClonedPolicy,
+    predict_cloned_actions,
+    train_clone,
+)
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     WindowBatches,
@@ -28,8 +33,8 @@ from flax_linattn.tasks.offline_rl.data import (
     columns,
     load_data,
     max_episode_length,
-    split_data,
     scale_episodes,
+    split_data,
 )
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig
 from flax_linattn.tasks.options import mechanism_name
@@ -246,7 +251,9 @@ def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
             actions = np.asarray(predict_cloned_actions(clone, test_inputs))
             values[f"{name}_mse"] = float(np.mean((actions - test_targets) ** 2))
             if environments is not None:
-                played = control.play(CloneAgent(clone, data_spec), environments, episode_seeds(config))
+                played = control.play(
+                    CloneAgent(clone, data_spec), environments, episode_seeds(config)
+                )
                 values |= summarize_returns(name, played)
     return values
 
@@ -305,7 +312,9 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
         )
         asked[row] = left[-1]
     mask = np.arange(context) < lengths[:, None]
-    told = np.asarray(predict_actions(run.model, begin_context(windows, run.config.model.clock), mask))
+    told = np.asarray(
+        predict_actions(run.model, begin_context(windows, run.config.model.clock), mask)
+    )
     actions = data_spec.actions(told[np.arange(len(told)), lengths - 1])
     if np.isnan(actions).any():
         raise ValueError("the model's actions are NaN: its numbers overflow.")

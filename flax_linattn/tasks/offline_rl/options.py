@@ -47,7 +47,10 @@ class OfflineRLData(Options):
         super().__post_init__()
         at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
         at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
-        shares = {"validation_fraction": self.validation_fraction, "test_fraction": self.test_fraction}
+        shares = {
+            "validation_fraction": self.validation_fraction,
+            "test_fraction": self.test_fraction,
+        }
         for name, share in shares.items():
             if not 0 < share < 1:
                 raise OptionError(f"{name} must be above 0 and below 1, got {share}.", name)

@@ -19,11 +19,11 @@ from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     WindowBatches,
-    resolve_target_return,
     describe,
-    resolve_env,
     load_data,
     max_episode_length,
+    resolve_env,
+    resolve_target_return,
     split_data,
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss, predict

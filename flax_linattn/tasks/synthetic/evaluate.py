@@ -22,7 +22,7 @@ from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.synthetic.data import make_generator, make_batches
+from flax_linattn.tasks.synthetic.data import make_batches, make_generator
 from flax_linattn.tasks.synthetic.stream import parse_symbols
 from flax_linattn.typing import Array
 

@@ -19,12 +19,12 @@ from flax_linattn.tasks.synthetic.data import (
     Drawn,
     SyntheticSpec,
     compute_checksum,
-    make_generator,
     make_batches,
+    make_generator,
 )
 from flax_linattn.tasks.synthetic.evaluate import (
-    LOSSES,
     BASELINES,
+    LOSSES,
     Model,
     matches,
     one_lag,
