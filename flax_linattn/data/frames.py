@@ -227,7 +227,8 @@ def to_frame(
     Args:
         series: One, or several of the same channels.
         library: Of the frame.
-        time_column: Name of the column of times, which is there if the series have times.
+        time_column: Name of the column of times, which is there if the series have times, or
+            integers such as years.
         id_column: Name of the column of names, of several series.
 
     Returns:
@@ -245,24 +246,28 @@ def to_frame(
     """
     choice(("pandas", "polars", "pyarrow"), library=library)
     several = [series] if isinstance(series, TimeSeries) else list(series)
-    kinds = {(one.channels, one.time_zone, one.times is None) for one in several}
+    indices = [one.index if one.has_integer_times else one.times for one in several]
+    kinds = {
+        (one.channels, one.time_zone, None if index is None else index.dtype.kind)
+        for one, index in zip(several, indices, strict=True)
+    }
     if len(kinds) != 1:
         raise ValueError(
             "expected series of the same channels, all with times of one zone or none, got "
             f"{len(kinds)} kinds; make a frame of each kind."
         )
-    ((channels, _, untimed),) = kinds
+    ((channels, _, time_kind),) = kinds
     columns: dict[str, Any] = {}
     if not isinstance(series, TimeSeries):
         columns[id_column] = [one.name for one in several for _ in range(one.num_steps)]
-    if not untimed:
-        first, *others = [one.times for one in several if one.times is not None]
+    if time_kind is not None:
+        first, *others = [index for index in indices if index is not None]
         columns[time_column] = first.append(others)
     if twice := columns.keys() & set(channels):
         raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
     values = np.concatenate([one.values for one in several])
     frame = pd.DataFrame(columns | dict(zip(channels, values.T, strict=True)))
-    if untimed and isinstance(series, TimeSeries):
+    if time_kind is None and isinstance(series, TimeSeries):
         frame.index = series.index
     if library == "pandas":
         return frame
