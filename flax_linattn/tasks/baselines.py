@@ -45,7 +45,7 @@ class Baselines:
         >>> on_both = {**values, "validation_mse": 0.7, "ridge_validation_mse": 1.0}
         >>> print(baselines.verdict(on_both).replace("; ", "\n"))
         on test the ridge baseline is better: MSE 0.388, this model 0.516
-        on validation (optimistic, as it selected: the model) this model is better than every ...
+        on validation (optimistic, because these rows selected the model) this model is ...
     """
 
     metric: str
