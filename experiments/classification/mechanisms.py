@@ -47,7 +47,7 @@ EXPERIMENT = Table(
     cells=cells,
     metrics=(ACCURACY,),
     baseline="MiniRocket",
-    yardsticks_row="JapaneseVowels, honest",
+    baselines_row="JapaneseVowels, honest",
     claims=(),
     data="Japanese Vowels, official split 270/370, embedded in the package; selected on a fifth of "
     "the training data",

@@ -348,7 +348,7 @@ def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, d
         for horizon, values in cells.items():
             others = theirs.get(series, {}).get(horizon, {})
             for seed, value in values.items():
-                base = others.get(0 if other in YARDSTICKS else seed)
+                base = others.get(0 if other in BASELINES else seed)
                 if base is not None:
                     by_seed.setdefault(seed, []).append(100 * (value / base - 1))
         if by_seed:
@@ -356,7 +356,7 @@ def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, d
     return found
 
 
-YARDSTICKS = ("naive", "seasonal_naive", "ridge")
+BASELINES = ("naive", "seasonal_naive", "ridge")
 
 
 def at_most(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
@@ -389,7 +389,7 @@ def below_ridge(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
 def table(rows: Rows, size: Size) -> str:
     """Errors by series and horizon; then mechanisms at the shortest one; then the trials."""
-    models = ["PatchTST", "DLinear", *(m.replace("_", " ") for m in YARDSTICKS), f"`{OURS}`"]
+    models = ["PatchTST", "DLinear", *(m.replace("_", " ") for m in BASELINES), f"`{OURS}`"]
     header = ["series, horizon", *(f"{name}, published" for name in PUBLISHED)]
     header += [*(f"{name}, papers' model" for name in PAPERS), *models]
     lines = []
@@ -397,7 +397,7 @@ def table(rows: Rows, size: Size) -> str:
         for number, horizon in enumerate(size.horizons):
             cells = [
                 _cell(rows, name, series, horizon)
-                for name in ("PatchTST", "DLinear", *YARDSTICKS, OURS)
+                for name in ("PatchTST", "DLinear", *BASELINES, OURS)
             ]
             if set(cells) == {"-"}:
                 continue

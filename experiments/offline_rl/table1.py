@@ -21,7 +21,7 @@ from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.offline_rl.problems import PROBLEMS, config_of
 from experiments.offline_rl.rules import ahead, comparable
-from experiments.offline_rl.trained import environments_of, told, train_and_play
+from experiments.offline_rl.trained import make_run_environments, told, train_and_play
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, rows_with
@@ -34,7 +34,7 @@ from flax_linattn.tasks.offline_rl import OfflineRLConfig
 from flax_linattn.tasks.offline_rl.agent import ACTS
 from flax_linattn.tasks.offline_rl.behavior_cloning import CloneAgent
 from flax_linattn.tasks.offline_rl.data import PUBLISHED_TARGETS, load_data, split_data
-from flax_linattn.tasks.offline_rl.evaluate import seeds_of, train_clones
+from flax_linattn.tasks.offline_rl.evaluate import episode_seeds, train_clones
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series")
 CUSTOMARY = "customary"
@@ -95,10 +95,10 @@ def baselines(config: OfflineRLConfig) -> dict[str, Any]:
         "steps": episodes.num_steps,
         "recorded": {"score": float(scores.mean()), "best": float(scores.max())},
     }
-    with environments_of(tasks.Run(task, config, data_spec, None)) as environments:
+    with make_run_environments(tasks.Run(task, config, data_spec, None)) as environments:
         for name, clone in train_clones(train, data_spec, config).items():
             agent = CloneAgent(clone, data_spec)
-            found[name] = told(control.play(agent, environments, seeds_of(config)))
+            found[name] = told(control.play(agent, environments, episode_seeds(config)))
     return found
 
 

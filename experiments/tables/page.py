@@ -126,7 +126,7 @@ def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
 def of_rows(table: Table, rows: Iterable[str], metric: Metric) -> dict[str, baselines.Numbers]:
     """The baselines of each row."""
     return {
-        row: baselines.of_row(table.name_of, table.yardsticks_row or row, metric) for row in rows
+        row: baselines.of_row(table.name_of, table.baselines_row or row, metric) for row in rows
     }
 
 

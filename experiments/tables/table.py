@@ -33,7 +33,7 @@ class Table(Experiment):
         metrics: the numbers shown.
         claims: of the paper.
         baseline: the one that findings compare with.
-        yardsticks_row: whose baselines stand beside all rows, where they are of one data set;
+        baselines_row: whose baselines stand beside all rows, where they are of one data set;
             default each row's own.
         data: where the data are from.
         departures: what differs from the paper.
@@ -51,11 +51,11 @@ class Table(Experiment):
     not_run: str
     quick: Mapping[str, Any]
     baseline: str
-    yardsticks_row: str = ""
+    baselines_row: str = ""
 
     def data_set(self, row: str) -> str:
         """Of a row."""
-        return data_set(self.yardsticks_row or row)
+        return data_set(self.baselines_row or row)
 
     def options(self, scale: str) -> Mapping[str, Any]:
         """What a scale changes of the runs' options; "quick" makes tiny models of the first one."""

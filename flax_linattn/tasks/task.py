@@ -139,7 +139,8 @@ class Task(abc.ABC, Generic[C, D, P]):
             data: of the run.
             config: its options.
             data_spec: what it learned of them.
-            sequence_shards: sequences are split over so many devices: their length has to be a multiple.
+            sequence_shards: Number of devices that each sequence is split over; it divides the
+                lengths of sequences.
         """
 
     @abc.abstractmethod

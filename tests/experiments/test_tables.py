@@ -276,7 +276,7 @@ def test_a_yardstick_that_rows_share_is_printed_once(shared, tmp_path, monkeypat
         "experiments.tables.baselines.reports",
         lambda name, row: {"ridge": {0: {"test_mse": 7.0 if shared or row == "p, 1" else 8.0}}},
     )
-    table = table_of(cells_of(rows), yardsticks_row="")
+    table = table_of(cells_of(rows), baselines_row="")
     text = page.render(table, "cpu", runs)
     assert text.splitlines()[0] == (
         "|  | a | b | seeds |" if shared else "|  | a | b | ridge | seeds |"

@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.tables.baselines import losses
-
 from experiments import findings, report
 from experiments.forecasting import contexts, defaults, statistical
+from experiments.tables.baselines import losses
 from experiments.tables.cells import by_data_set, data_set, runs_of, values
 from experiments.tables.claims import Outcome
 from experiments.tables.page import of_rows

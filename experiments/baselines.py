@@ -1,0 +1,194 @@
+"""What the tables' models have to beat, on the same data: simple methods, and published ones.
+
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.baselines
+
+computes what is missing in baselines.json: for each row of the forecasting tables the last value,
+the last season and a ridge; for each classification data set the most frequent class, the nearest
+neighbour, a ridge, and, with the extras "plots" and "baselines", MiniRocket and Hydra thrice.
+
+A classifier sees all of the official training file, prepared as by a run of seed 0: each channel
+standardised by the four fifths that such a run learns from, sequences of unequal length padded by
+zeros to the longest. Nothing is selected on test data.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import command
+from experiments.classification.problems import NAMES, problem
+from experiments.forecasting import aaren, elementwise
+from experiments.options import configured, run_without_model
+from experiments.store import Row
+from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, reports, stored_rows
+from experiments.tables.table import data_folder
+from flax_linattn.bench.journal import write_json
+from flax_linattn.bench.provenance import provenance
+from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
+
+FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
+SIMPLE = {
+    "most frequent class": "constant",
+    "nearest neighbour": "nearest_neighbour",
+    "ridge": "ridge",
+}
+NAIVE = {"naive": "naive", "seasonal naive": "seasonal_naive", "ridge": "ridge"}
+PUBLISHED = {"MiniRocket": "MiniRocketClassifier", "Hydra": "HydraClassifier"}
+"""Of aeon (BSD-3), by their defaults: 10,000 kernels, 64 groups of 8; both with a ridge."""
+SEEDS = 3
+
+
+class Job(NamedTuple):
+    """What is computed at once.
+
+    Attributes:
+        table: the name of its module, or that of all classification tables.
+        row: its name there.
+        columns: those that it gives.
+        seed: what is random follows it.
+        compute: gives the report of each column.
+    """
+
+    table: str
+    row: str
+    columns: tuple[str, ...]
+    seed: int
+    compute: Callable[[], dict[str, Report]]
+
+
+def forecasts(config: Any) -> dict[str, Report]:
+    """The baselines of a forecasting run, on all its test windows."""
+    run, windows = run_without_model("forecast", config)
+    values = evaluate_baselines(run, windows)
+    return _by_column(values, NAIVE)
+
+
+def simple_classes(config: Any) -> dict[str, Report]:
+    """Those of a classification run."""
+    run, batches = run_without_model("classify", config)
+    return _by_column(run.task.test_baselines(run, batches), SIMPLE)
+
+
+def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
+    """A published classifier, on the sequences as a run prepares them."""
+    run, batches = run_without_model("classify", config)
+    train, test = run.task.train_batches(run).arrays, batches.arrays
+    made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
+                        PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
+    made.fit(train["values"].transpose(0, 2, 1), train["labels"])
+    found = np.asarray(made.predict(test["values"].transpose(0, 2, 1)))
+    figures = averages(count(test["labels"], found, len(run.data_spec.classes)))
+    return {column: {f"test_{name}": value for name, value in figures.items()}}
+
+
+def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Report]:
+    """``<name>_<metric>`` of each as ``test_<metric>``; not those of validation rows."""
+    left_out = ("learned_from", "validation_mse", "validation_mae")
+    return {
+        column: {
+            f"test_{key.removeprefix(f'{name}_')}": value
+            for key, value in values.items()
+            if key.startswith(f"{name}_") and not key.endswith(left_out)
+        }
+        for column, name in names.items()
+    }
+
+
+def jobs() -> Iterator[Job]:
+    """What can be computed with the data at hand."""
+    folder = data_folder()
+    for table in FORECASTING:
+        rows = {cell.row: cell.config for cell in table.cells(folder) if cell.config}
+        for row, config in rows.items():
+            yield Job(table.name_of, row, tuple(NAIVE), 0, partial(forecasts, config))
+    configs = {
+        name: configured("classify", **options)
+        for name in NAMES
+        if (options := problem(name, folder)) is not None
+    }
+    for name, config in configs.items():
+        yield Job(CLASSIFICATION, name, tuple(SIMPLE), 0, partial(simple_classes, config))
+    for name, config in configs.items():
+        for column, seed in itertools.product(PUBLISHED, range(SEEDS)):
+            compute = partial(published_classes, config, column, seed)
+            yield Job(CLASSIFICATION, name, (column,), seed, compute)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Computes what is missing, and prints all."""
+    about = (__doc__ or "").splitlines()[0]
+    parser = command.parser("experiments.baselines", about, RESULTS.parent)
+    parser.add_argument("--rows", default="", help="only rows that contain this text")
+    parser.add_argument("--columns", default="", help="only columns that contain this text")
+    parser.add_argument("--again", action="store_true", help="those that are stored, too")
+    options = parser.parse_args(arguments)
+    stored = options.output / RESULTS.name
+    made = provenance("FLAX_LINATTN_DATA=FOLDER python -m experiments.baselines") | _versions()
+    missing: dict[str, str] = {}
+    for job in jobs():
+        if options.rows not in job.row or not any(options.columns in c for c in job.columns):
+            continue
+        columns = {row["column"] for row in stored_rows(stored) if _is_of(row, job)}
+        if (columns >= set(job.columns) and not options.again) or missing.keys() & job.columns:
+            continue
+        try:
+            found = job.compute()
+        except ImportError as error:  # aeon, or the torch that Hydra takes
+            missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,baselines]'")
+            continue
+        key = {"table": job.table, "row": job.row, "seed": job.seed}
+        rows = [
+            row for row in stored_rows(stored) if row["column"] not in found or not _is_of(row, job)
+        ]
+        rows += [
+            {**key, "column": column, "made": made, "report": report}
+            for column, report in found.items()
+        ]
+        write_json(stored, {"rows": rows})
+        print(f"{job.table}: {job.row}, seed {job.seed}: {', '.join(found)}", file=sys.stderr)
+    for column, reason in missing.items():
+        print(f"not computed: {column}: {reason}", file=sys.stderr)
+    print(render(stored), end="")
+
+
+def render(stored: Path = RESULTS) -> str:
+    """A table of what is stored: means over seeds."""
+    keys = dict.fromkeys((row["table"], row["row"]) for row in stored_rows(stored))
+    lines = []
+    for table, row in keys:
+        names = ("accuracy",) if table == CLASSIFICATION else ("mse", "mae")
+        for column, seeds in reports(table, row, stored).items():
+            means = [
+                np.mean([report[f"test_{name}"] for report in seeds.values()]) for name in names
+            ]
+            shown = [f"{name} {mean:.4f}" for name, mean in zip(names, means, strict=True)]
+            lines.append([table, row, column, ", ".join(shown), str(len(seeds))])
+    return markdown(["table", "row", "column", "mean", "seeds"], lines) + "\n"
+
+
+def _is_of(row: Row, job: Job) -> bool:
+    return (row["table"], row["row"], row["seed"]) == (job.table, job.row, job.seed)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"numpy": np.__version__}
+    for name in ("aeon", "sklearn", "torch"):
+        try:
+            versions[name] = importlib.import_module(name).__version__
+        except ImportError:
+            versions[name] = "none"
+    return versions
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What a user would pick instead of our models, beside them: see experiments/baselines.py."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.intervals import FEWEST, Interval, interval, spread, text
+from experiments.store import Row, Store
+from experiments.tables.cells import Metric, Rows, by_data_set, columns_of, data_set, values
+from flax_linattn.bench.report import markdown
+
+RESULTS = Path(__file__).parents[1] / "baselines.json"
+CLASSIFICATION = "classification"
+"""The table of all data sets: what they have to beat does not depend on a table's protocol."""
+
+Numbers = Mapping[str, Sequence[float]]
+"""By the baseline's name; several where it draws at random."""
+Report = dict[str, float]
+"""Numbers by the names of a trained run's."""
+
+
+class Losses(NamedTuple):
+    """A model beside a baseline.
+
+    Attributes:
+        lost: rows in which the model's mean is the worse one.
+        rows: those that have both.
+        share: mean difference in per cent of the baseline's, a data set a number.
+        over: its interval over data sets; None for too few of them.
+    """
+
+    lost: int
+    rows: int
+    share: float
+    over: Interval | None
+
+    def cells(self) -> list[str]:
+        """For a table."""
+        by = f"{self.share:+.1f}" if self.over is None else text(self.over, 1)
+        return [f"{self.lost} of {self.rows}", by]
+
+
+def stored_rows(stored: Path = RESULTS) -> list[Row]:
+    """All stored results of ``python -m experiments.baselines``."""
+    rows: list[Row] = json.loads(stored.read_text())["rows"] if stored.is_file() else []
+    return rows
+
+
+def reports(table: str, row: str, stored: Path = RESULTS) -> dict[str, dict[int, Report]]:
+    """The stored results of a row of a table, by column and seed.
+
+    Args:
+        table: the name of its module, such as "forecasting.aaren".
+        row: its name; of classification tables "DATA SET, PROTOCOL".
+        stored: the file.
+    """
+    if table.startswith(CLASSIFICATION):
+        table, row = CLASSIFICATION, row.split(", ")[0]
+    found: dict[str, dict[int, Report]] = {}
+    for one in stored_rows(stored):
+        if (one["table"], one["row"]) == (table, row):
+            found.setdefault(one["column"], {})[one["seed"]] = one["report"]
+    return found
+
+
+def of_row(name: str, row: str, metric: Metric) -> Numbers:
+    """Those of experiments/baselines.json that belong to a row.
+
+    Args:
+        name: of the table.
+        row: its name there.
+        metric: which of their numbers.
+    """
+    key = f"test_{metric.key}"
+    found = {
+        column: [metric.scale * report[key] for report in by_seed.values() if key in report]
+        for column, by_seed in reports(name, row).items()
+    }
+    return {column: numbers for column, numbers in found.items() if numbers}
+
+
+def shared(
+    of_rows: Mapping[str, Numbers], cluster: Callable[[str], str] = data_set
+) -> Mapping[str, Numbers]:
+    """The baselines by data set, where its rows share them; none where rows have their own.
+
+    Args:
+        of_rows: the baselines by row.
+        cluster: the data set of a row.
+    """
+    by_set: dict[str, Numbers] = {}
+    for row, numbers in of_rows.items():
+        if by_set.setdefault(cluster(row), numbers) != numbers:
+            return {}
+    return by_set if len(by_set) < len(of_rows) else {}
+
+
+def comparison(
+    rows: Rows,
+    metric: Metric,
+    store: Store,
+    of_rows: Mapping[str, Numbers],
+    cluster: Callable[[str], str] = data_set,
+) -> list[str]:
+    """How often the mean of a column is worse than a baseline, and by how much.
+
+    The numbers that rows share stand above.
+
+    Args:
+        rows: those that were run.
+        metric: to compare by.
+        store: of the runs.
+        of_rows: the baselines by row.
+        cluster: the data set of a row.
+    """
+    names = list(dict.fromkeys(name for numbers in of_rows.values() for name in numbers))
+    if not names:
+        return []
+
+    def cell(column: str, name: str) -> str:
+        found = losses(column, name, rows, metric, store, of_rows, cluster)
+        return "-" if found is None else "; ".join(["loses " + found.cells()[0], found.cells()[1]])
+
+    own = [
+        [f"*{name}*", *(shown(numbers.get(column), metric) for column in names)]
+        for name, numbers in shared(of_rows, cluster).items()
+    ]
+    lines = [[column, *(cell(column, name) for name in names)] for column in columns_of(rows)]
+    return [
+        f"Against baselines by {metric.name}: {'their numbers by data set, and ' if own else ''}"
+        "in how many rows a model loses to them (its mean is the worse one), and its mean "
+        f"difference in % of theirs, with a 95 % interval over {FEWEST} data sets or more:",
+        markdown(["", *names], own + lines),
+    ]
+
+
+def shown(numbers: Sequence[float] | None, metric: Metric) -> str:
+    """A cell of a table."""
+    return "-" if not numbers else metric.text(*spread(numbers))
+
+
+def losses(
+    column: str,
+    name: str,
+    rows: Rows,
+    metric: Metric,
+    store: Store,
+    of_rows: Mapping[str, Numbers],
+    cluster: Callable[[str], str] = data_set,
+) -> Losses | None:
+    """A column beside a baseline; None where no row has both."""
+    lost, shares = 0, dict[str, float]()
+    for row, cells in rows.items():
+        baseline = of_rows[row].get(name)
+        ours = list(values(store, cells[column], metric).values()) if column in cells else []
+        if not ours or not baseline:
+            continue
+        theirs = statistics.mean(baseline)
+        difference = statistics.mean(ours) - theirs
+        lost += (difference < 0) == metric.larger_is_better and difference != 0
+        shares[row] = 100 * difference / abs(theirs)
+    if not shares:
+        return None
+    means = list(by_data_set(shares, cluster).values())
+    return Losses(lost, len(shares), statistics.mean(means), interval(means))
