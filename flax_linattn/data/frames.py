@@ -26,7 +26,7 @@ from flax_linattn.data.columns import (
 )
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.files import DataFormatError, printed
-from flax_linattn.data.regular import TimesPolicy, regular
+from flax_linattn.data.resampling import TimesPolicy, apply_times_policy
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.tables import Table, frame_of_arrow, index_to_columns
 from flax_linattn.data.times import BadTimeError, localize
@@ -82,7 +82,7 @@ def from_frame(
     if time_column:
         named = time_column if isinstance(time_column, str) else tuple(time_column)
         dialect = replace(dialect, time_column=named)
-    pandas = as_pandas(frame)
+    pandas = to_pandas_frame(frame)
     if pandas.index.nlevels == 2:
         id_name, time_name = (
             str(level if level is not None else default)
@@ -96,11 +96,11 @@ def from_frame(
         pandas = index_to_columns(pandas, levels)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
-    several = series_of(table, name, id_column, channels, times, resample, dialect)
+    several = table_to_series(table, name, id_column, channels, times, resample, dialect)
     return several if id_column else several[0]
 
 
-def as_pandas(frame: Any) -> pd.DataFrame:
+def to_pandas_frame(frame: Any) -> pd.DataFrame:
     """A frame of any library as one of pandas."""
     if isinstance(frame, pd.DataFrame):
         return frame
@@ -118,7 +118,7 @@ def default_id(names: Sequence[str]) -> str:
     return NIXTLA_ID if {NIXTLA_ID, NIXTLA_TIME} <= set(names) else ""
 
 
-def series_of(
+def table_to_series(
     table: Table,
     name: str,
     id_column: str,
@@ -133,7 +133,7 @@ def series_of(
         dialect = replace(dialect, time_column=NIXTLA_TIME)
     try:
         found = _read(table, name, id_column, channels, times, dialect)
-        return regular(found, table.source, times, resample)
+        return apply_times_policy(found, table.source, times, resample)
     except DataFormatError as error:
         what, *_ = str(error).split("; ")  # what else may be done is the less likely
         if pair := find_clock(table, dialect, id_column):
@@ -227,7 +227,8 @@ def to_frame(
     Args:
         series: One, or several of the same channels.
         library: Of the frame.
-        time_column: Name of the column of times, which is there if the series have times.
+        time_column: Name of the column of times, which is there if the series have times, or
+            integers such as years.
         id_column: Name of the column of names, of several series.
 
     Returns:
@@ -245,24 +246,28 @@ def to_frame(
     """
     choice(("pandas", "polars", "pyarrow"), library=library)
     several = [series] if isinstance(series, TimeSeries) else list(series)
-    kinds = {(one.channels, one.time_zone, one.times is None) for one in several}
+    indices = [one.index if one.has_integer_times else one.times for one in several]
+    kinds = {
+        (one.channels, one.time_zone, None if index is None else index.dtype.kind)
+        for one, index in zip(several, indices, strict=True)
+    }
     if len(kinds) != 1:
         raise ValueError(
             "expected series of the same channels, all with times of one zone or none, got "
             f"{len(kinds)} kinds; make a frame of each kind."
         )
-    ((channels, _, untimed),) = kinds
+    ((channels, _, time_kind),) = kinds
     columns: dict[str, Any] = {}
     if not isinstance(series, TimeSeries):
         columns[id_column] = [one.name for one in several for _ in range(one.num_steps)]
-    if not untimed:
-        first, *others = [one.times for one in several if one.times is not None]
+    if time_kind is not None:
+        first, *others = [index for index in indices if index is not None]
         columns[time_column] = first.append(others)
     if twice := columns.keys() & set(channels):
         raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
     values = np.concatenate([one.values for one in several])
     frame = pd.DataFrame(columns | dict(zip(channels, values.T, strict=True)))
-    if untimed and isinstance(series, TimeSeries):
+    if time_kind is None and isinstance(series, TimeSeries):
         frame.index = series.index
     if library == "pandas":
         return frame

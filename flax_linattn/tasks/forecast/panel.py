@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.cells import split_cells
+from flax_linattn.data.cells import TIME, YEAR_COLUMN, split_cells
+from flax_linattn.data.errors import UnknownChannelError
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
 from flax_linattn.data.time_index import follows, integer_step, parse_frequency
-from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
 from flax_linattn.tasks.options import TooFewRowsError
@@ -388,6 +389,11 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     if still:
         what = f"channels that never change ({itemize(still)}), of no use as targets"
         found.append(f"{what}: {len(still)}")
+    if timed := _named_as_times(series):
+        found.append(
+            f"channels whose name is that of times ({itemize(timed)}), which are read as numbers: "
+            f"{len(timed)}; give the name as time_column where the channel holds the times"
+        )
     codes = find_codes(series.values[:stop])
     if codes:
         places = [
@@ -420,6 +426,17 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
                 "one stands for a missing value"
             )
     return found
+
+
+def _named_as_times(series: data.TimeSeries) -> list[str]:
+    """Channels of a series without times that have the name of a column of times, and rise."""
+    if series.step is not None:
+        return []
+    return [
+        name
+        for name, values in zip(series.channels, series.values.T, strict=True)
+        if name.lower() in (*TIME, YEAR_COLUMN) and pd.Series(values).is_monotonic_increasing
+    ]
 
 
 def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
