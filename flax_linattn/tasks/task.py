@@ -139,8 +139,7 @@ class Task(abc.ABC, Generic[C, D, P]):
             data: of the run.
             config: its options.
             data_spec: what it learned of them.
-            sequence_shards: Number of devices that each sequence is split over; it divides the
-                lengths of sequences.
+            sequence_shards: number of devices that share a sequence; divides its length.
         """
 
     @abc.abstractmethod
