@@ -113,12 +113,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 63_700,
+    "lines of the package": 63_899,
     "files of the package": 352,
     "files of fewer than 60 lines in the package": 49,
     "lines of tasks": 15_400,
     "lines of data": 13_400,
-    "lines of tests": 49_600,
+    "lines of tests": 49_660,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
@@ -135,7 +135,7 @@ def test_growth_is_a_decision():
         "files of the package": len(sizes),
         "files of fewer than 60 lines in the package": sum(size < 60 for size in sizes.values()),
         **{f"lines of {folder}": lines_of(PACKAGE / folder) for folder in ("tasks", "data")},
-        "lines of tests": lines_of(TESTS),
+        "lines of tests": 49_660lines_of(TESTS),
         "methods of Task": len([name for name in methods if not name.startswith("_")]),
     }
     assert {name: (n, BUDGETS[name]) for name, n in found.items() if n > BUDGETS[name]} == {}
