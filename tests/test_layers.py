@@ -135,7 +135,7 @@ def test_growth_is_a_decision():
         "files of the package": len(sizes),
         "files of fewer than 60 lines in the package": sum(size < 60 for size in sizes.values()),
         **{f"lines of {folder}": lines_of(PACKAGE / folder) for folder in ("tasks", "data")},
-        "lines of tests": 49_660lines_of(TESTS),
+        "lines of tests": lines_of(TESTS),
         "methods of Task": len([name for name in methods if not name.startswith("_")]),
     }
     assert {name: (n, BUDGETS[name]) for name, n in found.items() if n > BUDGETS[name]} == {}
