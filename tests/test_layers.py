@@ -118,7 +118,7 @@ BUDGETS = {
     "files of fewer than 60 lines in the package": 49,
     "lines of tasks": 15_400,
     "lines of data": 13_400,
-    "lines of tests": 49_435,
+    "lines of tests": 49_660,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
