@@ -24,7 +24,7 @@ from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.storage import LockedError, file_lock
 from flax_linattn.tasks import train
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 
 Row = dict[str, Any]
 
@@ -97,7 +97,7 @@ class Store:
         # Runs of other options have folders of their own: they are not to be gone on with.
         differences = json.dumps(self._differences(new["options"]), sort_keys=True)
         digest = hashlib.sha256(differences.encode()).hexdigest()[:8]
-        run_dir = folder / as_name(*key.values(), digest)
+        run_dir = folder / make_file_name(*key.values(), digest)
         with _claim(run_dir) as mine:
             if self.holds(new):  # now
                 return

@@ -76,7 +76,7 @@ def forecasts(config: Any) -> dict[str, Report]:
 def simple_classes(config: Any) -> dict[str, Report]:
     """Those of a classification run."""
     run, batches = run_without_model("classify", config)
-    return _by_column(run.task.yardsticks(run, batches), SIMPLE)
+    return _by_column(run.task.test_baselines(run, batches), SIMPLE)
 
 
 def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:

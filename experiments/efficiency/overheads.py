@@ -33,7 +33,7 @@ NEVER = 10**9
 BATCH_SIZE = 16
 Times = dict[str, float]
 
-LOSS = make_label_loss(ClassifyTask.logits_of)
+LOSS = make_label_loss(ClassifyTask.compute_logits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import make_train_step
 from flax_linattn.training.validation import metric_names
 
-LOSS = make_label_loss(ClassifyTask.logits_of)
+LOSS = make_label_loss(ClassifyTask.compute_logits)
 
 
 @dataclasses.dataclass(frozen=True)

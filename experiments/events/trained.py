@@ -45,4 +45,4 @@ def _tested(run: tasks.Run) -> dict[str, Any]:
 def yardsticks(config: EventsConfig) -> dict[str, Any]:
     """What the runs have to beat."""
     run, batches = run_without_model("events", config)
-    return run.task.yardsticks(run, batches)
+    return run.task.test_baselines(run, batches)

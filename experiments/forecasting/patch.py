@@ -271,7 +271,7 @@ def trained(
 def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
     """A run of ours, its report without yardsticks, and the lines of its metrics."""
     task: Any = tasks.get_task("forecast")
-    task.yardsticks = lambda run, batches: {}
+    task.test_baselines = lambda run, batches: {}
     with tempfile.TemporaryDirectory() as folder:
         values = tasks.train(task, config, training.Session(folder, progress=False))
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()

@@ -99,7 +99,7 @@ def products_of(run: tasks.Run, batch: dict[str, Array]) -> list[Array]:
             given = module.mechanism
             options = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
             module.mechanism = Noting(**options, noted=_Notes(noted))
-    run.task.logits_of(again, batch, None)
+    run.task.compute_logits(again, batch, None)
     return noted
 
 

@@ -106,7 +106,7 @@ def config_of(name: str, folder: Path | None, **options: Any) -> Config | None:
             return None
         path = folder / problem.file
         of_data = {"folder": path} if problem.task == "image" else {"data": str(path)}
-        of_data["validation_share"] = 0.02
+        of_data["validation_fraction"] = 0.02
     chosen = RECIPE | dict(problem.options) | of_data | options
     steps = chosen["steps"]
     chosen = {"validate_every": steps // 2, "warmup": 0.1} | chosen

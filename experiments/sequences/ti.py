@@ -59,7 +59,7 @@ def configuration(size: Size, mechanism: str, seed: int, **options: Any) -> Conf
         image_size=size.image_size,
         patch_size=size.patch_size,
         augmentation="light",
-        validation_share=0.02,
+        validation_fraction=0.02,
         batch_size=size.batch_size,
         learning_rate=size.learning_rate,
         label_smoothing=0.1,

@@ -40,7 +40,7 @@ def remembering(name: str) -> tasks.Task[Any, Any, Any]:
     """
     task: Any = tasks.get_task(name)
     task.load = lambda config: _loaded(name, config.data)
-    task.yardsticks = lambda run, batches: {}
+    task.test_baselines = lambda run, batches: {}
     return task  # type: ignore[no-any-return]
 
 
@@ -103,7 +103,7 @@ def yardsticks(task: str, config: Config) -> dict[str, Any]:
     config = config.resolve()
     data = remembering(task).load(config)
     run = tasks.Run(of_task, config, of_task.describe(data, config), None, data)
-    values = of_task.yardsticks(run, of_task.test_batches(run, None))
+    values = of_task.test_baselines(run, of_task.test_batches(run, None))
     end = "_accuracy"
     return {
         name.removesuffix(end): value

@@ -31,7 +31,7 @@ Sizes = Callable[[nnx.State, dict[str, Array]], dict[str, Array]]
 def logits_by(form: str) -> LogitsFn:
     """Logits of a batch of sequences by a form of the mechanism."""
 
-    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
         logits: Array = model(
             batch["tokens"].astype(jnp.int32),
             mask=batch.get("mask"),
@@ -40,7 +40,7 @@ def logits_by(form: str) -> LogitsFn:
         )
         return logits
 
-    return logits_of
+    return compute_logits
 
 
 def train_watched(

@@ -30,7 +30,7 @@ class Files:
         input: a file to read instead of standard input (.gz and .xz too).
         state: a file to go on from, if it is there, and to save to: every so many rows, at the end,
             and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows what it holds.
-        skip_seen: the input begins where the stream did: leave out the rows that the state has
+        skip_processed: the input begins where the stream did: leave out the rows that the state has
             seen, by their times where they have any, else by their number.
         save_every: rows after which the state is saved.
         figure: draw what came last to this PNG file (needs matplotlib).
@@ -41,7 +41,7 @@ class Files:
     seed_index: int | None = None
     input: Path | None = None
     state: Path | None = None
-    skip_seen: bool = False
+    skip_processed: bool = False
     save_every: int = SAVE_EVERY
     figure: Path | None = None
     accept_partial_line: bool = False

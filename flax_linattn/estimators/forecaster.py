@@ -30,7 +30,7 @@ from flax_linattn.tasks.forecast.panel import (
     with_frequency,
 )
 from flax_linattn.tasks.forecast.rows import Row, row_of
-from flax_linattn.tasks.forecast.spec import checksum_of
+from flax_linattn.tasks.forecast.spec import compute_checksum
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import (
     forecast_each,
@@ -383,7 +383,7 @@ def _keep(path: Path, history: History, source: ForecastData) -> None:
             frame.to_parquet(file, index=False)
         read = read_series(source)
         saved, given = (
-            [(one.channels, checksum_of(one, one.num_steps)) for one in series]
+            [(one.channels, compute_checksum(one, one.num_steps)) for one in series]
             for series in (read, history.series)
         )
         if saved == given:

@@ -5,7 +5,7 @@ streamed by ``stream_run`` and loaded by ``load_run``, or ``load_runs`` where a 
 """
 
 from flax_linattn.registry import get_task, list_tasks, register_task
-from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.evaluate import evaluate_run
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
@@ -18,6 +18,7 @@ from flax_linattn.tasks.task import Report, Task
 from flax_linattn.tasks.train import train
 
 __all__ = [
+    "Baselines",
     "Config",
     "DataSpec",
     "FitOptions",
@@ -28,7 +29,6 @@ __all__ = [
     "Run",
     "Streaming",
     "Task",
-    "Yardsticks",
     "evaluate_run",
     "get_task",
     "list_tasks",

@@ -16,34 +16,34 @@ TIE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class Yardsticks:
+class Baselines:
     r"""Which numbers of a report are those of simple methods, and which of them judges the model.
 
     Attributes:
         metric: that judges. A report has it as ``test_<metric>`` of the model, and as
-            ``<name>_<metric>`` of a yardstick.
-        names: of the yardsticks; one whose number a report does not have judges nothing.
+            ``<name>_<metric>`` of a baseline.
+        names: of the baselines; one whose number a report does not have judges nothing.
         larger_is_better: as of accuracies.
         title: of the metric, for people; default its name.
-        num_train: the name of the number that there was to learn from. A yardstick tells in
+        num_train: the name of the number that there was to learn from. A baseline tells in
             ``<name>_learned_from`` from how many it did; where that is fewer, the verdict says so.
         selected: names of those that, like the model, were selected on the validation data. A
             report may have the metric on these as ``validation_<metric>`` of the model and
-            ``<name>_validation_<metric>`` of a yardstick; the verdict then says both.
+            ``<name>_validation_<metric>`` of a baseline; the verdict then says both.
         remark: what else the verdict says, from the values of a report; "" or None for nothing.
         also: further metrics that judge a model on its own where a report has them, such as CRPS.
 
     Example:
-        >>> yardsticks = Yardsticks("mse", ("naive", "ridge"), title="MSE")
+        >>> baselines = Baselines("mse", ("naive", "ridge"), title="MSE")
         >>> values = {"test_mse": 0.516, "naive_mse": 1.2, "ridge_mse": 0.388}
-        >>> yardsticks.beaten_by(values)
+        >>> baselines.beaten_by(values)
         ['ridge']
-        >>> yardsticks.verdict(values)
+        >>> baselines.verdict(values)
         'the ridge baseline is better: MSE 0.388, this model 0.516'
-        >>> yardsticks.verdict({**values, "test_mse": 0.3})
+        >>> baselines.verdict({**values, "test_mse": 0.3})
         'this model is better than every baseline: MSE 0.3, ridge 0.388'
         >>> on_both = {**values, "validation_mse": 0.7, "ridge_validation_mse": 1.0}
-        >>> print(yardsticks.verdict(on_both).replace("; ", "\n"))
+        >>> print(baselines.verdict(on_both).replace("; ", "\n"))
         on test the ridge baseline is better: MSE 0.388, this model 0.516
         on validation (optimistic, as it selected: the model) this model is better than every ...
     """
@@ -55,7 +55,7 @@ class Yardsticks:
     num_train: str = "num_train"
     selected: tuple[str, ...] = ()
     remark: Callable[[Mapping[str, Any]], str] | None = None
-    also: tuple[Yardsticks, ...] = ()
+    also: tuple[Baselines, ...] = ()
 
     def beaten_by(self, values: Mapping[str, Any], *, validation: bool = False) -> list[str]:
         """The names of those that do better than the model, the best first.
@@ -76,11 +76,11 @@ class Yardsticks:
         return self._ours(True) in values
 
     def judged(self, values: Mapping[str, Any]) -> dict[str, list[str]]:
-        """All that a report says of yardsticks that do better, by names that begin with beaten_by.
+        """All that a report says of baselines that do better, by names that begin with beaten_by.
 
         Example:
-            >>> crps = Yardsticks("crps", ("ridge",))
-            >>> both = Yardsticks("mse", ("ridge",), also=(crps,))
+            >>> crps = Baselines("crps", ("ridge",))
+            >>> both = Baselines("mse", ("ridge",), also=(crps,))
             >>> numbers = {"test_mse": 1.0, "ridge_mse": 2.0, "test_crps": 0.4, "ridge_crps": 0.3}
             >>> both.judged(numbers)
             {'beaten_by': [], 'beaten_by_in_crps': ['ridge']}
@@ -94,7 +94,7 @@ class Yardsticks:
         return judged
 
     def verdict(self, values: Mapping[str, Any]) -> str:
-        """A sentence on ``judged``, and the remark; empty where no yardstick has a number."""
+        """A sentence on ``judged``, and the remark; empty where no baseline has a number."""
         compared = self._compared(values)
         others = [o._clause(values, False) for o in self.also if o._ours(False) in values]
         remark = "" if self.remark is None else self.remark(values)
@@ -164,11 +164,11 @@ def _distinct(ours: float, *theirs: float) -> list[str]:
     return [f"{x:.{digits}g}" for x in (ours, *theirs)]
 
 
-def at_hand(read: Callable[[], D]) -> D | None:
+def read_or_note(read: Callable[[], D]) -> D | None:
     """Training data for the baselines that learn; None, with a note, where ``read`` has none."""
     try:
         return read()
     except (FileNotFoundError, ValueError) as error:
-        told = f"note: no yardsticks that learn, for the training data cannot be read: {error}"
+        told = f"note: no baselines that learn, for the training data cannot be read: {error}"
         print(told, file=sys.stderr)
         return None

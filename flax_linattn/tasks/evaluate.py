@@ -66,8 +66,8 @@ def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource)
     first = runs[0]
     reports = {run.seed_index: first.task.test(run, batches) for run in runs}
     report = reports.get(None) or _summary(run_dir, first.config, reports)
-    yardsticks = first.task.yardsticks(first, batches)
-    return dataclasses.replace(report, values=_joined(report.values, yardsticks))
+    baselines = first.task.test_baselines(first, batches)
+    return dataclasses.replace(report, values=_joined(report.values, baselines))
 
 
 def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Re
         rows.append(
             {
                 "run": index,
-                "seed": config.of_run(index).seed,
+                "seed": config.run_config(index).seed,
                 **{name: tested.get(name) for name in differing},
                 **({} if config.fit.by_steps else {"best_epoch": result.best_epoch}),
                 "best_step": result.best_step,

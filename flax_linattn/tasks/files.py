@@ -66,11 +66,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def as_name(*parts: object) -> str:
+def make_file_name(*parts: object) -> str:
     """Parts as a file name.
 
     Example:
-        >>> as_name("ETTh1", "elementwise_series:order=2", 0)
+        >>> make_file_name("ETTh1", "elementwise_series:order=2", 0)
         'ETTh1-elementwise_series-order-2-0'
     """
     return "-".join(re.sub(r"[^\w.]+", "-", str(part)) for part in parts)

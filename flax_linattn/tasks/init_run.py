@@ -97,7 +97,7 @@ class Initializer:
     def spec(self, data_spec: DataSpec) -> DataSpec:
         """The data spec of the new runs."""
         previous: DataSpec = self._runs[0].data_spec
-        spec = data_spec.continuing(previous, refit_scales=self._init.refit_scales)
+        spec = data_spec.continue_from(previous, refit_scales=self._init.refit_scales)
         spec.check()
         return spec
 

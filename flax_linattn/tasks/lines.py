@@ -232,12 +232,12 @@ class CellLines:
                     f"{advice}{self._hint}"
                 )
 
-    def forms_of(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
+    def column_forms(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
         """The columns that a line without names may have."""
         return self._forms
 
     def _form(self, cells: Sequence[str]) -> Sequence[str]:
-        forms = self.forms_of(cells)
+        forms = self.column_forms(cells)
         for form in forms:
             if len(form) == len(cells):
                 return form

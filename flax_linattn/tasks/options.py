@@ -15,7 +15,7 @@ from flax_linattn.annotations import check_fields, type_hints
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
 from flax_linattn.models import Layers
 from flax_linattn.ops import Mechanism
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.training import OptimizerOptions, make_optimizer
 
 
@@ -116,14 +116,14 @@ class Config:
         data: which data, and how they are split and scaled.
         model: the model.
         fit: how it is trained.
-        left_to_data: values of options by which the data choose another one, by the options' names.
+        auto_values: values of options by which the data choose another one, by the options' names.
             A run's config.json holds what was chosen.
 
     Raises:
         ValueError: options out of range, or that do not go together.
     """
 
-    left_to_data: ClassVar[Mapping[str, Any]] = {}
+    auto_values: ClassVar[Mapping[str, Any]] = {}
     data: Options
     model: ModelOptions
     fit: FitOptions
@@ -167,15 +167,15 @@ class Config:
         return dict(_leaves(self))
 
     @property
-    def open_choices(self) -> tuple[str, ...]:
+    def auto_options(self) -> tuple[str, ...]:
         """Names of the options that the data have yet to choose."""
         values = self.flat()
-        return tuple(name for name, value in self.left_to_data.items() if values[name] == value)
+        return tuple(name for name, value in self.auto_values.items() if values[name] == value)
 
-    def with_choices(self, other: Self) -> Self:
+    def with_auto_options(self, other: Self) -> Self:
         """With what another one has for options that the data have yet to choose."""
         values = other.flat()
-        return self.replace(**{name: values[name] for name in self.open_choices})
+        return self.replace(**{name: values[name] for name in self.auto_options})
 
     @property
     def layers(self) -> Layers:
@@ -196,9 +196,9 @@ class Config:
     @property
     def name(self) -> str:
         """A name for the run folder."""
-        return as_name(mechanism_name(self.layers), self.seeds)
+        return make_file_name(mechanism_name(self.layers), self.seeds)
 
-    def of_run(self, seed_index: int) -> Self:
+    def run_config(self, seed_index: int) -> Self:
         """That of one of its runs, counted from 0: as of a single run, with a seed of its own.
 
         Example:

@@ -79,7 +79,7 @@ class Calibrating(Protocol):
 
 @runtime_checkable
 class Choosing(Protocol):
-    """A task whose data choose options that ``Config.left_to_data`` leaves open."""
+    """A task whose data choose options that ``Config.auto_values`` leaves open."""
 
     def choose(self, data: Any, config: Any) -> tuple[Any, Sequence[str]]:
         """Fills in the options that are open, from training and validation data alone.

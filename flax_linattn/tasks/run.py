@@ -104,7 +104,7 @@ def check_run_dir(
         return
     stored = read_config(run_dir, task).to_json()
     for name, value in config.to_json().items():
-        if name not in (*CHANGEABLE, *config.open_choices) and stored[name] != value:
+        if name not in (*CHANGEABLE, *config.auto_options) and stored[name] != value:
             raise OptionError(
                 f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed "
                 "run may change only its number of epochs or steps, or its time limit. Start a new "
@@ -151,7 +151,7 @@ def read_data_spec(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
 
 
 @contextmanager
-def reading_data(of_run: bool) -> Iterator[None]:
+def explain_missing_data(of_run: bool) -> Iterator[None]:
     """Where a run's own files are read, the error about a missing one tells how to give others."""
     try:
         yield
@@ -169,13 +169,13 @@ def own_part(
     name: Literal["train", "test"],
     load: Callable[[Any], Any],
     split: Callable[[Any, Any], Any],
-    checksum_of: Callable[[Any], str],
+    compute_checksum: Callable[[Any], str],
 ) -> Any:
     """A part of a run's own data, as it was trained on or is to be tested on."""
-    with reading_data(of_run=True):
+    with explain_missing_data(of_run=True):
         data = load(run.config.data) if run.data is None else run.data
         part = getattr(split(data, run.config.data), name)
-    if checksum_of(part) != run.data_spec.checksum[name]:
+    if compute_checksum(part) != run.data_spec.checksum[name]:
         raise OptionError(
             "the data of the run have changed since; give other data to test on.", "test_file"
         )

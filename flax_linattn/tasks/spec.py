@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
 
 
-LEFT_OUT = "left_out_if_empty"
-"""Metadata of a field, see ``left_out_if_empty``."""
+OMIT_IF_EMPTY = "omit_if_empty"
+"""Metadata of a field, see ``omit_if_empty``."""
 
 
 class DataSpec(abc.ABC):
@@ -71,7 +71,7 @@ class DataSpec(abc.ABC):
         """
         _check_types(self)
 
-    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+    def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """The spec of these data for a model that was trained on other data.
 
         Args:
@@ -89,7 +89,7 @@ class DataSpec(abc.ABC):
             ...     mean: tuple[float, ...]
             ...     checksum: str
             ...     scale_fields: ClassVar[tuple[str, ...]] = ("mean",)
-            >>> Scaled(("a",), (2.0,), "new").continuing(Scaled(("a",), (1.0,), "old"))
+            >>> Scaled(("a",), (2.0,), "new").continue_from(Scaled(("a",), (1.0,), "old"))
             Scaled(names=('a',), mean=(1.0,), checksum='new')
         """
         scales: dict[str, Any] = {}
@@ -100,13 +100,13 @@ class DataSpec(abc.ABC):
             is_scale = name in self.scale_fields
             before, now = (_plain(getattr(spec, name)) for spec in (previous, self))
             if (without_floats(before) != without_floats(now)) if is_scale else before != now:
-                raise self.not_continuing(previous, name)
+                raise self.mismatch_error(previous, name)
             if is_scale and not refit_scales:
                 scales[name] = getattr(previous, name)
         spec: Any = self
         return cast(Self, dataclasses.replace(spec, **scales))
 
-    def not_continuing(self, previous: Self, name: str) -> OptionError:
+    def mismatch_error(self, previous: Self, name: str) -> OptionError:
         """The error that a field is not that of the data of the run to continue."""
         before, now = (quote(_plain(getattr(spec, name)), 200) for spec in (previous, self))
         return OptionError(
@@ -124,18 +124,18 @@ class DataSpec(abc.ABC):
         return None
 
 
-def left_out_if_empty() -> Any:
+def omit_if_empty() -> Any:
     """A field of a ``DataSpec``: a tuple that the file does not mention where it is empty.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
         ... class Parts(DataSpec):
-        ...     names: tuple[str, ...] = left_out_if_empty()
+        ...     names: tuple[str, ...] = omit_if_empty()
         ...     checksum: str = ""
         >>> Parts().to_json(), Parts(("a",)).to_json()
         ({'checksum': ''}, {'names': ['a'], 'checksum': ''})
     """
-    return dataclasses.field(default=(), metadata={LEFT_OUT: True})
+    return dataclasses.field(default=(), metadata={OMIT_IF_EMPTY: True})
 
 
 class Run(NamedTuple):
@@ -179,7 +179,7 @@ def _plain(value: Any) -> Any:
         return {
             field.name: _plain(part)
             for field, part in parts.items()
-            if not field.metadata.get(LEFT_OUT) or part
+            if not field.metadata.get(OMIT_IF_EMPTY) or part
         }
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

@@ -37,7 +37,7 @@ def stream_run(
     *,
     input: str | Path | None = None,
     state: str | Path | None = None,
-    skip_seen: bool = False,
+    skip_processed: bool = False,
     save_every: int = SAVE_EVERY,
     figure: str | Path | None = None,
     accept_partial_line: bool = False,
@@ -54,7 +54,7 @@ def stream_run(
         input: a file to read instead of standard input (.gz and .xz too).
         state: a file to go on from, if it is there, and to save to: every ``save_every`` rows, at
             the end, and on Ctrl-C or SIGTERM.
-        skip_seen: the input begins where the stream did: leave out the rows that the state has
+        skip_processed: the input begins where the stream did: leave out the rows that the state has
             seen, by their times where they have any, else by their number.
         save_every: rows.
         figure: draw what came last to this PNG file (needs matplotlib).
@@ -71,8 +71,10 @@ def stream_run(
     """
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
     at_least(1, save_every=save_every)
-    if skip_seen and state is None:
-        raise OptionError("what a stream has seen is in its state; give one.", "skip_seen", "state")
+    if skip_processed and state is None:
+        raise OptionError(
+            "what a stream has seen is in its state; give one.", "skip_processed", "state"
+        )
     if save_every != SAVE_EVERY and state is None:
         raise OptionError("there is no state to save; give one.", "save_every", "state")
     if figure is not None:
@@ -83,7 +85,7 @@ def stream_run(
         say(f"run {run.seed_index} of {runs}, the best by validation", "seed_index")
     options = run.task.StreamOptions() if options is None else options
     stream = run.task.stream(run, options)
-    stream.run_dir, stream.from_start = Path(run_dir), skip_seen
+    stream.run_dir, stream.from_start = Path(run_dir), skip_processed
     if figure is not None and not stream.draws:
         raise OptionError("there is no figure of this stream; leave it out.", "figure")
     if state is not None and state.is_dir():
@@ -95,7 +97,7 @@ def stream_run(
             remove_unfinished(state)
             if state.is_file():
                 stream.load(state)
-                _tell(stream, skip_seen, say)
+                _tell(stream, skip_processed, say)
         own = stream.source()
         if own is None:
             rows = ends.enter_context(open_lines(input))
@@ -106,7 +108,7 @@ def stream_run(
         else:
             rows = Rows(own, "observation ")
             observations = iter(rows)
-        if skip_seen:
+        if skip_processed:
             observations = _unseen(stream, observations, say)
         _print_stream(stream, observations, rows, state, save_every, figure, say)
 
@@ -119,13 +121,16 @@ def _say_unfinished(rows: Rows, say: Say, text: str) -> None:
     )
 
 
-def _tell(stream: Streaming, skip_seen: bool, say: Say) -> None:
+def _tell(stream: Streaming, skip_processed: bool, say: Say) -> None:
     last = "" if stream.last_time is None else f", the last of {stream.last_time}"
     where = f"state: {stream.num_rows:,} rows{last}"
-    if skip_seen:
+    if skip_processed:
         say(where)
     else:
-        say(f"{where}; skip what it has seen if the input begins at the start again", "skip_seen")
+        say(
+            f"{where}; skip what it has seen if the input begins at the start again",
+            "skip_processed",
+        )
 
 
 def _unseen(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterator[Any]:
@@ -135,7 +140,7 @@ def _unseen(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterato
     def seen(observation: Any) -> bool:
         nonlocal number
         number += 1
-        return stream.has_seen(number, observation)
+        return stream.is_processed(number, observation)
 
     rest = itertools.dropwhile(seen, observations)
     first = list(itertools.islice(rest, 1))

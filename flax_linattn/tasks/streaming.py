@@ -31,7 +31,7 @@ Record = Mapping[str, Any]
 
 
 class Streaming(abc.ABC):
-    """What comes in on a line, what goes out, what is remembered.
+    """What comes in on a line, what goes out, what is record_attributes.
 
     A state file holds the state of the model's stream, ``record``, and whose it is: the stream
     continues only with the same model and the same ``options``.
@@ -44,7 +44,7 @@ class Streaming(abc.ABC):
 
     Attributes:
         header: as given.
-        remembered: further attributes in the record, such as "agent.steps": numbers, arrays or
+        record_attributes: further attributes in the record, such as "agent.steps": numbers, arrays or
             trees of them, of constant shapes and dtypes.
         num_steps: observations taken in so far, in all sessions.
         num_breaks: rows so far that were none, such as those that only begin a new sequence.
@@ -53,7 +53,7 @@ class Streaming(abc.ABC):
             row.
     """
 
-    remembered: tuple[str, ...] = ()
+    record_attributes: tuple[str, ...] = ()
 
     def __init__(
         self, run: Run, stream: inference.Stream, header: Sequence[Any], **options: Any
@@ -99,7 +99,7 @@ class Streaming(abc.ABC):
 
     def record(self) -> Record:
         """What the stream remembers besides the model's state, by the names of attributes."""
-        names = ("num_steps", "num_breaks", "_stream.num_steps", *self.remembered)
+        names = ("num_steps", "num_breaks", "_stream.num_steps", *self.record_attributes)
         return {name: attrgetter(name)(self) for name in names}
 
     def is_possible(self, record: Record) -> bool:
@@ -117,7 +117,7 @@ class Streaming(abc.ABC):
         return [record["_stream.num_steps"]]
 
     @property
-    def num_unlisted(self) -> int:
+    def max_extra_observations(self) -> int:
         """Most observations that a row takes in beside lines, such as the begin of a sequence."""
         return 0
 
@@ -136,7 +136,7 @@ class Streaming(abc.ABC):
         """Of the last observation, where observations have times."""
         return None
 
-    def has_seen(self, number: int, observation: Any) -> bool:
+    def is_processed(self, number: int, observation: Any) -> bool:
         """Whether a row of an input from the stream's beginning on was taken in.
 
         Args:
@@ -239,7 +239,7 @@ class Streaming(abc.ABC):
                     what = name.rpartition(".")[2].removeprefix("_")
                     raise ValueError(f"expected {what} as {expected}, got {quote(leaf.tolist())}")
         ages, num_steps = self.ages(record), record["num_steps"]
-        if max(ages) > num_steps + self.num_unlisted:
+        if max(ages) > num_steps + self.max_extra_observations:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
         tokens = getattr(self._run.model, "tokens_per_observation", 1)
         for taken in count_observations(state):

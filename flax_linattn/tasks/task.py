@@ -13,7 +13,7 @@ from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.options import Config, check_direction
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.streaming import Streaming
@@ -44,33 +44,33 @@ class Report:
         tables: names of those values that are tables: lists of rows, each a dict.
         figures: file name -> a function that draws the figure to a path.
         charts: file name -> a function that draws what ``values`` hold to a path: those of the
-            yardsticks among them, which the test does not know.
-        yardsticks: what of the values are those of simple methods, which the model has to beat.
+            baselines among them, which the test does not know.
+        baselines: what of the values are those of simple methods, which the model has to beat.
     """
 
     values: Mapping[str, Any]
     tables: Sequence[str] = ()
     figures: Mapping[str, Callable[[Path], None]] = dataclasses.field(default_factory=dict)
-    yardsticks: Yardsticks | None = None
+    baselines: Baselines | None = None
     charts: Mapping[str, Callable[[Mapping[str, Any], Path], None]] = dataclasses.field(
         default_factory=dict
     )
 
     @property
     def judged(self) -> dict[str, Any]:
-        """The values, and the yardsticks that the model loses to: see ``Yardsticks.judged``."""
-        judged = {} if self.yardsticks is None else self.yardsticks.judged(self.values)
+        """The values, and the baselines that the model loses to: see ``Baselines.judged``."""
+        judged = {} if self.baselines is None else self.baselines.judged(self.values)
         return {**self.values, **judged}
 
     @property
     def is_beaten(self) -> bool:
-        """Whether a yardstick does better than the model in any way that is judged."""
-        return self.yardsticks is not None and any(self.yardsticks.judged(self.values).values())
+        """Whether a baseline does better than the model in any way that is judged."""
+        return self.baselines is not None and any(self.baselines.judged(self.values).values())
 
     @property
     def verdict(self) -> str:
-        """A sentence on how the model compares with the yardsticks; empty without any."""
-        return "" if self.yardsticks is None else self.yardsticks.verdict(self.values)
+        """A sentence on how the model compares with the baselines; empty without any."""
+        return "" if self.baselines is None else self.baselines.verdict(self.values)
 
 
 class Task(abc.ABC, Generic[C, D, P]):
@@ -107,7 +107,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         Raises:
             ValueError: they do not.
         """
-        if placement.spans > 1 and not self.splits_time:
+        if placement.sequence_shards > 1 and not self.splits_time:
             raise OptionError(
                 f"a run of {self.name} is not split along time; leave seq out of the mesh.", "mesh"
             )
@@ -132,14 +132,14 @@ class Task(abc.ABC, Generic[C, D, P]):
         return DataSummary()
 
     @abc.abstractmethod
-    def batches(self, data: D, config: C, data_spec: P, spans: int) -> training.Splits:
+    def batches(self, data: D, config: C, data_spec: P, sequence_shards: int) -> training.Splits:
         """Batches to train, validate and test on: pure functions of the step.
 
         Args:
             data: of the run.
             config: its options.
             data_spec: what it learned of them.
-            spans: sequences are split over so many devices: their length has to be a multiple.
+            sequence_shards: sequences are split over so many devices: their length has to be a multiple.
         """
 
     @abc.abstractmethod
@@ -165,8 +165,8 @@ class Task(abc.ABC, Generic[C, D, P]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Tests a run on batches: numbers, tables, figures."""
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """The numbers of ``Report.yardsticks`` on the same batches, which no run's model changes.
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """The numbers of ``Report.baselines`` on the same batches, which no run's model changes.
 
         They join the report, a table row by row that of its name; those of many runs are computed
         once.

@@ -50,7 +50,7 @@ def train(
     """Trains, selects and tests a model; everything goes to the run folder.
 
     The option ``runs`` trains several seeds at once: run r has the model, the order of the batches
-    and the dropout of ``config.of_run(r)``. The data are those of ``config`` for all of them, so
+    and the dropout of ``config.run_config(r)``. The data are those of ``config`` for all of them, so
     that what its seed holds out for validation all runs hold out.
 
     Args:
@@ -97,7 +97,7 @@ def train_report(
     config, run_dir = config.resolve(), Path(session.run_dir)
     parallel = training.Parallel() if session.parallel is None else session.parallel
     devices = _place(parallel, config)
-    task.check(config, devices.of_run)
+    task.check(config, devices.run_placement)
     check_same(config.to_json)
     on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
     with ExitStack() as ends:
@@ -115,12 +115,12 @@ def _train(
     init_run: InitRun | None,
 ) -> Report:
     """Trains on devices."""
-    run_dir, placement = Path(session.run_dir), devices.of_run
+    run_dir, placement = Path(session.run_dir), devices.run_placement
     init = None
     if session.resume:
-        config = config.with_choices(read_config(run_dir, task))
+        config = config.with_auto_options(read_config(run_dir, task))
     elif init_run is not None:
-        config = config.with_choices(init_run.read_config(task))
+        config = config.with_auto_options(init_run.read_config(task))
         init = Initializer(init_run, task, config)
     data = _load(task, config, None if session.resume else init_run)
     choices: Sequence[str] = ()
@@ -133,13 +133,15 @@ def _train(
         check_shared(run_dir)
         kept = read_data_spec(run_dir, task)
         if check_resumed(run_dir, init_run) and kept.checksum == data_spec.checksum:
-            data_spec = data_spec.continuing(kept)
+            data_spec = data_spec.continue_from(kept)
         check_same_data(run_dir, kept, data_spec)
         data_spec = kept  # to the bit: another machine may compute other last bits of its scales
         check_model(run_dir, task, config, data_spec)
-    of_runs = [config.of_run(index) for index in range(config.fit.runs)]
+    of_runs = [config.run_config(index) for index in range(config.fit.runs)]
     models = [task.model(of_run, data_spec, placement) for of_run in of_runs]
-    splits = [task.batches(data, of_run, data_spec, placement.spans) for of_run in of_runs]
+    splits = [
+        task.batches(data, of_run, data_spec, placement.sequence_shards) for of_run in of_runs
+    ]
     test_batches = splits[0].test
     if test_batches is None:
         raise ValueError("the data have no test part; give test data, or another split.")
@@ -286,7 +288,7 @@ def fit_data(
     task.check(config, training.ONE_DEVICE)
     given = InitRun.of(init_run)
     if given is not None:
-        config = config.with_choices(given.read_config(task))
+        config = config.with_auto_options(given.read_config(task))
     init = None if given is None else Initializer(given, task, config)
     if isinstance(task, Choosing):
         config, choices = task.choose(data, config)
@@ -296,7 +298,7 @@ def fit_data(
     if init is not None:
         data_spec = init.spec(data_spec)
     model = task.model(config, data_spec)
-    splits = task.batches(data, config, data_spec, training.ONE_DEVICE.spans)
+    splits = task.batches(data, config, data_spec, training.ONE_DEVICE.sequence_shards)
     if isinstance(task, Calibrating):
         task.begin([model], splits, config, data_spec)
     objective = task.objective(config, data_spec, len(splits.train))

@@ -55,7 +55,7 @@ class Placement:
         return DATA if self.strategy == "pmap" else None
 
     @property
-    def spans(self) -> int:
+    def sequence_shards(self) -> int:
         """Devices that a sequence is split over: its length has to be a multiple."""
         return 1 if self.mesh is None else self.mesh.shape.get(SEQUENCE, 1)
 
@@ -73,7 +73,7 @@ class Placement:
         return platform
 
     @property
-    def of_run(self) -> Placement:
+    def run_placement(self) -> Placement:
         """Where each run computes: of several runs each on one device."""
         if self.num_runs is None:
             return self
@@ -104,7 +104,7 @@ class Placement:
         Raises:
             ValueError: the mechanism cannot be split.
         """
-        if self.mesh is None or self.spans == 1:
+        if self.mesh is None or self.sequence_shards == 1:
             return mechanism
         return ops.sequence_parallel(mechanism, self.mesh, SEQUENCE)
 
@@ -160,10 +160,10 @@ class Placement:
 
     def _of_array(self, name: str, array: np.ndarray) -> NamedSharding:
         assert self.mesh is not None
-        if name in self.time_arrays and array.shape[1] % self.spans:
+        if name in self.time_arrays and array.shape[1] % self.sequence_shards:
             raise ValueError(
                 f"{array.shape[1]} time steps of {name!r} cannot be split evenly over "
-                f"{self.spans} devices; pad the sequences, and mask the padding."
+                f"{self.sequence_shards} devices; pad the sequences, and mask the padding."
             )
         axes = (self._data_axis, SEQUENCE) if name in self.time_arrays else (self._data_axis,)
         return NamedSharding(self.mesh, PartitionSpec(*axes))

@@ -82,7 +82,7 @@ def make_train_step(
         >>> int(step(state, {"x": jnp.ones((3, 2))}).step)
         1
     """
-    update = update_of(graphdef, loss_fn, optimizer, placement.of_run, max_skipped)
+    update = update_of(graphdef, loss_fn, optimizer, placement.run_placement, max_skipped)
 
     def train_one(state: TrainState, batch: Batch) -> TrainState:
         return placement.keep(update(state, batch, seed))

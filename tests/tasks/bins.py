@@ -15,6 +15,7 @@ from flax import nnx
 from flax_linattn import data, inference, models, training
 from flax_linattn.models import Layers
 from flax_linattn.tasks import (
+    Baselines,
     Config,
     DataSpec,
     FitOptions,
@@ -22,10 +23,9 @@ from flax_linattn.tasks import (
     Options,
     Report,
     Streaming,
-    Yardsticks,
 )
 from flax_linattn.tasks import Task as AnyTask
-from flax_linattn.tasks.files import as_name, checksum
+from flax_linattn.tasks.files import checksum, make_file_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class BinsConfig(Config):
 
     @property
     def name(self):
-        return as_name("bins", self.seeds)
+        return make_file_name("bins", self.seeds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
         borders = np.quantile(data_[0], shares)
         return BinsSpec(tuple(borders.tolist()), checksum(data_))
 
-    def batches(self, data_, config, data_spec, spans):
+    def batches(self, data_, config, data_spec, sequence_shards):
         def of(values, seed):
             symbols = data_spec.symbols(values)
             rows = symbols[: len(symbols) // config.data.length * config.data.length]
@@ -150,9 +150,9 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
         metrics = training.evaluate(run.model, loss, batches)
         bits, symbols = metrics["loss"] / np.log(2), batches.arrays["symbols"].size
         values = {"test_bits": bits, "symbols": symbols}
-        return Report(values, yardsticks=Yardsticks("bits", ("guess",)))
+        return Report(values, baselines=Baselines("bits", ("guess",)))
 
-    def yardsticks(self, run, batches):
+    def test_baselines(self, run, batches):
         return {"guess_bits": float(np.log2(run.config.data.num_symbols))}
 
     def stream_error(self, run, batches):

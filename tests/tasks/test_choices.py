@@ -48,7 +48,7 @@ def test_the_shortest_context_that_is_as_good_is_chosen():
     """As the ridge of each says on the validation rows."""
     panel = panel_of(repeated())
     config, notes = choices.choose(panel, preset())
-    assert config.data.season == 12 and not config.open_choices
+    assert config.data.season == 12 and not config.auto_options
     data_spec = FORECAST.describe(panel, config)
     (values,) = data_spec.standardizer.apply([panel.series[0].values])
     train, validation, _ = panel.splits[0]
@@ -120,7 +120,7 @@ def test_a_run_keeps_what_was_chosen_and_resumes_with_it(tmp_path, capsys):
     assert "note: context length" in said and "attention to the ridge" in said
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     found = tasks.load_run(tmp_path / "run")
-    assert not found.config.open_choices and stored["season"] == 12
+    assert not found.config.auto_options and stored["season"] == 12
     assert found.model.context == stored["context_length"] == report.values["context_length"]
     assert report.judged.keys() >= {"beaten_by", "beaten_by_in_crps"}
     assert "CRPS" in report.verdict and "lie in the interval of 80 %" in report.verdict

@@ -32,14 +32,14 @@ class Case(NamedTuple):
         lines: of a stream, without a header; none where runs do not stream.
         bad: a line that the stream refuses, and the message.
         own: an option of its own stream.
-        yardstick: the number of one of its yardsticks.
+        baseline: the number of one of its baselines.
     """
 
     args: list[str]
     lines: list[str]
     bad: tuple[str, str]
     own: list[str]
-    yardstick: str
+    baseline: str
 
 
 CASES = {
@@ -203,7 +203,7 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     assert held == report.get("beaten_by_on_validation", [])
     assert bool(warned) == bool(stored["beaten_by"] or held)
     assert all(name.replace("_", " ") in said for name in stored["beaten_by"])
-    number = CASES[task].yardstick
+    number = CASES[task].baseline
     assert f"{number} " in out and stored[number] == report[number]
 
 
@@ -300,7 +300,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     succeed(capsys, *args, "--runs", "2", "--epochs", "1")
     stored = json.loads((folder / "test.json").read_text())
     assert [row["seed"] for row in stored["runs"]] == [0, 1]
-    assert CASES[task].yardstick in stored
+    assert CASES[task].baseline in stored
     report = tasks.evaluate_run(folder)
     counted = "steps" if "--validate-every" in CASES[task].args else "epochs"
     assert stored.keys() - report.keys() - {"data_notes"} == {counted, "train_seconds"}
@@ -337,7 +337,7 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
     part, state = tmp_path / "part.csv", tmp_path / "state.npz"
     part.write_text("".join(lines.read_text().splitlines(keepends=True)[:5]))
-    again = ["stream", str(run_dir), "--state", str(state), "--skip-seen", "--input"]
+    again = ["stream", str(run_dir), "--state", str(state), "--skip-processed", "--input"]
     assert succeed(capsys, *again, str(part)).splitlines() == whole[:6]
     assert cli.main([*again, str(lines)]) == 0
     streams = capsys.readouterr()
@@ -347,9 +347,9 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "# no new observation came"
     assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
     told = capsys.readouterr().err.splitlines()[0]
-    assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-seen)")
+    assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-processed)")
     assert ("the last of 2016-07-01 11:00:00" in told) == (task == "forecast")
-    assert "(--skip-seen, --state)" in fail(capsys, "stream", str(run_dir), "--skip-seen")
+    assert "(--skip-processed, --state)" in fail(capsys, "stream", str(run_dir), "--skip-processed")
     assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
 
 

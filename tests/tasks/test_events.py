@@ -1,4 +1,4 @@
-"""Events: scores by hand, what the model sees, pieces, streams, yardsticks, and bad input."""
+"""Events: scores by hand, what the model sees, pieces, streams, baselines, and bad input."""
 
 import dataclasses
 import json
@@ -833,7 +833,7 @@ def test_unix_seconds_keep_their_digits_and_sequences_their_names(tmp_path):
     assert float(printed[1]) + float(printed[3]) == pytest.approx(late["next"][0], abs=1e-4)
 
 
-# -- yardsticks ----------------------------------------------------------------------------
+# -- baselines ----------------------------------------------------------------------------
 
 
 def test_guesses_by_hand():
@@ -915,7 +915,7 @@ def test_a_run_of_a_file(run_dir, csv):
     expected = values_of(run, scores_by_hand(run, test))
     numbers = {name: value for name, value in expected.items() if name.startswith("test_")}
     assert {name: report[name] for name in numbers} == pytest.approx(numbers, rel=1e-4)
-    # The yardsticks are judged by the same measure, on the same events.
+    # The baselines are judged by the same measure, on the same events.
     flat = np.concatenate(test.gaps())
     poisson = processes.PoissonProcess.fit(split_events(TASK.load(run.config)).train)
     nll = poisson.rate * (flat.sum() + (100 - np.array([t[-1] for t in test.times])).sum())
@@ -985,7 +985,7 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
     try:
         assert cli.main(["evaluate", str(run_dir), "--test-file", str(other)]) == 0
         streams = capsys.readouterr()
-        assert "note: no yardsticks that learn, for the training data cannot be" in streams.err
+        assert "note: no baselines that learn, for the training data cannot be" in streams.err
         assert "test_nll" in streams.out and "poisson" not in streams.out
         assert "the data of the run are gone" in one_line(fail(capsys, "evaluate", str(run_dir)))
     finally:

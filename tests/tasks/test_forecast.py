@@ -101,7 +101,7 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
 
 
 def test_errors_by_step_and_by_channel_are_those_of_a_plain_loop(run_dir, csv):
-    """Of model and yardsticks; a missing value counts nowhere."""
+    """Of model and baselines; a missing value counts nowhere."""
     report = json.loads((run_dir / "test.json").read_text())
     run = tasks.load_run(run_dir)
     series = data.load_series(csv)
@@ -378,7 +378,7 @@ def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):
     source.write_text("".join(lines[:11]))
     succeed(capsys, *args)
     source.write_text("".join([lines[0], *lines[6:21]]))  # its first rows are gone since
-    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    found = succeed(capsys, *args, "--skip-processed").splitlines()[1:]
     source.write_text("".join(lines[:21]))
     whole = succeed(capsys, *args[:4]).splitlines()[1:]
     assert found == whole[10:]
@@ -397,9 +397,9 @@ def test_rows_of_one_time_are_taken_once_each(run_dir, csv, tmp_path, capsys, ta
     if taken < 3:
         message = fail(capsys, *args)
         assert f"lines.csv:1: expected a time after {time}" in message
-        assert "which may be that one again" in message and "(--skip-seen)" in message
+        assert "which may be that one again" in message and "(--skip-processed)" in message
     source.write_text("".join(lines))
-    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    found = succeed(capsys, *args, "--skip-processed").splitlines()[1:]
     whole = succeed(capsys, *args[:4]).splitlines()[1:]
     assert len(whole) == 17 and found == whole[9 + taken :]
 
@@ -446,8 +446,8 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
     shape = {"context_length": INPUT, "horizon": HORIZON, "epochs": 2}
     kind = type(usual)
-    chosen = {name: usual.flat()[name] for name in kind.left_to_data}
-    assert not usual.open_choices and chosen["context_length"] == INPUT
+    chosen = {name: usual.flat()[name] for name in kind.auto_values}
+    assert not usual.auto_options and chosen["context_length"] == INPUT
     assert (chosen["season"], chosen["stride"], chosen["patch_length"]) == (24, 1, 16)
     assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar
@@ -686,7 +686,7 @@ def test_a_run_goes_on_with_the_scales_that_it_began_with(copied, monkeypatch, c
     stored["standardizer"]["std"] = [2.0, 3.0]
     (folder / "data_spec.json").write_text(json.dumps(stored))
 
-    def batches(self, data, config, data_spec, spans):
+    def batches(self, data, config, data_spec, sequence_shards):
         raise ValueError(f"scaled by {data_spec.standardizer.std.tolist()}")
 
     monkeypatch.setattr(type(FORECAST), "batches", batches)

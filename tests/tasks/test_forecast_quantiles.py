@@ -222,7 +222,7 @@ def test_a_stream_tells_the_quantiles(run_dir, csv, tmp_path, capsys):
     source.write_text("".join(lines[:11]))
     succeed(capsys, *args, "--state", str(state))
     source.write_text("".join(lines[:31]))
-    rest = succeed(capsys, *args, "--state", str(state), "--skip-seen").splitlines()
+    rest = succeed(capsys, *args, "--state", str(state), "--skip-processed").splitlines()
     assert rest[1:] == whole[11:]
     x = standardize(series, run.data_spec)["values"][None, :30]
     every = np.asarray(nnx.jit(lambda model, x: model(x, every_step=True))(run.model, x)[0])

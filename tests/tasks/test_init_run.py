@@ -134,14 +134,14 @@ def test_other_outputs_are_refused(forecaster):
         fewer.continuing(data_spec)
     marks = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
     with pytest.raises(OptionError, match=r"mark_names of the run to continue \(\['x', 'y'\]\)"):
-        dataclasses.replace(marks, mark_names=("x", "z")).continuing(marks)
+        dataclasses.replace(marks, mark_names=("x", "z")).continue_from(marks)
 
 
 def test_sequences_stay_as_long_as_the_model_takes():
     run = untrained_run("classify")
     shorter = dataclasses.replace(run.data_spec, lengths=(11,), classes=run.data_spec.classes)
     assert shorter.continuing(run.data_spec).lengths == (11, run.data_spec.max_length)
-    assert run.data_spec.continuing(shorter).lengths == run.data_spec.lengths
+    assert run.data_spec.continue_from(shorter).lengths == run.data_spec.lengths
 
 
 def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):

@@ -221,7 +221,7 @@ def test_a_stream_keeps_the_clock_of_its_zone(tmp_path):
     other.save(tmp_path / "state.npz")
     again.load(tmp_path / "state.npz")
     assert str(again.last_time) == "2024-04-08 00:00:00+02:00"
-    assert again.has_seen(1, Row(days[3].tz_convert("UTC"), values[3]))
+    assert again.is_processed(1, Row(days[3].tz_convert("UTC"), values[3]))
     with pytest.raises(ValueError, match="expected a time with its offset from UTC"):
         stream.step(Row(pd.Timestamp("2024-04-09"), values[0]))
 

@@ -265,7 +265,7 @@ def test_what_return_is_asked_for():
 
 def test_parts_are_whole_episodes_of_their_shares():
     episodes = some(*[3] * 20)
-    parts = split_data(episodes, OfflineRLConfig.of(validation_share=0.2, test_share=0.25).data)
+    parts = split_data(episodes, OfflineRLConfig.of(validation_fraction=0.2, test_share=0.25).data)
     assert [part.num_episodes for part in parts] == [11, 4, 5]
     found = np.concatenate([part.returns for part in parts])
     np.testing.assert_array_equal(np.sort(found), np.sort(episodes.returns))
@@ -770,7 +770,7 @@ def test_returns_select(tmp_path):
 
 
 def test_without_gymnasium_actions_are_tested(swings, tmp_path, monkeypatch, capsys):
-    """A note says why nothing is played; the yardsticks are those of actions."""
+    """A note says why nothing is played; the baselines are those of actions."""
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     run = swings[0]
     config = run.config.replace(clone_steps=1)
@@ -778,12 +778,12 @@ def test_without_gymnasium_actions_are_tested(swings, tmp_path, monkeypatch, cap
     test = split_data(run.data, config.data).test
     batches = WindowBatches(test, run.data_spec, config, seed=None)
     report = TASK.test(run, batches)
-    values = {**report.values, **TASK.yardsticks(run, batches)}
+    values = {**report.values, **TASK.test_baselines(run, batches)}
     said = capsys.readouterr().err
     assert 'note: not played, for playing takes gymnasium: pip install "flax-linattn[rl]"' in said
     assert "test_return" not in values and values["test_mse"] > 0
-    assert report.yardsticks is not None
-    assert set(report.yardsticks.beaten_by(values)) <= {"mean", "ridge", "clone"}
+    assert report.baselines is not None
+    assert set(report.baselines.beaten_by(values)) <= {"mean", "ridge", "clone"}
     assert values["clone_mse"] > 0 and "clone_return" not in values
     for options in ({"select_on": "return"}, {"env": "Pendulum-v1"}):
         with pytest.raises(ValueError, match="playing takes gymnasium"):
@@ -856,8 +856,8 @@ def refused(capsys, tmp_path, *args):
         (["--num-episodes", "2"], "expected at least 3 episodes, to train, to select and to test"),
         (["--num-episodes", "1"], "expected at least 3 episodes"),
         (["--max-length", "199"], "an episode has 200 steps, and the model times for 199; raise"),
-        (["--validation-share", "0"], "validation_share must be above 0 and below 1, got 0.0"),
-        (["--validation-share", "0.5", "--test-share", "0.5"], "leave nothing to train on"),
+        (["--validation-fraction", "0"], "validation_fraction must be above 0 and below 1, got 0.0"),
+        (["--validation-fraction", "0.5", "--test-share", "0.5"], "leave nothing to train on"),
         (["--act", "stream", "--clock", "context", "--max-length", "99"], "the model times for 99"),
         (["--act", "stream", "--mechanism", "nystrom"], "mechanism"),
         (["--mechanism", "linformer"], "mechanism"),

@@ -58,8 +58,8 @@ def training_batches(change, of_runs):
     """Those of some runs are changed before they are given out."""
     batches = ClassifyTask.batches
 
-    def changed(task, data, config, data_spec, spans):
-        splits = batches(task, data, config, data_spec, spans)
+    def changed(task, data, config, data_spec, sequence_shards):
+        splits = batches(task, data, config, data_spec, sequence_shards)
         if config.seed - OPTIONS["seed"] not in of_runs:
             return splits
         return splits._replace(train=change(splits.train))
@@ -226,9 +226,9 @@ def test_options_that_no_runs_have(options, message):
 @pytest.mark.parametrize("task", ["classify", "forecast"])
 def test_names_tell_the_seeds(task):
     config = tasks.get_task(task).Config.of(seed=4)
-    assert config.name.endswith("-4") and config.of_run(0) == config
+    assert config.name.endswith("-4") and config.run_config(0) == config
     many = config.replace(runs=3)
-    assert many.name.endswith("-4-to-6") and many.of_run(2) == config.replace(seed=6)
+    assert many.name.endswith("-4-to-6") and many.run_config(2) == config.replace(seed=6)
 
 
 class Told(ClassifyTask):
@@ -237,7 +237,7 @@ class Told(ClassifyTask):
     def test(self, run, batches):
         return Report(run.model, tables=("rows",), figures={"a.png": print})
 
-    def yardsticks(self, run, batches):
+    def test_baselines(self, run, batches):
         return {"guess": 0.25, "rows": [{"b": 2}]}
 
 

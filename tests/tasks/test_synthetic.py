@@ -274,8 +274,8 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     """In Python and by the command, which then does."""
     batches = SyntheticTask.batches
 
-    def stopping(task, data, config, data_spec, spans):
-        splits = batches(task, data, config, data_spec, spans)
+    def stopping(task, data, config, data_spec, sequence_shards):
+        splits = batches(task, data, config, data_spec, sequence_shards)
         one_signal = signal_at(splits.train, 3) if config.seed == 0 else splits.train
         return splits._replace(train=one_signal)
 

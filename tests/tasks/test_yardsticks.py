@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flax_linattn import data, tasks
-from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.classify import baselines
 from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast import baselines as forecasts
 from flax_linattn.tasks.forecast import ridge as ridges
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 
-MSE = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
+MSE = Baselines("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
 
 
 def untrained(task, **options):
@@ -69,7 +69,7 @@ class TestVerdict:
         assert MSE.verdict(values) == sentence
 
     def test_larger_may_be_better(self):
-        accuracy = Yardsticks("accuracy", ("nearest_neighbour",), larger_is_better=True)
+        accuracy = Baselines("accuracy", ("nearest_neighbour",), larger_is_better=True)
         values = {"test_accuracy": 0.24, "nearest_neighbour_accuracy": 0.332}
         sentence = "the nearest neighbour baseline is better: accuracy 0.332, this model 0.24"
         assert accuracy.verdict(values) == sentence
@@ -91,7 +91,7 @@ class TestVerdict:
             "(optimistic, as it selected: the model, ridge) the ridge baseline is better: MSE 1, "
             "this model 2"
         )
-        judged = tasks.Report(values, yardsticks=chosen).judged
+        judged = tasks.Report(values, baselines=chosen).judged
         assert (judged["beaten_by"], judged["beaten_by_on_validation"]) == ([], ["ridge"])
         del values["ridge_validation_mse"]
         assert "as it selected: the model) this model is" in chosen.verdict(values)
@@ -214,7 +214,7 @@ def test_a_ridge_of_fewer_than_two_examples_a_class_is_none(kept, there, monkeyp
     monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", kept)
     found = baselines.predict_vectors(vectors([3, 4] * 50, 5), vectors([3, 4], 5))
     assert ("ridge" in found) == there and "nearest_neighbour" in found
-    note = "note: no ridge as a yardstick: of 100 sequences of 10 numbers it would learn from 3"
+    note = "note: no ridge as a baseline: of 100 sequences of 10 numbers it would learn from 3"
     assert capsys.readouterr().err.startswith(note) != there
     found = baselines.predict_vectors(vectors([3, 4, 3], 5), vectors([3, 4], 5))
     assert found["ridge"].num_fitted == 3
@@ -233,7 +233,7 @@ def test_distances_of_all_pairs_are_never_kept():
 def test_every_sequence_of_the_training_file_counts():
     """Those that select the parameters, too: an independent count on Japanese Vowels."""
     run, test = untrained("classify")
-    report = run.task.yardsticks(run, test)
+    report = run.task.test_baselines(run, test)
     series = [run.data_spec.standardizer.apply(part.series) for part in run.data.files]
     x, new = (data.pad(part, 29)[0].reshape(len(part), -1).astype(float) for part in series)
     labels, truth = (part.labels for part in run.data.files)
@@ -255,16 +255,16 @@ def test_a_run_from_its_folder_reads_its_training_data_again(tmp_path, capsys):
         lines = [f"{i % 2},?,{i}.5:{'ab'[i % 2]}" for i in range(count_)]
         path.write_text(header.replace("@dim", "@missing true\n@dim") + "\n".join(lines) + "\n")
     run, test = untrained("classify", train_file=paths[0], test_file=paths[1])
-    in_training = run.task.yardsticks(run, test)
+    in_training = run.task.test_baselines(run, test)
     stored = run._replace(data=None)
-    assert run.task.yardsticks(stored, test) == in_training
+    assert run.task.test_baselines(stored, test) == in_training
     assert capsys.readouterr().err == ""
     text = paths[0].read_text()
     for change in (lambda: paths[0].write_text(text.replace("8.5", "9.5")), paths[0].unlink):
         change()
-        left = run.task.yardsticks(stored, test)
+        left = run.task.test_baselines(stored, test)
         assert set(left) == {f"constant_{n}" for n in averages(np.eye(2))}
-        assert "note: no yardsticks that learn, for the training data" in capsys.readouterr().err
+        assert "note: no baselines that learn, for the training data" in capsys.readouterr().err
 
 
 def nlinear(values, train, validation, length, horizon):
@@ -336,7 +336,7 @@ def test_a_fault_of_the_fit_is_no_missing_file(monkeypatch, capsys):
 
     monkeypatch.setattr(forecasts, "fit_ridge", diverge)
     with pytest.raises(np.linalg.LinAlgError):
-        run.task.yardsticks(run, windows)
+        run.task.test_baselines(run, windows)
     assert capsys.readouterr().err == ""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import training
-from flax_linattn.tasks.baselines import at_hand
+from flax_linattn.tasks.baselines import read_or_note
 from flax_linattn.tasks.classify.metrics import averages, count
 
 MAX_PRODUCTS = 10**11
@@ -78,7 +78,7 @@ def baseline_values(
 
     most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
     values = scored("constant", np.full(len(labels), most_frequent))
-    train = at_hand(read_train)
+    train = read_or_note(read_train)
     if train is not None:
         values["num_train"] = count_examples(train)
         for name, found in predict(train).items():
@@ -102,7 +102,7 @@ def predict_vectors(train: Vectors, test: Vectors) -> dict[str, Predicted]:
     num_classes = len(np.unique(labels))
     if len(few) < min(len(x), 2 * num_classes):
         print(
-            f"note: no ridge as a yardstick: of {len(x):,} sequences of {x.shape[1]:,} numbers it "
+            f"note: no ridge as a baseline: of {len(x):,} sequences of {x.shape[1]:,} numbers it "
             f"would learn from {len(few):,}, too few for {num_classes:,} classes",
             file=sys.stderr,
         )
@@ -228,7 +228,7 @@ TokenSequences = Iterable[tuple[NDArray[np.int64], int]]
 """Tokens int64 [T] without padding, and the label, of each of some sequences."""
 
 
-def sequences_of(batches: training.BatchSource) -> Iterator[tuple[NDArray[np.int64], int]]:
+def iterate_sequences(batches: training.BatchSource) -> Iterator[tuple[NDArray[np.int64], int]]:
     """The real examples of one pass, without padding."""
     for index in range(len(batches)):
         batch: Mapping[str, NDArray] = batches.batch(index)
@@ -249,7 +249,7 @@ def take_tokens(sequences: TokenSequences) -> Iterator[tuple[NDArray[np.int64], 
             return
 
 
-def ngrams_of(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+def hash_ngrams(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """The n-grams of a sequence, of all orders, hashed to places in the table; each place once."""
     found, code = [], np.zeros(len(tokens), np.uint64)
     for order in range(1, min(MAX_ORDER, len(tokens)) + 1):
@@ -267,11 +267,11 @@ def naive_bayes(
     counts = np.ones((num_classes, TABLE_SIZE), np.float64)
     labels = np.zeros(num_classes)
     for tokens, label in train:
-        counts[label, ngrams_of(tokens)] += 1
+        counts[label, hash_ngrams(tokens)] += 1
         labels[label] += 1
     weights = np.log(counts / counts.sum(axis=1, keepdims=True)).T.copy()
     prior = np.log(np.maximum(labels, 0.5))
-    scores = [prior + weights[ngrams_of(tokens)].sum(axis=0) for tokens in new]
+    scores = [prior + weights[hash_ngrams(tokens)].sum(axis=0) for tokens in new]
     found = np.array([int(np.argmax(score)) for score in scores], np.int64)
     return Predicted(found, int(labels.sum()))
 

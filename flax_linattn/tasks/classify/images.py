@@ -25,8 +25,8 @@ from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.baselines import Vectors, read_vectors
 from flax_linattn.tasks.classify.label_options import (
-    OF_DRAWN,
-    OF_FILES,
+    FILE_OPTIONS,
+    GENERATED_DATA_OPTIONS,
     RECIPE,
     SMALL_LAYERS,
     LabelData,
@@ -40,13 +40,13 @@ from flax_linattn.tasks.classify.sources import (
     Source,
     TreeSource,
     about_classes,
-    about_drawn,
-    drawn_checksum,
-    drawn_splits,
+    describe_generated,
+    generated_checksum,
+    generated_splits,
     images_checksum,
     read_images,
 )
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.training import OptimizerOptions
@@ -70,9 +70,9 @@ class ImageData(LabelData):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.folder is None:
-            self.refuse(("augmentation", *OF_FILES), "drawn images", "folder")
+            self.refuse(("augmentation", *FILE_OPTIONS), "drawn images", "folder")
         else:
-            self.refuse(OF_DRAWN, "a folder", "folder")
+            self.refuse(GENERATED_DATA_OPTIONS, "a folder", "folder")
 
 
 IMAGE_LAYERS = dataclasses.replace(SMALL_LAYERS, num_layers=4)
@@ -130,7 +130,7 @@ class ImageConfig(Config):
         """A name for the run folder."""
         folder = self.data.folder
         data = "pathfinder" if folder is None else folder.name.partition(".")[0]
-        return as_name("image", data, mechanism_name(self.layers), self.seeds)
+        return make_file_name("image", data, mechanism_name(self.layers), self.seeds)
 
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {"none": None, "light": shift_and_flip}
@@ -208,7 +208,7 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
         part: LabelledImages,
         config: ImageConfig,
         data_spec: ImageSpec,
-        spans: int,
+        sequence_shards: int,
         *,
         training: bool,
     ) -> ImageBatches:
@@ -237,7 +237,7 @@ def image_batches(
     )
 
 
-class DrawnImages(Source[ImageConfig, ImageSpec]):
+class GeneratedImages(Source[ImageConfig, ImageSpec]):
     """Pathfinder, generated: whether a dashed curve joins two dots."""
 
     def __init__(self, options: ImageData) -> None:
@@ -246,7 +246,7 @@ class DrawnImages(Source[ImageConfig, ImageSpec]):
 
     def describe(self, config: ImageConfig) -> ImageSpec:
         """A checksum is that of the first batches."""
-        unscaled = drawn_splits(_ScaledPathfinder(self._task, 0.0, 1.0), config)
+        unscaled = generated_splits(_ScaledPathfinder(self._task, 0.0, 1.0), config)
         images = [part.batch(0)["image"] for part in unscaled if part is not None]
         size = self._task.size
         return ImageSpec(
@@ -254,17 +254,19 @@ class DrawnImages(Source[ImageConfig, ImageSpec]):
             self.classes,
             (size, size, 1),
             *_moments(np.concatenate(images), 1.0),
-            drawn_checksum(unscaled),
+            generated_checksum(unscaled),
         )
 
     def about(self, config: ImageConfig) -> str:
         size = self._task.size
         what = f"images of {size} x {size} x 1, {about_classes(self.classes)}"
-        return about_drawn(self.name, config.data, what)
+        return describe_generated(self.name, config.data, what)
 
-    def splits(self, config: ImageConfig, data_spec: ImageSpec, spans: int = 1) -> training.Splits:
+    def splits(
+        self, config: ImageConfig, data_spec: ImageSpec, sequence_shards: int = 1
+    ) -> training.Splits:
         task = _ScaledPathfinder(self._task, data_spec.mean[0], data_spec.deviation[0])
-        return drawn_splits(task, config)
+        return generated_splits(task, config)
 
 
 class _ScaledPathfinder:
@@ -345,11 +347,13 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         (folder,) = {file.parent for file in files}
         return {"folder": folder}
 
-    def load(self, config: ImageConfig) -> DrawnImages | FileImages:
+    def load(self, config: ImageConfig) -> GeneratedImages | FileImages:
         """Files, or generated images."""
         options = config.data
         return (
-            DrawnImages(options) if options.folder is None else FileImages(options, options.folder)
+            GeneratedImages(options)
+            if options.folder is None
+            else FileImages(options, options.folder)
         )
 
     def config_of_file(self, config: ImageConfig, file: Path) -> ImageConfig:
@@ -382,7 +386,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         )
 
     @staticmethod
-    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
         """Logits of a batch of scaled images."""
         logits: Array = model(batch["image"], dropout_key=dropout_key)
         return logits

@@ -11,9 +11,9 @@ from flax_linattn.models import Layers
 from flax_linattn.tasks.options import FitOptions, Options
 from flax_linattn.training import OptimizerOptions
 
-OF_DRAWN = ("epoch_size", "validation_size", "test_size")
+GENERATED_DATA_OPTIONS = ("epoch_size", "validation_size", "test_size")
 """Options that change nothing of files."""
-OF_FILES = ("validation_share", "split_seed", "select_on")
+FILE_OPTIONS = ("validation_fraction", "split_seed", "select_on")
 """Options that change nothing of generated data."""
 
 
@@ -26,7 +26,7 @@ class LabelData(Options):
         epoch_size: of drawn data, examples of an epoch.
         validation_size: of drawn data, examples to validate on.
         test_size: of drawn data, examples to test on.
-        validation_share: of files, share of the training data held out for validation.
+        validation_fraction: of files, share of the training data held out for validation.
         split_seed: of which examples are held out.
         select_on: the data that select the best parameters and end the training: those held out
             ("validation"), or "test", the TEST SET, which makes accuracies optimistic.
@@ -36,7 +36,7 @@ class LabelData(Options):
     epoch_size: int = 6400
     validation_size: int = 1000
     test_size: int = 2000
-    validation_share: float = 0.1
+    validation_fraction: float = 0.1
     split_seed: int = 0
     select_on: Literal["validation", "test"] = "validation"
 
@@ -46,7 +46,7 @@ class LabelData(Options):
         at_least(1, 10**8, epoch_size=self.epoch_size)
         at_least(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
         at_least(0, split_seed=self.split_seed)
-        check_fraction(validation_share=self.validation_share)
+        check_fraction(validation_fraction=self.validation_fraction)
 
     def refuse(self, names: Iterable[str], kind: str, chosen_by: str) -> None:
         """Refuses options that change nothing of this kind of data, unless they are defaults."""

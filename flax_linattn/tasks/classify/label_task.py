@@ -13,7 +13,7 @@ import pandas as pd
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, predict_vectors
 from flax_linattn.tasks.classify.figures import draw_confusion
 from flax_linattn.tasks.classify.label_options import RecipeFit
@@ -21,7 +21,7 @@ from flax_linattn.tasks.classify.metrics import (
     class_table,
     classifier_values,
     make_label_loss,
-    probabilities_of,
+    predict_probabilities,
 )
 from flax_linattn.tasks.classify.sources import C, P, Source, TreeSource
 from flax_linattn.tasks.spec import Run
@@ -37,7 +37,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         selections: what a report calls the data that select the parameters, by ``select_on``.
     """
 
-    baselines: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbour", "ridge")
+    baseline_names: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbour", "ridge")
     selections: ClassVar[Mapping[str, str]] = {
         "validation": "data held out for validation",
         "test": "TEST SET",
@@ -45,7 +45,7 @@ class LabelTask(Task[C, Source[C, P], P]):
 
     @staticmethod
     @abc.abstractmethod
-    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
         """Logits of a batch, float [B, classes]."""
 
     @abc.abstractmethod
@@ -68,15 +68,17 @@ class LabelTask(Task[C, Source[C, P], P]):
     def about_data(self, data: Source[C, P], config: C) -> DataSummary:
         return DataSummary(data.about(config), data.notes)
 
-    def batches(self, data: Source[C, P], config: C, data_spec: P, spans: int) -> training.Splits:
-        return data.splits(config, data_spec, spans)
+    def batches(
+        self, data: Source[C, P], config: C, data_spec: P, sequence_shards: int
+    ) -> training.Splits:
+        return data.splits(config, data_spec, sequence_shards)
 
     def objective(self, config: C, data_spec: P, steps_per_epoch: int) -> training.Objective:
         """Cross-entropy."""
         fit, monitor = config.fit, self.monitor(config)
         smoothing = fit.label_smoothing if isinstance(fit, RecipeFit) else 0.0
         return training.Objective(
-            make_label_loss(self.logits_of, smoothing),
+            make_label_loss(self.compute_logits, smoothing),
             fit.make_optimizer(steps_per_epoch),
             monitor=monitor,
             mode="min" if monitor == "loss" else "max",
@@ -89,7 +91,7 @@ class LabelTask(Task[C, Source[C, P], P]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Metrics, figures of each class, confusions."""
         classes = run.data_spec.classes
-        tested = classifier_values(run.model, batches, self.logits_of, classes)
+        tested = classifier_values(run.model, batches, self.compute_logits, classes)
         counts = np.array(tested["confusion"])
         values = {
             "dataset": run.data_spec.dataset,
@@ -101,10 +103,10 @@ class LabelTask(Task[C, Source[C, P], P]):
             values,
             tables=("classes",),
             figures={"confusion.png": partial(draw_confusion, counts, classes)},
-            yardsticks=Yardsticks("accuracy", self.baselines, larger_is_better=True),
+            baselines=Baselines("accuracy", self.baseline_names, larger_is_better=True),
         )
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Metrics of the most frequent class, the nearest neighbor, a ridge."""
         test = self.vectors(batches)
         return baseline_values(
@@ -117,7 +119,7 @@ class LabelTask(Task[C, Source[C, P], P]):
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The class of each example, and the probability of each class."""
         batches, names = self.predict_batches(run, file)
-        probabilities = probabilities_of(run.model, batches, self.logits_of)
+        probabilities = predict_probabilities(run.model, batches, self.compute_logits)
         return class_table(probabilities, run.data_spec.classes, names)
 
 
@@ -132,7 +134,7 @@ class SourceTask(LabelTask[C, P]):
         """Options by which baselines read the training data: without random changes."""
         return config
 
-    def source_of(self, run: Run, file: Path | None = None) -> Source[C, P]:
+    def load_source(self, run: Run, file: Path | None = None) -> Source[C, P]:
         """The examples of a run, checked to be unchanged, or those of another folder or archive."""
         if file is not None:
             source = self.load(self.config_of_file(run.config, file))
@@ -155,9 +157,9 @@ class SourceTask(LabelTask[C, P]):
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """The run's own test data, or those of another folder or archive."""
-        test = self.source_of(run, file).splits(run.config, run.data_spec).test
+        test = self.load_source(run, file).splits(run.config, run.data_spec).test
         assert test is not None
         return test
 
     def train_batches(self, run: Run) -> training.BatchSource:
-        return self.source_of(run).splits(self.baseline_config(run.config), run.data_spec).train
+        return self.load_source(run).splits(self.baseline_config(run.config), run.data_spec).train

@@ -23,7 +23,7 @@ LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]
 
 
 @functools.lru_cache  # always the same function, so that steps stay compiled
-def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> training.LossFn:
+def make_label_loss(compute_logits: LogitsFn, label_smoothing: float = 0.0) -> training.LossFn:
     """Mean cross-entropy over a batch's real examples, and (sum, weight) of the metrics.
 
     A batch has "labels", int32 [B], or [B, T] where sequences are packed; and "weight", float32 of
@@ -34,7 +34,7 @@ def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> traini
     def loss_fn(
         model: Any, batch: dict[str, Array], dropout_key: Array | None
     ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-        logits, labels = logits_of(model, batch, dropout_key), batch["labels"]
+        logits, labels = compute_logits(model, batch, dropout_key), batch["labels"]
         weight = batch.get("weight", jnp.ones(labels.shape, jnp.float32))
         smoothing = 0.0 if dropout_key is None else label_smoothing
         losses = training.smoothed_cross_entropy(logits, labels, smoothing)
@@ -46,13 +46,15 @@ def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> traini
 
 
 def _outputs(
-    model: Any, batches: training.BatchSource, logits_of: LogitsFn, with_labels: bool
+    model: Any, batches: training.BatchSource, compute_logits: LogitsFn, with_labels: bool
 ) -> Iterator[tuple[NDArray, ...]]:
     """Labels, predictions and losses of the real examples of each batch; or probabilities alone."""
     graphdef, variables = nnx.split(model)
     for index in range(len(batches)):
         batch = dict(batches.batch(index))
-        found = tuple(map(np.asarray, _compute(graphdef, variables, logits_of, with_labels, batch)))
+        found = tuple(
+            map(np.asarray, _compute(graphdef, variables, compute_logits, with_labels, batch))
+        )
         real = np.asarray(batch.get("weight", np.ones(len(found[0])))) > 0
         found = (batch["labels"], *found) if with_labels else found
         yield tuple(output[real] for output in found)
@@ -62,11 +64,11 @@ def _outputs(
 def _compute(
     graphdef: nnx.GraphDef[Any],
     variables: Any,
-    logits_of: LogitsFn,
+    compute_logits: LogitsFn,
     with_labels: bool,
     batch: dict[str, Array],
 ) -> tuple[Array, ...]:
-    logits = logits_of(nnx.merge(graphdef, variables), batch, None)
+    logits = compute_logits(nnx.merge(graphdef, variables), batch, None)
     if not with_labels:
         return (jax.nn.softmax(logits, axis=-1),)
     losses = training.smoothed_cross_entropy(logits, batch["labels"])
@@ -74,12 +76,12 @@ def _compute(
 
 
 def classifier_values(
-    model: Any, batches: training.BatchSource, logits_of: LogitsFn, classes: Sequence[str]
+    model: Any, batches: training.BatchSource, compute_logits: LogitsFn, classes: Sequence[str]
 ) -> dict[str, Any]:
     """Metrics of a classifier, the figures of each class, and its confusions."""
     counts = np.zeros((len(classes), len(classes)), np.int64)
     loss, examples = 0.0, 0
-    for labels, predictions, losses in _outputs(model, batches, logits_of, True):
+    for labels, predictions, losses in _outputs(model, batches, compute_logits, True):
         counts += count(labels, predictions, len(classes))
         loss += float(losses.sum(dtype=np.float64))
         examples += len(losses)
@@ -145,11 +147,11 @@ def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dic
     return figures
 
 
-def probabilities_of(
-    model: Any, batches: training.BatchSource, logits_of: LogitsFn
+def predict_probabilities(
+    model: Any, batches: training.BatchSource, compute_logits: LogitsFn
 ) -> NDArray[np.float32]:
     """Probabilities of the classes, in the order of the examples: float32 [N, classes]."""
-    outputs = _outputs(model, batches, logits_of, False)
+    outputs = _outputs(model, batches, compute_logits, False)
     probabilities = np.concatenate([found for (found,) in outputs])
     if isinstance(batches, ExampleBatches):
         probabilities = probabilities[np.argsort(batches.order)]

@@ -76,8 +76,8 @@ class Source(abc.ABC, Generic[C, P]):
         """Sizes and classes, in a line or two."""
 
     @abc.abstractmethod
-    def splits(self, config: C, data_spec: P, spans: int = 1) -> training.Splits:
-        """Batches to train, validate and test on, of lengths that are multiples of ``spans``."""
+    def splits(self, config: C, data_spec: P, sequence_shards: int = 1) -> training.Splits:
+        """Batches to train, validate and test on, of lengths that are multiples of ``sequence_shards``."""
 
 
 class FileSource(Source[C, P], Generic[C, P, Examples]):
@@ -107,17 +107,17 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
             kept, held_out = data.stratified_split(train.labels, fraction, seed)
             self.fitted, self.validation = train.subset(kept), train.subset(held_out)
 
-    def splits(self, config: C, data_spec: P, spans: int = 1) -> training.Splits:
+    def splits(self, config: C, data_spec: P, sequence_shards: int = 1) -> training.Splits:
         """Training examples in an order of each epoch's own; the others always alike."""
         return training.Splits(
-            self.part_batches(self.fitted, config, data_spec, spans, training=True),
-            self.part_batches(self.validation, config, data_spec, spans, training=False),
-            self.part_batches(self.test, config, data_spec, spans, training=False),
+            self.part_batches(self.fitted, config, data_spec, sequence_shards, training=True),
+            self.part_batches(self.validation, config, data_spec, sequence_shards, training=False),
+            self.part_batches(self.test, config, data_spec, sequence_shards, training=False),
         )
 
     @abc.abstractmethod
     def part_batches(
-        self, part: Examples, config: C, data_spec: P, spans: int, *, training: bool
+        self, part: Examples, config: C, data_spec: P, sequence_shards: int, *, training: bool
     ) -> training.BatchSource:
         """Batches of a part, those to train on with the random order and changes of options."""
 
@@ -126,7 +126,7 @@ class TreeSource(FileSource[C, P, Examples]):
     """Images or texts of a folder or an archive, and the checksum of all of them."""
 
     def __init__(self, name: str, train: Any, test: Any, options: LabelData, checksum: str) -> None:
-        split = (options.select_on, options.validation_share, options.split_seed)
+        split = (options.select_on, options.validation_fraction, options.split_seed)
         super().__init__(name, train, test, *split)
         self._checksum = checksum
         self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
@@ -157,7 +157,7 @@ def about_classes(classes: Sequence[str]) -> str:
     return f"{len(classes)} classes: {', '.join(names)}"
 
 
-def drawn_batches(task: Drawable, config: Config, size: int, stream: int) -> data.DrawnBatches:
+def generated_batches(task: Drawable, config: Config, size: int, stream: int) -> data.DrawnBatches:
     """Generated batches of an epoch of ``size`` examples, from a random stream of the run's seed.
 
     Examples of stream 0, that of training, are new in each epoch; those of others stay the same.
@@ -174,22 +174,22 @@ def drawn_batches(task: Drawable, config: Config, size: int, stream: int) -> dat
     )
 
 
-def drawn_splits(task: Drawable, config: Any) -> training.Splits:
+def generated_splits(task: Drawable, config: Any) -> training.Splits:
     """Generated examples: training sees none twice; validation and test are always the same."""
     options: LabelData = config.data
     sizes = (options.epoch_size, options.validation_size, options.test_size)
     return training.Splits(
-        *(drawn_batches(task, config, size, stream) for stream, size in enumerate(sizes))
+        *(generated_batches(task, config, size, stream) for stream, size in enumerate(sizes))
     )
 
 
-def drawn_checksum(splits: training.Splits) -> str:
+def generated_checksum(splits: training.Splits) -> str:
     """A checksum of the first batch of each part."""
     firsts = [part.batch(0) for part in splits if part is not None]
     return checksum(batch[name] for batch in firsts for name in sorted(batch))
 
 
-def about_drawn(name: str, options: LabelData, what: str) -> str:
+def describe_generated(name: str, options: LabelData, what: str) -> str:
     """Sizes of generated data in a line, which ends with ``what`` they are."""
     return (
         f"{name}: drawn anew, {options.epoch_size:,} an epoch to train, "

@@ -19,9 +19,9 @@ from flax_linattn.data.sets.processes import (
     Process,
     RenewalProcess,
 )
-from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.baselines import Baselines
 
-YARDSTICKS = Yardsticks(
+YARDSTICKS = Baselines(
     "nll", ("poisson", "renewal", "hawkes"), title="NLL an event", num_train="num_train_events"
 )
 

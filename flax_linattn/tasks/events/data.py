@@ -213,7 +213,7 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
         clock=_clock(scale, train) if config.model.clock else (),
         lengths=(config.fit.length + config.fit.history + 1,),
         begins=bool(((train.num_given == 0) & ~np.isnan(train.begins)).any()),
-        checksum={"train": checksum_of(train), "test": checksum_of(parts.test)},
+        checksum={"train": compute_checksum(train), "test": compute_checksum(parts.test)},
     )
     sizes = [piece.stop - piece.start for piece in _pieces(tokens_of(train, data_spec), config)]
     lengths = {math.ceil(length) for length in np.quantile(sizes, (0.5, 1.0))}
@@ -228,7 +228,7 @@ def _clock(scale: float, events: EventSequences) -> tuple[float, ...]:
     return tuple(np.geomspace(2 * math.pi * scale, max(last, 4 * math.pi * scale), 16).tolist())
 
 
-def checksum_of(events: EventSequences) -> str:
+def compute_checksum(events: EventSequences) -> str:
     """Of times, marks, their names, and bounds."""
     bounds = (events.begins, events.ends, events.num_given)
     return checksum([*events.times, *events.marks, *bounds, np.array(events.mark_names)])

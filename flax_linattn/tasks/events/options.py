@@ -8,7 +8,7 @@ from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import EVENT_LAYERS, Layers
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
@@ -169,7 +169,7 @@ class EventsConfig(Config):
         """A name for the run folder."""
         file = self.data.file
         dataset = self.data.process if file is None else file.name.split(".")[0]
-        return as_name(dataset, mechanism_name(self.layers), self.seeds)
+        return make_file_name(dataset, mechanism_name(self.layers), self.seeds)
 
 
 def thp(config: EventsConfig) -> EventsConfig:

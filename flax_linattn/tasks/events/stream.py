@@ -110,7 +110,7 @@ class EventsStream(Streaming):
         ValueError: the model cannot stream, or an option is out of range.
     """
 
-    remembered = ("_length", "_origin", "_last", "log_likelihood", "num_foreseen")
+    record_attributes = ("_length", "_origin", "_last", "log_likelihood", "num_foreseen")
 
     def __init__(self, run: Run, options: EventsStreamOptions) -> None:
         if not run.model.streams:
@@ -312,7 +312,7 @@ class EventsStream(Streaming):
             self._seen.append(self._last)
 
     @property
-    def num_unlisted(self) -> int:
+    def max_extra_observations(self) -> int:
         """The begin of a sequence, where that is known."""
         return int(self._begin is not None)
 

@@ -16,7 +16,7 @@ from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.events.clock import date_of
-from flax_linattn.tasks.baselines import at_hand
+from flax_linattn.tasks.baselines import read_or_note
 from flax_linattn.tasks.events import evaluate
 from flax_linattn.tasks.events.baselines import (
     YARDSTICKS,
@@ -30,7 +30,7 @@ from flax_linattn.tasks.events.data import (
     EVENT,
     EventBatches,
     EventsSpec,
-    checksum_of,
+    compute_checksum,
     describe,
     load_data,
     load_other,
@@ -98,7 +98,11 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         return DataSummary(text, (note,))
 
     def batches(
-        self, data: EventSequences, config: EventsConfig, data_spec: EventsSpec, spans: int
+        self,
+        data: EventSequences,
+        config: EventsConfig,
+        data_spec: EventsSpec,
+        sequence_shards: int,
     ) -> training.Splits:
         """Pieces of sequences."""
         parts = split_data(data, config.data)
@@ -136,7 +140,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
 
     @staticmethod
     def _own(run: Run, name: Literal["train", "test"]) -> EventSequences:
-        part: EventSequences = own_part(run, name, load_data, split_data, checksum_of)
+        part: EventSequences = own_part(run, name, load_data, split_data, compute_checksum)
         return part
 
     def test_batches(self, run: Run, file: Path | None) -> EventBatches:
@@ -167,13 +171,13 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         return Report(
             evaluate.test_values(run, scores),
             figures={"calibration.png": partial(draw_calibration, named)},
-            yardsticks=YARDSTICKS,
+            baselines=YARDSTICKS,
         )
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of Poisson, renewal and Hawkes processes, and of simple guesses."""
         assert isinstance(batches, EventBatches)
-        train = at_hand(partial(self._own, run, "train"))
+        train = read_or_note(partial(self._own, run, "train"))
         if train is None:
             return {}
         report: dict[str, Any] = {

@@ -15,7 +15,7 @@ from flax_linattn import training
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.storage import file_lock
-from flax_linattn.tasks.baselines import TIE, Yardsticks
+from flax_linattn.tasks.baselines import TIE, Baselines
 from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.forecast.baselines import baseline_forecasts, fitted_ridge, ridge_forecast
@@ -31,7 +31,7 @@ from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
 from flax_linattn.tasks.train import train
 
-BASELINES = Yardsticks(
+BASELINES = Baselines(
     "mse", ("naive", "seasonal_naive", "ridge", "refitted_ridge"), title="mean MSE of the folds"
 )
 NOTE = (
@@ -221,7 +221,7 @@ class _Refitted:
 
     def __init__(self, run: Run, folder: Path, epochs: int | None, how: Mapping[str, Any]) -> None:
         self._run, self._folder, self._how = run, folder, how
-        config = run.config.of_run(run.seed_index or 0)
+        config = run.config.run_config(run.seed_index or 0)
         self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
     def _of_fold(self, part: range) -> Any:
@@ -286,7 +286,7 @@ def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
     note += _folds(empty, "has", "have", "no known value to test on, and no part in the means")
     values["note"] = NOTE + note
     values["by_fold"] = [dict.fromkeys(table[0]) | row for row in folds]
-    return Report(values, ("by_fold",), yardsticks=BASELINES)
+    return Report(values, ("by_fold",), baselines=BASELINES)
 
 
 def _folds(rows: Sequence[Mapping[str, Any]], one: str, many: str, what: str) -> str:

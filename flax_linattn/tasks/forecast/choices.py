@@ -39,7 +39,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     - ``stride`` leaves out training windows where all of them would take longer than the time
       limit: those of long series overlap, and are nearly the same.
     """
-    if not config.open_choices:
+    if not config.auto_options:
         return config, []
     data_spec = describe(panel, config)
     arrays, begins = stack(panel.series, [data_spec.of_series(one.name) for one in panel.series])

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.tasks.baselines import Yardsticks, at_hand
+from flax_linattn.tasks.baselines import Baselines, read_or_note
 from flax_linattn.tasks.forecast.baselines import baseline_forecasts, fitted_ridge
 from flax_linattn.tasks.forecast.figures import draw_errors, draw_forecasts
 from flax_linattn.tasks.forecast.panel import own_panel
@@ -136,8 +136,8 @@ def remark(values: Mapping[str, Any]) -> str:
 
 COVERAGE = "test_coverage_"
 NAMES = ("naive", "seasonal_naive", "ridge")
-CRPS = Yardsticks("crps", NAMES, title="CRPS")
-BASELINES = Yardsticks("mse", NAMES, title="MSE", selected=NAMES[-1:], remark=remark, also=(CRPS,))
+CRPS = Baselines("crps", NAMES, title="CRPS")
+BASELINES = Baselines("mse", NAMES, title="MSE", selected=NAMES[-1:], remark=remark, also=(CRPS,))
 
 
 def evaluate_model(run: Run, windows: PanelWindows) -> Report:
@@ -169,7 +169,7 @@ def evaluate_model(run: Run, windows: PanelWindows) -> Report:
         values,
         tables=("series",) if data_spec.members else (),
         figures={"forecasts.png": partial(draw_forecasts, run, windows)},
-        yardsticks=BASELINES,
+        baselines=BASELINES,
         charts={} if data_spec.members else {"errors.png": draw_errors},
     )
 
@@ -179,7 +179,7 @@ def evaluate_baselines(run: Run, windows: PanelWindows) -> dict[str, Any]:
 
     The ridge is left out where the training rows cannot be read.
     """
-    panel = at_hand(partial(own_panel, run))
+    panel = read_or_note(partial(own_panel, run))
     ridge = None if panel is None else fitted_ridge(run, panel)
     maps = {} if ridge is None else {"ridge_maps": ridge.maps}
     report = maps | score_baselines(run, windows, ridge)

@@ -19,7 +19,7 @@ from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MAX_LAYERS
 from flax_linattn.models.quantiles import check_levels
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.forecast.ridge import Maps
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
@@ -244,7 +244,7 @@ class ForecastFit(FitOptions):
 class ForecastConfig(Config):
     """Everything that a forecasting run depends on."""
 
-    left_to_data = MappingProxyType(
+    auto_values = MappingProxyType(
         {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "chosen", "stride": 0}
     )
     data: ForecastData = ForecastData()
@@ -273,7 +273,7 @@ class ForecastConfig(Config):
         csv = self.data.csv
         dataset = "etth1" if csv is None else csv.name.split(".")[0]
         parts = [dataset, self.model.model, mechanism_name(self.layers)]
-        return as_name(*parts, self.data.horizon, self.seeds)
+        return make_file_name(*parts, self.data.horizon, self.seeds)
 
     def resolve(self) -> Self:
         """With absolute paths, the default split, and the column of ids of a panel."""

@@ -20,9 +20,9 @@ from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_ou
 from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
-from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
+from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
 from flax_linattn.tasks.options import TooFewRowsError
-from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run import explain_missing_data
 from flax_linattn.tasks.spec import Run
 
 VALUE = "value"
@@ -301,7 +301,7 @@ def series_of(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]
 
 def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
     source = (run.config if file is None else run.config.replace(csv=file)).data
-    with reading_data(file is None):
+    with explain_missing_data(file is None):
         series = read_series(source, run.data_spec.channels)
     series = tuple(map(run.data_spec.in_zone, series))
     if source.csv is None or source.is_panel:
@@ -322,7 +322,7 @@ def own_panel(run: Run) -> SeriesPanel:
         names = [data_spec.dataset for data_spec in problems]
         series = tuple(by_name[name] for name in names if name in by_name)
     same = len(series) == len(problems) and all(
-        checksum_of(one, own.parts.test.stop) == own.checksum
+        compute_checksum(one, own.parts.test.stop) == own.checksum
         for one, own in zip(series, problems, strict=True)
     )
     if not same:

@@ -107,7 +107,7 @@ class RowLines(CellLines):
         super().check_names(names, advice)
         self._time_names(names)
 
-    def forms_of(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
+    def column_forms(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
         """A line that begins with a time has it in front of the channels."""
         first = cells[0]
         is_time = not self._dialect.is_value(first) and self._dialect.time(first) is not None

@@ -19,7 +19,7 @@ from flax_linattn.data.time_features import CIRCLES
 from flax_linattn.data.time_index import infer_frequency, parse_frequency, same_step, season_length
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
-from flax_linattn.tasks.spec import DataSpec, left_out_if_empty
+from flax_linattn.tasks.spec import DataSpec, omit_if_empty
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.forecast.panel import SeriesPanel
@@ -76,19 +76,19 @@ class ForecastSpec(DataSpec):
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
-    members: tuple[SeriesInfo, ...] = left_out_if_empty()
+    members: tuple[SeriesInfo, ...] = omit_if_empty()
     time_zone: str | None = None
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
-    static: tuple[int, ...] = left_out_if_empty()
-    calendar: tuple[str, ...] = left_out_if_empty()
+    static: tuple[int, ...] = omit_if_empty()
+    calendar: tuple[str, ...] = omit_if_empty()
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
         *("tells_missing", "static"),
     )
 
-    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+    def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """Series that the other run knew keep their scales; so do frequency and missing flags.
 
         A new series has its own scale, but that of known future covariates, which all share, is the
@@ -98,12 +98,12 @@ class ForecastSpec(DataSpec):
             OptionError: as of any data spec; or the rows have another frequency, or another zone
                 of a calendar that the model receives.
         """
-        spec = super().continuing(previous, refit_scales=refit_scales)
+        spec = super().continue_from(previous, refit_scales=refit_scales)
         same_freq = not (self.freq and previous.freq) or same_step(self.freq, previous.freq)
         same_zone = not (self.marks or self.calendar) or self.time_zone == previous.time_zone
         for name, fits in (("freq", same_freq), ("time_zone", same_zone)):
             if not fits:
-                raise self.not_continuing(previous, name)
+                raise self.mismatch_error(previous, name)
         known = {member.name: member for member in previous.members}
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:
@@ -326,7 +326,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
             std=tuple(scale.std.tolist()),
             split=_as_pairs(split),
             seasonal=seasonal_scale(rows[:, targets], source.season or data_spec.season),
-            checksum=checksum_of(one, split.test.stop),
+            checksum=compute_checksum(one, split.test.stop),
         )
         for (one, split), rows, scale in zip(pairs, train, scales, strict=True)
     )
@@ -470,7 +470,7 @@ def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | No
     return tuple(scales)
 
 
-def checksum_of(series: data.TimeSeries, stop: int) -> str:
+def compute_checksum(series: data.TimeSeries, stop: int) -> str:
     """A checksum of the first rows, which later ones do not change."""
     return checksum(_rows(series, stop))
 

@@ -61,7 +61,7 @@ class ForecastStream(Streaming):
     missing one repeats the last one, and lines with names may leave out those of a static channel.
     Gaps are not filled: an observation counts as the next step, whatever its time, and so does one
     with the time of the last. After a restart such a one may also be the last again: it is refused
-    unless ``has_seen`` was asked, which tells by number.
+    unless ``is_processed`` was asked, which tells by number.
 
     Args:
         run: the trained run.
@@ -77,7 +77,7 @@ class ForecastStream(Streaming):
         ValueError: the run's model cannot stream, or the context is out of range.
     """
 
-    remembered = ("_last_values", "_time_utc", "_at_last")
+    record_attributes = ("_last_values", "_time_utc", "_at_last")
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
         run = _of_series(run, series)
@@ -114,7 +114,7 @@ class ForecastStream(Streaming):
         self._last_values = np.asarray(data_spec.standardizer.mean, np.float64)
         self._time: pd.Timestamp | None = None
         self._at_last = 0  # rows of that time
-        self._num_asked = 0  # of these, by has_seen
+        self._num_asked = 0  # of these, by is_processed
         self._restored_time: pd.Timestamp | None = None
         self._recent: deque[Row] = deque(maxlen=2 * options.context_length)
         self._forecast: NDArray[np.float64] | None = None
@@ -276,13 +276,13 @@ class ForecastStream(Streaming):
         """Of the last observation that had one."""
         return self._time
 
-    def has_seen(self, number: int, observation: Row) -> bool:
+    def is_processed(self, number: int, observation: Row) -> bool:
         """By its time, where it has one; of several rows of the last time, by their number."""
         if number == 1:
             self._num_asked = 0
         time = self._in_zone(observation.time)
         if time is None or self._time is None:
-            return super().has_seen(number, observation)
+            return super().is_processed(number, observation)
         if time != self._time:
             return bool(time < self._time)
         self._num_asked += 1
@@ -302,7 +302,7 @@ class ForecastStream(Streaming):
                 f"{expected}, which may be that one again; leave it out. If it is another row of "
                 "that time, give the input from its beginning on, and skip what the stream has "
                 "seen.",
-                "skip_seen",
+                "skip_processed",
             )
 
     def _known_ahead(

@@ -73,7 +73,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         """Windows are not split over devices, and two of the models need causal mechanisms."""
         if config.model.model != "encoder-decoder":
             check_causal(config.layers)
-        if placement.spans > 1:
+        if placement.sequence_shards > 1:
             raise OptionError(
                 "forecasting runs do not split sequences; leave seq out of the mesh.", "mesh"
             )
@@ -98,7 +98,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return DataSummary(panel.about, panel.notes)
 
     def batches(
-        self, panel: SeriesPanel, config: ForecastConfig, data_spec: ForecastSpec, spans: int
+        self,
+        panel: SeriesPanel,
+        config: ForecastConfig,
+        data_spec: ForecastSpec,
+        sequence_shards: int,
     ) -> training.Splits:
         parts = PARTS if panel.split.test else PARTS[:2]
         return training.Splits(*part_windows(panel, config, data_spec, parts))
@@ -158,7 +162,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         assert isinstance(batches, PanelWindows)
         return evaluate_model(run, batches)
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         assert isinstance(batches, PanelWindows)
         return evaluate_baselines(run, batches)
 

@@ -28,13 +28,13 @@ class StreamMemory:
     Attributes:
         stream: of the model, a row an episode.
         ages: steps that the state of each row holds, int64 [B].
-        remembered: attributes to save with the state.
+        record_attributes: attributes to save with the state.
 
     Raises:
         ValueError: the model cannot stream.
     """
 
-    remembered: tuple[str, ...] = ("ages",)
+    record_attributes: tuple[str, ...] = ("ages",)
 
     def __init__(self, run: Run, num_rows: int, max_steps: int) -> None:
         self.stream = inference.Stream(run.model, batch_size=num_rows, max_length=max_steps)
@@ -77,7 +77,7 @@ class RestartMemory(StreamMemory):
     conditions on half a context to a whole one, at the cost of two steps each.
     """
 
-    remembered = ("ages", "last_steps")
+    record_attributes = ("ages", "last_steps")
 
     def __init__(self, run: Run, num_rows: int) -> None:
         self._context, self._clock = run.config.fit.context, run.config.model.clock

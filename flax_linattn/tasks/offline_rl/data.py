@@ -171,7 +171,7 @@ def split_data(episodes: Episodes, options: OfflineRLData) -> Parts:
             f"got {episodes.num_episodes}; give more.",
             "file",
         )
-    held, test, seed = options.validation_share, options.test_share, options.split_seed
+    held, test, seed = options.validation_fraction, options.test_share, options.split_seed
     others, tested = split_episodes(episodes, test, seed)
     # Its share of all, of those that are left; two at least are.
     train, validation = split_episodes(others, held / (1 - test), seed + 1)

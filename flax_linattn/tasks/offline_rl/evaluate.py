@@ -18,7 +18,7 @@ from flax import nnx
 from flax_linattn import control, models
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, family_of, scores_of
-from flax_linattn.tasks.baselines import Yardsticks, at_hand
+from flax_linattn.tasks.baselines import Baselines, read_or_note
 from flax_linattn.tasks.offline_rl.agent import actions_of, make_agent
 from flax_linattn.tasks.offline_rl.behavior_cloning import Clone, CloneAgent, imitate, train_clone
 from flax_linattn.tasks.offline_rl.data import (
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 
-OF_RETURNS = Yardsticks(
+OF_RETURNS = Baselines(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
 # The model receives the return-to-go and the actions before, the baselines observations alone.
-OF_ACTIONS = Yardsticks("mse", ("mean", "ridge", "clone"), title="squared error of actions")
+OF_ACTIONS = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
 
 BEST_FRACTION = 0.1
 """Fraction of the steps that the clone of the best imitates, as 10 % behavior cloning."""
@@ -218,7 +218,7 @@ def _error(model: Any, batch: Mapping[str, Any]) -> Any:
 
 def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     """Numbers of methods without a model of sequences, trained on the same episodes."""
-    train = at_hand(partial(own_episodes, run, "train"))
+    train = read_or_note(partial(own_episodes, run, "train"))
     if train is None:
         return {}
     data_spec, config = run.data_spec, run.config

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
 from flax_linattn.models import DECISION_LAYERS, Layers
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
@@ -29,7 +29,7 @@ class OfflineRLData(Options):
             files name; none = it is not played.
         num_episodes: the first so many; 0 = all.
         keep_unfinished: keep the steps behind the last end of an episode as an episode.
-        validation_share: of the episodes, to select parameters on.
+        validation_fraction: of the episodes, to select parameters on.
         test_share: of the episodes, to tell the error of actions on.
         split_seed: by which the episodes of these parts are drawn, the same ones for all runs.
     """
@@ -39,7 +39,7 @@ class OfflineRLData(Options):
     env: str = ""
     num_episodes: int = 0
     keep_unfinished: bool = False
-    validation_share: float = 0.1
+    validation_fraction: float = 0.1
     test_share: float = 0.1
     split_seed: int = 0
 
@@ -47,13 +47,13 @@ class OfflineRLData(Options):
         super().__post_init__()
         at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
         at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
-        shares = {"validation_share": self.validation_share, "test_share": self.test_share}
+        shares = {"validation_fraction": self.validation_fraction, "test_share": self.test_share}
         for name, share in shares.items():
             if not 0 < share < 1:
                 raise OptionError(f"{name} must be above 0 and below 1, got {share}.", name)
         if sum(shares.values()) >= 1:
             raise OptionError(
-                f"validation_share and test_share leave nothing to train on, got {shares}.",
+                f"validation_fraction and test_share leave nothing to train on, got {shares}.",
                 *shares,
             )
 
@@ -201,7 +201,7 @@ class OfflineRLConfig(Config):
         """A name for the run folder."""
         names = [path.name.split(".")[0] for path in self.data.file] or [EMBEDDED]
         selected = ["selected-on-return"] if self.fit.select_on == "return" else []
-        return as_name(*names, mechanism_name(self.layers), *selected, self.seeds)
+        return make_file_name(*names, mechanism_name(self.layers), *selected, self.seeds)
 
 
 def published(config: OfflineRLConfig) -> OfflineRLConfig:
@@ -216,7 +216,7 @@ def published(config: OfflineRLConfig) -> OfflineRLConfig:
     ``WindowBatches`` tell.
     """
     return config.replace(
-        validation_share=0.01,
+        validation_fraction=0.01,
         test_share=0.01,
         features=128,
         num_layers=3,

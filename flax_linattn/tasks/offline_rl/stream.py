@@ -89,9 +89,9 @@ class OfflineRLStream(Streaming):
         )
         self._memory, self._target = memory, target
         self.agent = DecisionAgent(data_spec, memory, 1, target)
-        self.remembered = (
+        self.record_attributes = (
             *("agent.steps", "agent.returns_to_go", "agent.last_actions"),
-            *(f"agent.memory.{name}" for name in memory.remembered),
+            *(f"agent.memory.{name}" for name in memory.record_attributes),
         )
         self._drawn: deque[np.ndarray] = deque(maxlen=DRAWN)
 

@@ -99,7 +99,11 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return DataSummary(text, data.notes)
 
     def batches(
-        self, data: Episodes, config: OfflineRLConfig, data_spec: OfflineRLSpec, spans: int
+        self,
+        data: Episodes,
+        config: OfflineRLConfig,
+        data_spec: OfflineRLSpec,
+        sequence_shards: int,
     ) -> training.Splits:
         """Windows of steps."""
         parts = split_data(data, config.data)
@@ -167,16 +171,16 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         assert isinstance(batches, WindowBatches)
         values, played = evaluate.test_values(run, batches)
         if played is None:
-            return Report(values, yardsticks=evaluate.OF_ACTIONS)
+            return Report(values, baselines=evaluate.OF_ACTIONS)
         values["episodes"] = evaluate.rows_of(run, played)
         return Report(
             values,
             tables=("episodes",),
             figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
-            yardsticks=evaluate.OF_RETURNS,
+            baselines=evaluate.OF_RETURNS,
         )
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the data's returns, of clones, and of simple guesses of actions."""
         assert isinstance(batches, WindowBatches)
         return evaluate.yardstick_values(run, batches)

@@ -96,7 +96,7 @@ def make_batches(drawn: Drawn, config: SyntheticConfig) -> training.Splits:
     )
 
 
-def checksum_of(splits: training.Splits) -> str:
+def compute_checksum(splits: training.Splits) -> str:
     """Of the first batch of each part."""
     firsts = [source.batch(0) for source in splits if source is not None]
     return checksum(batch[name] for batch in firsts for name in sorted(batch))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
@@ -26,7 +26,7 @@ from flax_linattn.tasks.synthetic.data import drawn_of, make_batches
 from flax_linattn.tasks.synthetic.stream import parse_symbols
 from flax_linattn.typing import Array
 
-YARDSTICKS = Yardsticks("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
+YARDSTICKS = Baselines("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
 
 NUM_FITTED = 500
 """Training series that the lag is chosen by."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least, positive
 from flax_linattn.models import Layers, window_layers
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
@@ -130,7 +130,7 @@ class SyntheticConfig(Config):
         size = [f"{data.num_pairs}-pairs"] if data.rules == "recall" else []
         size += [] if data.recalls else [f"N{data.base}T{data.delay}"]
         mechanism = mechanism_name(self.layers)
-        return as_name(data.rules, *size, data.context, mechanism, self.seeds)
+        return make_file_name(data.rules, *size, data.context, mechanism, self.seeds)
 
 
 def _not_taken(data: SyntheticData) -> dict[str, str]:

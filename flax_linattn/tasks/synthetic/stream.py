@@ -51,9 +51,9 @@ class SyntheticStream(Streaming):
             raise ValueError("the run cannot stream: its mechanism has no causal form.")
         self._first = 1 if data.recalls else data.context
         self._questions = Questions(data, run.data_spec.num_tokens) if data.recalls else None
-        self.remembered = ("_guess", "_right", "_guesses")
+        self.record_attributes = ("_guess", "_right", "_guesses")
         if self._questions is not None:
-            self.remembered += ("_questions.step", "_questions.kept")
+            self.record_attributes += ("_questions.step", "_questions.kept")
         length = data.context if max_length is None else max_length
         super().__init__(
             run,

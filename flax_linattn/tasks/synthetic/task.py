@@ -18,7 +18,7 @@ from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.synthetic.data import (
     Drawn,
     SyntheticSpec,
-    checksum_of,
+    compute_checksum,
     drawn_of,
     make_batches,
 )
@@ -53,7 +53,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
 
     def describe(self, data: Drawn, config: SyntheticConfig) -> SyntheticSpec:
         """How many there are, and a checksum."""
-        checksum = checksum_of(make_batches(data, config))
+        checksum = compute_checksum(make_batches(data, config))
         return SyntheticSpec(data.num_tokens, data.chance, checksum)
 
     def about_data(self, data: Drawn, config: SyntheticConfig) -> DataSummary:
@@ -70,7 +70,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         return DataSummary(f"{what}; {guesses}")
 
     def batches(
-        self, data: Drawn, config: SyntheticConfig, data_spec: SyntheticSpec, spans: int
+        self, data: Drawn, config: SyntheticConfig, data_spec: SyntheticSpec, sequence_shards: int
     ) -> training.Splits:
         """Drawn by the run's seed."""
         return make_batches(data, config)
@@ -124,7 +124,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
                 "test_file",
             )
         splits = make_batches(drawn_of(run.config.data), run.config)
-        if checksum_of(splits) != run.data_spec.checksum:
+        if compute_checksum(splits) != run.data_spec.checksum:
             raise ValueError(
                 "the data of the run have changed since: this version of NumPy or of the library "
                 "draws others."
@@ -140,9 +140,9 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
             "mechanism": mechanism_name(run.config.layers),
             **{f"test_{name}": value for name, value in metrics.items()},
         }
-        return Report(values, yardsticks=YARDSTICKS)
+        return Report(values, baselines=YARDSTICKS)
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Chance, the longest match, one earlier symbol."""
         counts = np.sum([matches(batches.batch(i)) for i in range(len(batches))], axis=0)
         return {

@@ -30,7 +30,7 @@ def pictures(tmp_path):
 
 
 def test_images_are_scaled_by_the_training_part_alone(pictures):
-    config = small(folder=pictures, validation_share=0.2)
+    config = small(folder=pictures, validation_fraction=0.2)
     images = TASK.load(config)
     data_spec = TASK.describe(images, config)
     splits = images.splits(config, data_spec)

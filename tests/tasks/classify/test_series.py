@@ -241,7 +241,7 @@ def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
     source.write_text("\n".join(rows[:5]) + "\n")
     succeed(capsys, *args)
     source.write_text("\n".join(rows) + "\n")
-    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    found = succeed(capsys, *args, "--skip-processed").splitlines()[1:]
     assert found == succeed(capsys, *args[:4]).splitlines()[5:]
     shown = succeed(capsys, "state", str(state)).split()
     assert shown[shown.index("rows") + 1] == "7" and shown[shown.index("num_steps") + 1] == "6"

@@ -76,11 +76,11 @@ def test_drawn_expressions_have_their_values():
 
 def test_lengths_of_batches_are_few_and_go_over_devices():
     config = small(max_length=40)
-    train = TASK.load(config).splits(config, spans=8).train
+    train = TASK.load(config).splits(config, sequence_shards=8).train
     lengths = {train.batch(step)["tokens"].shape[1] for step in range(40)}
     assert len(lengths) <= 5 and all(length % 8 == 0 for length in lengths)
     many = config.replace(runs=2)
-    train = TASK.load(many).splits(many.of_run(1)).train
+    train = TASK.load(many).splits(many.run_config(1)).train
     assert {train.batch(step)["tokens"].shape[1] for step in range(20)} == {40}
 
 
@@ -110,12 +110,12 @@ def test_packed_texts_are_those_that_are_padded(texts):
     plain = splits_of(source, config.replace(padding="masked", crop="prefix")).train
     model = TASK.model(config, TASK.describe(source, config))
     loss, expected = (
-        training.evaluate(model, make_label_loss(TASK.logits_of), batches)["loss"]
+        training.evaluate(model, make_label_loss(TASK.compute_logits), batches)["loss"]
         for batches in (packed, plain)
     )
     assert loss == pytest.approx(expected, rel=1e-5)
     run = tasks.Run(TASK, config, TASK.describe(source, config), None, source)
-    assert TASK.yardsticks(run, TASK.test_batches(run, None))["naive_bayes_learned_from"] > 0
+    assert TASK.test_baselines(run, TASK.test_batches(run, None))["naive_bayes_learned_from"] > 0
 
 
 def test_pixels_of_images(pictures):
@@ -170,7 +170,7 @@ def test_lines_are_read_as_the_data_spell_them():
         list(ALPHABETS["listops"].parse(["[MAXX 1 ]"]))
 
 
-# -- yardsticks ----------------------------------------------------------------------------
+# -- baselines ----------------------------------------------------------------------------
 
 
 def test_naive_bayes_as_computed_with_tables_of_words():

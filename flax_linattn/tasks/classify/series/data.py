@@ -17,7 +17,7 @@ from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
 from flax_linattn.tasks.files import checksum
-from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run import explain_missing_data
 from flax_linattn.tasks.spec import Run
 
 MAX_SEQUENCE_LENGTH = 2**24
@@ -47,9 +47,9 @@ class ClassifySpec(LabelSpec):
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "checksum")
 
-    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+    def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """With sequences as long as before, which the model takes."""
-        spec = super().continuing(previous, refit_scales=refit_scales)
+        spec = super().continue_from(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
         return dataclasses.replace(spec, lengths=tuple(sorted({*self.lengths, longest})))
 
@@ -111,7 +111,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
             classes=train.classes,
             lengths=(*shorter, longest),
             standardizer=data.Standardizer.fit(self.fitted.series),
-            checksum={"train": checksum_of(train), "test": checksum_of(test)},
+            checksum={"train": compute_checksum(train), "test": compute_checksum(test)},
         )
 
     def about(self, config: ClassifyConfig) -> str:
@@ -129,13 +129,13 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         part: data.TimeSeriesDataset,
         config: ClassifyConfig,
         data_spec: ClassifySpec,
-        spans: int,
+        sequence_shards: int,
         *,
         training: bool,
     ) -> data.BucketBatches:
         """Sequences of one length a batch."""
         seed = config.seed if training else None
-        return make_batches(part, config, data_spec, seed=seed, spans=spans)
+        return make_batches(part, config, data_spec, seed=seed, sequence_shards=sequence_shards)
 
 
 def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
@@ -162,7 +162,7 @@ def load_train(run: Run) -> data.TimeSeriesDataset:
     path = run.config.data.train_file
     train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
     train = train.with_classes(run.data_spec.classes)
-    if checksum_of(train) != run.data_spec.checksum.get("train"):
+    if compute_checksum(train) != run.data_spec.checksum.get("train"):
         raise ValueError(f"{train.name} ({path}) has changed since.")
     return train
 
@@ -173,10 +173,10 @@ def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset
     if path is None:
         test = data.japanese_vowels()[1]
     else:
-        with reading_data(test_file is None):
+        with explain_missing_data(test_file is None):
             test = data.load_dataset(path).with_classes(run.data_spec.classes)
     check_channels(run, test, "a file")
-    if test_file is None and checksum_of(test) != run.data_spec.checksum["test"]:
+    if test_file is None and compute_checksum(test) != run.data_spec.checksum["test"]:
         raise OptionError(
             f"the data of the run have changed since ({test.name}, {test.num_examples} "
             "sequences); give other data to test on.",
@@ -244,7 +244,7 @@ def _place(dataset: data.TimeSeriesDataset, row: int, channel: int) -> str:
     return f"{dataset.series[sequence][step, channel]:g}, sequence {sequence}, step {step}, from 0"
 
 
-def checksum_of(dataset: data.TimeSeriesDataset) -> str:
+def compute_checksum(dataset: data.TimeSeriesDataset) -> str:
     """A checksum of the sequences and their classes."""
     return checksum([*dataset.series, dataset.labels])
 
@@ -260,9 +260,9 @@ def make_batches(
     data_spec: ClassifySpec,
     *,
     seed: int | None,
-    spans: int = 1,
+    sequence_shards: int = 1,
 ) -> data.BucketBatches:
-    """Batches whose length is a multiple of ``spans``, where the model allows it."""
+    """Batches whose length is a multiple of ``sequence_shards``, where the model allows it."""
     standardizer, scaling = data_spec.standardizer, config.data.scaling
     if scaling != "train":
         standardizer = data.Standardizer.fit(dataset.series)
@@ -274,7 +274,10 @@ def make_batches(
             f"weights for {data_spec.max_length}: give shorter ones, or train with pooling mean.",
             "pooling",
         )
-    lengths = [-(-length // spans) * spans for length in (*data_spec.lengths[:-1], longest)]
+    lengths = [
+        -(-length // sequence_shards) * sequence_shards
+        for length in (*data_spec.lengths[:-1], longest)
+    ]
     series = standardizer.apply(dataset.series, dataset.channels)
     if scaling == "each-across-channels":
         centered = [values - values.mean(axis=0) for values in series]

@@ -9,7 +9,7 @@ from typing import Literal
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import CLASSIFIER_LAYERS, Layers
 from flax_linattn.tasks.classify.label_options import check_fraction
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
@@ -140,7 +140,7 @@ class ClassifyConfig(Config):
         latents = [] if self.model.latents is None else [f"{self.model.latents}-latents"]
         mechanism = mechanism_name(self.layers)
         parts = [dataset.split(".")[0], mechanism, *latents, *selected, self.seeds]
-        return as_name(*parts)
+        return make_file_name(*parts)
 
 
 def tslib(config: ClassifyConfig) -> ClassifyConfig:

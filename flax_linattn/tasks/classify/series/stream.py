@@ -49,7 +49,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         ValueError: the model cannot stream, or an option is out of range.
     """
 
-    remembered = ("_last",)
+    record_attributes = ("_last",)
     advice = "a causal embedding"
     remedy: ClassVar[Mapping[str, Any]] = {"embedding": "causal"}
 

@@ -19,7 +19,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import SEQUENCES, Entry
 from flax_linattn.tasks.classify.baselines import Vectors
 from flax_linattn.tasks.classify.label_task import LabelTask
-from flax_linattn.tasks.classify.metrics import probabilities_of
+from flax_linattn.tasks.classify.metrics import predict_probabilities
 from flax_linattn.tasks.classify.series.data import (
     ClassifySpec,
     SeriesSource,
@@ -64,7 +64,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
 
     def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
         """Refuses models that see padding where sequences are padded to be split over devices."""
-        if placement.spans > 1 and config.model.sees_padding:
+        if placement.sequence_shards > 1 and config.model.sees_padding:
             raise OptionError(
                 "sequences are padded to be split over devices, which a circular embedding and an "
                 'attention that sees the padding would notice; use embedding="causal" and '
@@ -112,7 +112,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         )
 
     @staticmethod
-    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
         """Logits of a batch of padded sequences."""
         logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
         return logits
@@ -181,7 +181,7 @@ def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float
     Raises:
         ValueError: they have another number of channels; one is too long for the model.
     """
-    return probabilities_of(run.model, _unlabeled(run, dataset), ClassifyTask.logits_of)
+    return predict_probabilities(run.model, _unlabeled(run, dataset), ClassifyTask.compute_logits)
 
 
 def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:

@@ -41,19 +41,19 @@ from flax_linattn.tasks.classify.sources import (
     Source,
     TreeSource,
     about_classes,
-    about_drawn,
     check_classes,
     data_path,
-    drawn_batches,
-    drawn_checksum,
-    drawn_splits,
+    describe_generated,
+    generated_batches,
+    generated_checksum,
+    generated_splits,
     images_checksum,
     read_images,
 )
 from flax_linattn.tasks.classify.tokens.options import (
     DRAWN,
     FETCHED,
-    OF_LENGTHS,
+    LENGTH_OPTIONS,
     SequenceConfig,
     SequenceData,
 )
@@ -150,9 +150,9 @@ class SequenceSpec(LabelSpec):
     checksum: str
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "max_length", "checksum")
 
-    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+    def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """With sequences as long as before, which the model takes."""
-        spec = super().continuing(previous, refit_scales=refit_scales)
+        spec = super().continue_from(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
         return dataclasses.replace(spec, max_length=longest)
 
@@ -206,7 +206,7 @@ class TokenSource(Source[SequenceConfig, SequenceSpec]):
 def open_source(options: SequenceData, num_runs: int) -> TokenSource:
     """The source that options name, for runs that are trained at once."""
     if options.data in DRAWN:
-        return DrawnTokens(options, num_runs)
+        return GeneratedTokens(options, num_runs)
     path = options.path
     if not path.exists():
         if path.name in FETCHED.values() and path.parent.name == "data":
@@ -233,7 +233,7 @@ def _holds_texts(path: Path) -> bool:
     return any(n.lower().endswith(".txt") for n in train) and not any(map(is_image, train))
 
 
-class DrawnTokens(TokenSource):
+class GeneratedTokens(TokenSource):
     """ListOps, whose classes are the values, or Pathfinder, whose classes are no and yes."""
 
     def __init__(self, options: SequenceData, num_runs: int = 1) -> None:
@@ -262,33 +262,38 @@ class DrawnTokens(TokenSource):
         return GrownListOps(*lengths, multiple_of=multiple_of)
 
     def splits(
-        self, config: SequenceConfig, data_spec: SequenceSpec | None = None, spans: int = 1
+        self,
+        config: SequenceConfig,
+        data_spec: SequenceSpec | None = None,
+        sequence_shards: int = 1,
     ) -> training.Splits:
         """Training never sees an example twice; validation and test are always the same."""
         least, most = self._options.min_length, self._options.max_length
         step = -(-most // self._num_lengths)
-        multiple = -(-step // spans) * spans if most > least else spans
+        multiple = (
+            -(-step // sequence_shards) * sequence_shards if most > least else sequence_shards
+        )
         task = self._task(multiple)
-        if not isinstance(task, GrownListOps) and self.max_length % spans:
+        if not isinstance(task, GrownListOps) and self.max_length % sequence_shards:
             raise ValueError(
-                f"sequences of {self.max_length} tokens do not go over {spans} devices; choose a "
+                f"sequences of {self.max_length} tokens do not go over {sequence_shards} devices; choose a "
                 "length that is a multiple, or leave seq out of the mesh."
             )
-        return drawn_splits(task, config)
+        return generated_splits(task, config)
 
     def at_length(self, config: SequenceConfig, length: int) -> training.BatchSource:
         """ListOps of exactly this length, as many as there are to test on."""
         # A stream of its own for each length; the first three are those of ``splits``.
         task, size = GrownListOps(length, length), config.data.test_size
-        return drawn_batches(task, config, size, stream=3 + length)
+        return generated_batches(task, config, size, stream=3 + length)
 
     def checksum(self, config: SequenceConfig) -> str:
         """Checksum of the first batch of each part."""
-        return drawn_checksum(self.splits(config))
+        return generated_checksum(self.splits(config))
 
     def about(self, config: SequenceConfig) -> str:
         what = f"{self._lengths} tokens, {len(self.classes)} classes"
-        return about_drawn(self.name, config.data, what)
+        return describe_generated(self.name, config.data, what)
 
 
 class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], TokenSource):
@@ -298,7 +303,7 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
 
     def __init__(self, options: SequenceData) -> None:
         train, test = (part.grey() for part in read_images(options.path, options.image_size))
-        options.refuse(OF_LENGTHS, "images", "data")
+        options.refuse(LENGTH_OPTIONS, "images", "data")
         super().__init__(options.data_name, train, test, options, images_checksum(train, test))
         height, width, _ = train.image_shape
         self.max_length = height * width
@@ -308,14 +313,14 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
         part: LabelledImages,
         config: SequenceConfig,
         data_spec: SequenceSpec,
-        spans: int,
+        sequence_shards: int,
         *,
         training: bool,
     ) -> data.Batches:
         """All pixels of each image."""
-        if self.max_length % spans:
+        if self.max_length % sequence_shards:
             raise ValueError(
-                f"{self.max_length:,} pixels do not go over {spans} devices; bring the images to a "
+                f"{self.max_length:,} pixels do not go over {sequence_shards} devices; bring the images to a "
                 "size that does, or leave seq out of the mesh."
             )
         arrays: dict[str, NDArray] = {"tokens": part.pixels_as_tokens(), "labels": part.labels}
@@ -351,13 +356,13 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         part: LabelledTexts,
         config: SequenceConfig,
         data_spec: SequenceSpec,
-        spans: int,
+        sequence_shards: int,
         *,
         training: bool,
     ) -> TextBatches | PackedTextBatches:
         """Texts cut to the longest length; those to train on perhaps cropped, or packed."""
         options, rows = config.data, config.fit.batch_size
-        length = -(-options.max_length // spans) * spans
+        length = -(-options.max_length // sequence_shards) * sequence_shards
         if training and options.padding == "packed":
             return PackedTextBatches(part, rows, length, seed=config.seed)
         return TextBatches(
@@ -367,11 +372,11 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
             seed=config.seed if training else None,
             crop=options.crop if training else "prefix",
             padding="symbol" if options.padding == "symbol" else "masked",
-            lengths=self._lengths(part, config, spans),
+            lengths=self._lengths(part, config, sequence_shards),
         )
 
     def _lengths(
-        self, texts: LabelledTexts, config: SequenceConfig, spans: int
+        self, texts: LabelledTexts, config: SequenceConfig, sequence_shards: int
     ) -> tuple[int, ...] | None:
         """Lengths that long texts are padded to; None for one."""
         most = config.data.max_length
@@ -379,7 +384,11 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
             return None
         lengths = np.minimum(texts.lengths, most)
         shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
-        return tuple(sorted({-(-int(np.ceil(share)) // spans) * spans for share in shares}))
+        return tuple(
+            sorted(
+                {-(-int(np.ceil(share)) // sequence_shards) * sequence_shards for share in shares}
+            )
+        )
 
     def about(self, config: SequenceConfig) -> str:
         longest = max(part.lengths.max() for part in (self.fitted, self.validation, self.test))

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.label_options import (
-    OF_DRAWN,
-    OF_FILES,
+    FILE_OPTIONS,
+    GENERATED_DATA_OPTIONS,
     SMALL_LAYERS,
     LabelData,
     RecipeFit,
 )
-from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.files import make_file_name
 from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 
 FETCHED = {
@@ -27,12 +27,12 @@ FETCHED = {
 }
 """Names for data of the catalogue, where ``data fetch`` has put them."""
 
-OF_LENGTHS = ("min_length", "max_length")
+LENGTH_OPTIONS = ("min_length", "max_length")
 OF_TEXTS = ("crop", "padding", "as_python")
 DRAWN = {
-    "listops": (*OF_TEXTS, *OF_FILES, "image_size"),
-    "listops-lra": (*OF_TEXTS, *OF_FILES, "image_size"),
-    "pathfinder": (*OF_TEXTS, *OF_FILES, *OF_LENGTHS),
+    "listops": (*OF_TEXTS, *FILE_OPTIONS, "image_size"),
+    "listops-lra": (*OF_TEXTS, *FILE_OPTIONS, "image_size"),
+    "pathfinder": (*OF_TEXTS, *FILE_OPTIONS, *LENGTH_OPTIONS),
 }
 """Generated data, and the options that change nothing of them."""
 
@@ -79,7 +79,7 @@ class SequenceData(LabelData):
         if self.data in DRAWN:
             self.refuse(DRAWN[self.data], self.data, "data")
         else:
-            self.refuse(("min_length", *OF_DRAWN), "data of files", "data")
+            self.refuse(("min_length", *GENERATED_DATA_OPTIONS), "data of files", "data")
 
     @property
     def path(self) -> Path:
@@ -165,7 +165,7 @@ class SequenceConfig(Config):
     @property
     def name(self) -> str:
         """A name for the run folder."""
-        return as_name(self.data.data_name, mechanism_name(self.layers), self.seeds)
+        return make_file_name(self.data.data_name, mechanism_name(self.layers), self.seeds)
 
     def resolve(self) -> SequenceConfig:
         """With an absolute path, where the data are files."""

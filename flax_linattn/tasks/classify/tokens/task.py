@@ -24,9 +24,9 @@ from flax_linattn.tasks.classify.baselines import (
     Vectors,
     baseline_values,
     first_token,
+    iterate_sequences,
     naive_bayes,
     read_vectors,
-    sequences_of,
     take_tokens,
 )
 from flax_linattn.tasks.classify.class_stream import ClassStream
@@ -34,7 +34,7 @@ from flax_linattn.tasks.classify.figures import draw_lengths
 from flax_linattn.tasks.classify.label_task import SourceTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.tasks.classify.tokens.data import (
-    DrawnTokens,
+    GeneratedTokens,
     SequenceSpec,
     TokenSource,
     expression_batches,
@@ -103,14 +103,14 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
     def check(self, config: SequenceConfig, placement: training.Placement) -> None:
         """Refuses mechanisms without the direction, and what does not go over devices in time."""
-        if placement.spans > 1 and config.model.pooling == "class":
+        if placement.sequence_shards > 1 and config.model.pooling == "class":
             raise OptionError(
                 "a class token makes sequences longer by one, which does not go over devices; "
                 "choose pooling mean or last, or leave seq out of the mesh.",
                 "pooling",
                 "mesh",
             )
-        if placement.spans > 1 and config.model.embedding == "conv":
+        if placement.sequence_shards > 1 and config.model.embedding == "conv":
             raise OptionError(
                 "convolutions see tokens of other devices; choose another embedding, or leave seq "
                 "out of the mesh.",
@@ -157,7 +157,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         )
 
     @staticmethod
-    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+    def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
         """Logits of a batch of padded sequences, or, at each token, of packed ones."""
         logits: Array = model(
             batch["tokens"].astype(jnp.int32),  # of pixels uint8
@@ -178,10 +178,10 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         report, options = super().test(run, batches), run.config.data
         if not options.test_lengths:
             return report
-        source, rows = DrawnTokens(options), []
+        source, rows = GeneratedTokens(options), []
         for length in options.test_lengths:
             fresh = source.at_length(run.config, length)
-            tested = training.evaluate(run.model, make_label_loss(self.logits_of), fresh)
+            tested = training.evaluate(run.model, make_label_loss(self.compute_logits), fresh)
             rows.append(
                 {
                     "length": length,
@@ -201,18 +201,22 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         """Pixels."""
         return read_vectors(batches, "tokens")
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """The most frequent class, naive Bayes, the first token; of pixels, neighbor and ridge."""
         data_spec = run.data_spec
         if data_spec.letters == "grey":
-            return super().yardsticks(run, batches)
-        sequences, labels = zip(*sequences_of(batches), strict=True)
+            return super().test_baselines(run, batches)
+        sequences, labels = zip(*iterate_sequences(batches), strict=True)
         sizes = data_spec.alphabet.num_tokens, len(data_spec.classes)
 
         def predict(train: training.BatchSource) -> dict[str, Predicted]:
             return {
-                "naive_bayes": naive_bayes(take_tokens(sequences_of(train)), sequences, sizes[1]),
-                "first_token": first_token(take_tokens(sequences_of(train)), sequences, *sizes),
+                "naive_bayes": naive_bayes(
+                    take_tokens(iterate_sequences(train)), sequences, sizes[1]
+                ),
+                "first_token": first_token(
+                    take_tokens(iterate_sequences(train)), sequences, *sizes
+                ),
             }
 
         return baseline_values(
