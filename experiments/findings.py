@@ -13,7 +13,7 @@ from typing import NamedTuple
 from experiments.intervals import COMPARABLE, FEWEST, text
 from experiments.pages import write_page
 from experiments.store import Store
-from experiments.tables import Says, Table, yardsticks
+from experiments.tables import Says, Table, baselines
 from experiments.tables.cells import Metric, Rows, by_row, columns_of, data_set, values
 from experiments.tables.claims import Outcome, outcome
 from experiments.tables.page import of_rows
@@ -128,12 +128,12 @@ def _verdict(found: Outcome, other: Outcome | None) -> str:
     return "; ".join([_word(found), *told])
 
 
-def yardstick_lines(of: Stored) -> Iterator[list[str]]:
-    """A table's models beside its yardstick, by its first metric."""
-    metric, name = of.table.metrics[0], of.table.yardstick
+def baseline_lines(of: Stored) -> Iterator[list[str]]:
+    """A table's models beside its baseline, by its first metric."""
+    metric, name = of.table.metrics[0], of.table.baseline
     beside = of_rows(of.table, of.rows, metric)
     for column in columns_of(of.rows):
-        lost = yardsticks.losses(column, name, of.rows, metric, of.store, beside, of.table.data_set)
+        lost = baselines.losses(column, name, of.rows, metric, of.store, beside, of.table.data_set)
         if lost is not None:
             yield [_where(of.table), column, name, *lost.cells()]
 
@@ -186,7 +186,7 @@ def render(tables: Iterable[Table]) -> str:
         if other is not None
     ]
     heads = ["table", "difference of", "by", "data sets (rows)", "% of the second"]
-    lost = [line for of in found for line in yardstick_lines(of)]
+    lost = [line for of in found for line in baseline_lines(of)]
     published = [line for of in found for line in published_lines(of)]
     return write_page(
         PAGE,
@@ -213,10 +213,10 @@ def render(tables: Iterable[Table]) -> str:
                 else "Counted as one data set they change no verdict."
             ),
             "Beside what a user would pick instead, by each table's first metric (difference of "
-            f"means in % of the yardstick's, 95 % over {FEWEST} data sets or more). Our "
+            f"means in % of the baseline's, 95 % over {FEWEST} data sets or more). Our "
             "forecasters have 32 features and learn from every second to sixteenth window; ridge "
             "sees every one, and MiniRocket the sequences that ours are selected on:",
-            markdown(["table", "model", "yardstick", "loses in rows", "difference, %"], lost),
+            markdown(["table", "model", "baseline", "loses in rows", "difference, %"], lost),
             "Beside the published numbers (rows in which ours is better; median difference and "
             "span):",
             markdown(["table", "model", "by", "better in", "difference, %"], published),

@@ -33,7 +33,7 @@ EXPERIMENT = Table(
     "seeds, selected on the test set",
     cells=partial(cells, mechanisms=MECHANISMS, paper=PAPER, causal=True),
     metrics=(ACCURACY,),
-    yardstick="MiniRocket",
+    baseline="MiniRocket",
     claims=claims(("Aaren is comparable to the Transformer", Says.COMPARABLE, "aaren", "softmax")),
     data="UEA archive, official splits; Spoken Arabic Digits the original text of UCI",
     departures="no dropout on attention weights. Selected on the test set: the learning rate "

@@ -28,7 +28,7 @@ EXPERIMENT = Table(
     "selected on a validation set, which in the library that it follows is the test set",
     cells=partial(cells, mechanisms=MECHANISMS, paper=PAPER, causal=False),
     metrics=(dataclasses.replace(ACCURACY, paper_digits=1),),
-    yardstick="MiniRocket",
+    baseline="MiniRocket",
     claims=claims(
         ("EA-6 is at least as good as SA", Says.NOT_WORSE, "EA-6", "SA"),
         ("SA is better than EA-2", Says.BETTER, "SA", "EA-2"),

@@ -46,8 +46,8 @@ EXPERIMENT = Table(
     "set (attention 97.0, EA-6 97.3) select on the test set",
     cells=cells,
     metrics=(ACCURACY,),
-    yardstick="MiniRocket",
-    yardsticks_row="JapaneseVowels, honest",
+    baseline="MiniRocket",
+    baselines_row="JapaneseVowels, honest",
     claims=(),
     data="Japanese Vowels, official split 270/370, embedded in the package; selected on a fifth of "
     "the training data",

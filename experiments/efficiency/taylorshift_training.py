@@ -98,8 +98,8 @@ def above(name: str, quantity: int) -> Callable[[Rows], Verdict]:
         best = min(ours[softmax][quantity] for softmax in SOFTMAXES)
         theirs = PAPER[name][quantity] / PAPER[PRINTED][quantity]
         found = []
-        for other, yardstick in (("the best softmax", best), (PRINTED, ours[PRINTED][quantity])):
-            ratio = ours[name][quantity].over(yardstick)
+        for other, baseline in (("the best softmax", best), (PRINTED, ours[PRINTED][quantity])):
+            ratio = ours[name][quantity].over(baseline)
             word = more_bytes([ratio.middle]) if quantity else more([ratio])
             found.append(Verdict(word, f"{ratio.middle:.2g} times {other}"))
         word, text = beside(*found)

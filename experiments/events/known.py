@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.events.rules import near_true
-from experiments.events.trained import SHARES, train_seeds, yardsticks
+from experiments.events.trained import SHARES, baselines, train_seeds
 from experiments.intervals import mean_text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
@@ -84,7 +84,7 @@ def one(size: Size, process: str, train: int) -> dict[str, Any]:
     data = task.load(config)
     test = task.batches(data, config, task.describe(data, config), 1).test.events
     found = PROCESSES[process].log_likelihood(test)
-    beside = yardsticks(config)
+    beside = baselines(config)
     return {
         "train_events": beside["num_train_events"],
         "true_nll": -float(found.total.sum()) / test.num_forecast,

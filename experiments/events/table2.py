@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.events.problems import PROBLEMS, config_of
 from experiments.events.rules import comparable
-from experiments.events.trained import SHARES, train_seeds, yardsticks
+from experiments.events.trained import SHARES, baselines, train_seeds
 from experiments.intervals import mean_text, over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
@@ -35,10 +35,10 @@ GUESSES = {
     "mae": {"median_gap_mae": ""},
     "mark_accuracy": {"last_mark_accuracy": " last", "frequent_mark_accuracy": " most frequent"},
 }
-"""Guesses of a number, by their names among the yardsticks, and what tells them apart."""
+"""Guesses of a number, by their names among the baselines, and what tells them apart."""
 
 CUSTOMARY = "customary"
-"""The row of a data set's yardsticks."""
+"""The row of a data set's baselines."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def measure(size: Size, journal: Journal) -> None:
         )
         if config is None:
             continue
-        journal.row({"data": name, "mechanism": CUSTOMARY}, partial(yardsticks, config))
+        journal.row({"data": name, "mechanism": CUSTOMARY}, partial(baselines, config))
         for mechanism in size.mechanisms:
             of_one = config.replace(mechanism=mechanism)
             journal.row(
@@ -174,7 +174,7 @@ def table(rows: Rows, size: Size) -> str:
 
 
 def losses(rows: Rows, mechanisms: list[str]) -> str:
-    """On how many data sets each mechanism loses to each yardstick."""
+    """On how many data sets each mechanism loses to each baseline."""
     lines = []
     for mechanism in mechanisms:
         counts = []
@@ -211,7 +211,7 @@ def _with_paper(cell: str, published: tuple[float, float] | None) -> str:
 
 
 def draw(rows: Rows) -> Any:
-    """A panel a data set: NLL and yardsticks, a dot a seed; below, quantiles of their gaps."""
+    """A panel a data set: NLL and baselines, a dot a seed; below, quantiles of their gaps."""
     sets = sets_of(rows)
     figure = import_figure()(figsize=(2.2 * len(sets) + 0.6, 5.4), layout="constrained")
     above, below = figure.subplots(2, len(sets), squeeze=False)

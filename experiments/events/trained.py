@@ -42,7 +42,7 @@ def _tested(run: tasks.Run) -> dict[str, Any]:
     }
 
 
-def yardsticks(config: EventsConfig) -> dict[str, Any]:
+def baselines(config: EventsConfig) -> dict[str, Any]:
     """What the runs have to beat."""
     run, batches = run_without_model("events", config)
     return run.task.test_baselines(run, batches)

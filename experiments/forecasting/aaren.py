@@ -75,7 +75,7 @@ EXPERIMENT = Table(
             "MSE",
         ),
     ),
-    yardstick="ridge",
+    baseline="ridge",
     data="ETTh1 embedded; ETTh2, ETTm2 and Exchange the official files; ECL the official file's "
     "column OT, which is what the library's script takes, from a file of two clients",
     departures="selected on validation rows, as published; causal encoder; softmax attention from "

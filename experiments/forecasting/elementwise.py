@@ -73,7 +73,7 @@ EXPERIMENT = Table(
         Claim("SA is better than EA-2", Says.BETTER, "SA", "EA-2", "MAE"),
         Claim("SA is better than EA-2", Says.BETTER, "SA", "EA-2", "RMSE"),
     ),
-    yardstick="ridge",
+    baseline="ridge",
     data="ETTh2 and ETTm2 the official files, channel OT; in the place of Traffic stands Traffic "
     "speed, a sensor of 2,016 five-minute rows, which is not comparable with it. ETTh1 (embedded) "
     "and Exchange (the official file), channel OT, are not in the paper",

@@ -68,8 +68,8 @@ AT_MOST = Rule(
     STATED,
 )
 BELOW = Rule(
-    "A model is below a yardstick on a series where the 95 % interval of the difference of their "
-    "mean squared errors, in per cent of the yardstick's, the mean over horizons, by Student's t "
+    "A model is below a baseline on a series where the 95 % interval of the difference of their "
+    "mean squared errors, in per cent of the baseline's, the mean over horizons, by Student's t "
     "over seeds, lies below 0, and not where it lies above.",
     STATED,
 )
@@ -269,7 +269,7 @@ def trained(
 
 
 def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
-    """A run of ours, its report without yardsticks, and the lines of its metrics."""
+    """A run of ours, its report without baselines, and the lines of its metrics."""
     task: Any = tasks.get_task("forecast")
     task.test_baselines = lambda run, batches: {}
     with tempfile.TemporaryDirectory() as folder:
@@ -339,7 +339,7 @@ Errors = dict[str, dict[int, dict[int, float]]]
 def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, dict[int, float]]:
     """How much larger our error is, in per cent, by series and seed: the mean over horizons.
 
-    A yardstick's error is that of all seeds.
+    A baseline's error is that of all seeds.
     """
     mine, theirs = errors(rows, ours), errors(rows, other)
     found: dict[str, dict[int, float]] = {}
@@ -348,7 +348,7 @@ def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, d
         for horizon, values in cells.items():
             others = theirs.get(series, {}).get(horizon, {})
             for seed, value in values.items():
-                base = others.get(0 if other in YARDSTICKS else seed)
+                base = others.get(0 if other in BASELINES else seed)
                 if base is not None:
                     by_seed.setdefault(seed, []).append(100 * (value / base - 1))
         if by_seed:
@@ -356,7 +356,7 @@ def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, d
     return found
 
 
-YARDSTICKS = ("naive", "seasonal_naive", "ridge")
+BASELINES = ("naive", "seasonal_naive", "ridge")
 
 
 def at_most(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
@@ -389,7 +389,7 @@ def below_ridge(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
 def table(rows: Rows, size: Size) -> str:
     """Errors by series and horizon; then mechanisms at the shortest one; then the trials."""
-    models = ["PatchTST", "DLinear", *(m.replace("_", " ") for m in YARDSTICKS), f"`{OURS}`"]
+    models = ["PatchTST", "DLinear", *(m.replace("_", " ") for m in BASELINES), f"`{OURS}`"]
     header = ["series, horizon", *(f"{name}, published" for name in PUBLISHED)]
     header += [*(f"{name}, papers' model" for name in PAPERS), *models]
     lines = []
@@ -397,7 +397,7 @@ def table(rows: Rows, size: Size) -> str:
         for number, horizon in enumerate(size.horizons):
             cells = [
                 _cell(rows, name, series, horizon)
-                for name in ("PatchTST", "DLinear", *YARDSTICKS, OURS)
+                for name in ("PatchTST", "DLinear", *BASELINES, OURS)
             ]
             if set(cells) == {"-"}:
                 continue

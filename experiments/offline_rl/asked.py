@@ -19,7 +19,7 @@ from scipy import stats
 from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
 from experiments.offline_rl.rules import follows
-from experiments.offline_rl.trained import environments_of, timed, trained
+from experiments.offline_rl.trained import make_run_environments, timed, trained
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, all_of
 from flax_linattn.bench import Journal
@@ -55,7 +55,7 @@ def one(config: OfflineRLConfig, shares: Sequence[float]) -> dict[str, Any]:
     """A run that plays for several returns."""
     run, _ = trained(config)
     asked = [share * run.data_spec.best_return for share in shares]
-    with environments_of(run) as environments:
+    with make_run_environments(run) as environments:
         found = {
             act: [
                 timed(run, environments, act=act, target_return=target)["returns"]

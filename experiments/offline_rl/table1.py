@@ -21,7 +21,7 @@ from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.offline_rl.problems import PROBLEMS, config_of
 from experiments.offline_rl.rules import ahead, comparable
-from experiments.offline_rl.trained import environments_of, told, train_and_play
+from experiments.offline_rl.trained import make_run_environments, told, train_and_play
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, rows_with
@@ -34,11 +34,11 @@ from flax_linattn.tasks.offline_rl import OfflineRLConfig
 from flax_linattn.tasks.offline_rl.agent import ACTS
 from flax_linattn.tasks.offline_rl.behavior_cloning import CloneAgent
 from flax_linattn.tasks.offline_rl.data import PUBLISHED_TARGETS, load_data, split_data
-from flax_linattn.tasks.offline_rl.evaluate import seeds_of, train_clones
+from flax_linattn.tasks.offline_rl.evaluate import episode_seeds, train_clones
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series")
 CUSTOMARY = "customary"
-"""The row of a data set's yardsticks."""
+"""The row of a data set's baselines."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +76,13 @@ def measure(size: Size, journal: Journal) -> None:
                 continue
             if not seed:
                 key = {"data": name, "mechanism": CUSTOMARY, "seed": seed}
-                journal.row(key, partial(yardsticks, config))
+                journal.row(key, partial(baselines, config))
             for mechanism in size.mechanisms:
                 key = {"data": name, "mechanism": mechanism, "seed": seed}
                 journal.row(key, partial(train_and_play, config.replace(mechanism=mechanism)))
 
 
-def yardsticks(config: OfflineRLConfig) -> dict[str, Any]:
+def baselines(config: OfflineRLConfig) -> dict[str, Any]:
     """Returns of the data, and clones that play."""
     task = tasks.get_task("offline-rl")
     config = config.resolve()
@@ -95,10 +95,10 @@ def yardsticks(config: OfflineRLConfig) -> dict[str, Any]:
         "steps": episodes.num_steps,
         "recorded": {"score": float(scores.mean()), "best": float(scores.max())},
     }
-    with environments_of(tasks.Run(task, config, data_spec, None)) as environments:
+    with make_run_environments(tasks.Run(task, config, data_spec, None)) as environments:
         for name, clone in train_clones(train, data_spec, config).items():
             agent = CloneAgent(clone, data_spec)
-            found[name] = told(control.play(agent, environments, seeds_of(config)))
+            found[name] = told(control.play(agent, environments, episode_seeds(config)))
     return found
 
 
@@ -158,13 +158,13 @@ def same_score(found: dict[str, list[float]]) -> Verdict:
     return Verdict(comparable(over), f"score {text(over, 1)} over {len(found)} sets: {each}")
 
 
-def beside(mechanism: str, yardstick: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on a mechanism beside a yardstick."""
+def beside(mechanism: str, baseline: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on a mechanism beside a baseline."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         found = {
             data: [
-                own - of(rows, data, CUSTOMARY)[0][yardstick]["score"]
+                own - of(rows, data, CUSTOMARY)[0][baseline]["score"]
                 for own in scores(rows, data, mechanism)
             ]
             for data in sets_of(rows)
@@ -243,7 +243,7 @@ def mean_score(rows: Rows, mechanism: str, act: str = "window") -> float:
 
 
 def mean_known(rows: Rows, name: str) -> float:
-    """Of a yardstick over data sets."""
+    """Of a baseline over data sets."""
     return statistics.mean(of(rows, data, CUSTOMARY)[0][name]["score"] for data in sets_of(rows))
 
 

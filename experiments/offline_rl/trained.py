@@ -43,16 +43,16 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
         "mse": action_error(best.model, batches),
         **stream_error(best, batches.episodes),
     }
-    with environments_of(best) as environments:
+    with make_run_environments(best) as environments:
         for act in ACTS:
             found[act] = timed(best, environments, act=act)
         found["last"] = timed(last, environments, act="window")
     return found
 
 
-def environments_of(run: tasks.Run) -> closing[Any]:
+def make_run_environments(run: tasks.Run) -> closing[Any]:
     """Those of a run's test, as a context that closes them."""
-    environments = evaluate.environments_of(run.data_spec, run.config)
+    environments = evaluate.make_run_environments(run.data_spec, run.config)
     assert environments is not None
     return closing(environments)
 

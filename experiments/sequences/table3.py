@@ -18,7 +18,7 @@ from experiments.intervals import interval, mean_text, over_sets, paired_differe
 from experiments.measured import Measured, Rows
 from experiments.sequences.problems import LISTOPS, PROBLEMS, config_of
 from experiments.sequences.rules import ahead, competitive, on_most
-from experiments.sequences.trained import train_and_test, yardsticks
+from experiments.sequences.trained import baselines, train_and_test
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, all_of
@@ -29,7 +29,7 @@ from flax_linattn.bench.report import markdown
 LENGTHS = (10, 20, 30, 40, 60, 80, 120, 160)
 """That ListOps is tested at; training has 10 to 40."""
 SIMPLE = "simple methods"
-"""The row of a data set's yardsticks."""
+"""The row of a data set's baselines."""
 EFFICIENT = ("linformer", "rfa", "performer", "reformer", "nystrom", "eva")
 """The paper's other efficient models that are here."""
 
@@ -94,7 +94,7 @@ def measure(size: Size, journal: Journal) -> None:
             config = config_of(name, data_folder(), seed=seed)
             if config is not None:
                 key = {"data": name, "mechanism": SIMPLE, "seed": seed}
-                journal.row(key, partial(yardsticks, problem.task, config))
+                journal.row(key, partial(baselines, problem.task, config))
 
 
 def of(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> dict[int, dict[str, Any]]:

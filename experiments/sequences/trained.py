@@ -97,7 +97,7 @@ def accuracies(
     return {row["seed"]: 100 * row.get("accuracy", 0.0) for row in found}
 
 
-def yardsticks(task: str, config: Config) -> dict[str, Any]:
+def baselines(task: str, config: Config) -> dict[str, Any]:
     """The accuracy of each simple method on the test data of this seed."""
     of_task = tasks.get_task(task)
     config = config.resolve()

@@ -78,7 +78,7 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    journal.row({"what": "regimes", "mechanism": "yardsticks"}, partial(yardsticks, size))
+    journal.row({"what": "regimes", "mechanism": "baselines"}, partial(baselines, size))
     both = [(mechanism, seed) for seed in range(size.seeds) for mechanism in size.mechanisms]
     for mechanism, seed in [*both, *((mechanism, 0) for mechanism in size.others)]:
         for what, run in (("regimes", of_regimes), ("ETTh1", of_etth1)):
@@ -217,7 +217,7 @@ def _over_rows(run: tasks.Run, context: int) -> NDArray[np.float64]:
     return np.array(errors)
 
 
-def yardsticks(size: Size) -> dict[str, Any]:
+def baselines(size: Size) -> dict[str, Any]:
     """Exponential smoothing, its rate chosen on the training series; the level itself; all past."""
     train, _ = regimes(TRAINED_ROWS, 0)
     values, level = regimes(size.steps + 1, 1000)
@@ -308,7 +308,7 @@ def table(rows: Rows, size: Size) -> str:
     known = [
         m for m in (*size.mechanisms, *size.others) if any(row["mechanism"] == m for row in rows)
     ]
-    marks = next((row for row in rows if row["mechanism"] == "yardsticks"), None)
+    marks = next((row for row in rows if row["mechanism"] == "baselines"), None)
     lines, ages = [], []
     for mechanism in known:
         own = list(of(rows, "regimes", mechanism).values())
@@ -360,7 +360,7 @@ def draw(rows: Rows) -> Any:
     left, right = figure.subplots(1, 2, sharey=True)
     names = list(dict.fromkeys(row["mechanism"] for row in rows if row["what"] == "regimes"))
     for name in names:
-        if name == "yardsticks":
+        if name == "baselines":
             continue
         own = list(of(rows, "regimes", name).values())
         ends = [s["to"] for s in own[0]["stretches"]]
@@ -382,7 +382,7 @@ def draw(rows: Rows) -> Any:
                 linewidth=1,
             )
     left.set(xscale="log", yscale="log", xlabel="steps so far", ylabel="mean squared error")
-    left.set_xlim(right=6e6)  # room for the names of yardsticks
+    left.set_xlim(right=6e6)  # room for the names of baselines
     left.yaxis.set_major_formatter("{x:g}")
     left.yaxis.set_minor_formatter("{x:g}")
     right.set(xscale="log", xlabel="steps since the level changed")

@@ -10,7 +10,7 @@ from experiments import figures
 from experiments.intervals import spread
 from experiments.pages import write_page
 from experiments.store import Store
-from experiments.tables import yardsticks
+from experiments.tables import baselines
 from experiments.tables.cells import Cell, Metric, Rows, by_row, columns_of, values
 from experiments.tables.claims import verdicts
 from flax_linattn.bench.report import markdown
@@ -32,7 +32,7 @@ def render(table: Table, scale: str, store: Store) -> str:
     parts = [
         "Tiny models, one epoch: no results." if scale == "quick" else "",
         _numbers(table, rows, store),
-        *_against_yardsticks(table, rows, store),
+        *_compare_with_baselines(table, rows, store),
         *verdicts(table.claims, table.metrics, rows, store),
         *_seconds(rows, store),
     ]
@@ -62,7 +62,7 @@ def _numbers(table: Table, rows: Rows, store: Store) -> str:
     columns = columns_of(rows)
     beside = {metric.name: of_rows(table, rows, metric) for metric in table.metrics}
     for of_metric in beside.values():
-        if yardsticks.shared(of_metric, table.data_set):  # they stand below, once
+        if baselines.shared(of_metric, table.data_set):  # they stand below, once
             of_metric.clear()
     names = list(
         dict.fromkeys(name for by in beside.values() for of_row in by.values() for name in of_row)
@@ -75,12 +75,12 @@ def _numbers(table: Table, rows: Rows, store: Store) -> str:
     return markdown(["", *columns, *names, "seeds"], lines)
 
 
-def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
+def _compare_with_baselines(table: Table, rows: Rows, store: Store) -> list[str]:
     """A table a metric."""
     return [
         part
         for metric in table.metrics
-        for part in yardsticks.comparison(
+        for part in baselines.comparison(
             rows,
             metric,
             store,
@@ -95,7 +95,7 @@ def _line(
     metric: Metric,
     columns: Sequence[str],
     names: Sequence[str],
-    beside: yardsticks.Numbers,
+    beside: baselines.Numbers,
     cells: Mapping[str, Cell],
     store: Store,
 ) -> list[str]:
@@ -103,7 +103,7 @@ def _line(
     return [
         f"{row}: {metric.name}",
         *(_cell(cells.get(column), metric, store) for column in columns),
-        *(yardsticks.shown(beside.get(name), metric) for name in names),
+        *(baselines.shown(beside.get(name), metric) for name in names),
         " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
     ]
 
@@ -123,10 +123,10 @@ def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
     return f"{text} (paper {metric.text(*published, metric.paper_digits)})"
 
 
-def of_rows(table: Table, rows: Iterable[str], metric: Metric) -> dict[str, yardsticks.Numbers]:
-    """The yardsticks of each row."""
+def of_rows(table: Table, rows: Iterable[str], metric: Metric) -> dict[str, baselines.Numbers]:
+    """The baselines of each row."""
     return {
-        row: yardsticks.of_row(table.name_of, table.yardsticks_row or row, metric) for row in rows
+        row: baselines.of_row(table.name_of, table.baselines_row or row, metric) for row in rows
     }
 
 

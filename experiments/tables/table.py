@@ -32,8 +32,8 @@ class Table(Experiment):
         cells: all cells; asked with the folder of real data, or None where there is none.
         metrics: the numbers shown.
         claims: of the paper.
-        yardstick: the one that findings compare with.
-        yardsticks_row: whose yardsticks stand beside all rows, where they are of one data set;
+        baseline: the one that findings compare with.
+        baselines_row: whose baselines stand beside all rows, where they are of one data set;
             default each row's own.
         data: where the data are from.
         departures: what differs from the paper.
@@ -50,12 +50,12 @@ class Table(Experiment):
     departures: str
     not_run: str
     quick: Mapping[str, Any]
-    yardstick: str
-    yardsticks_row: str = ""
+    baseline: str
+    baselines_row: str = ""
 
     def data_set(self, row: str) -> str:
         """Of a row."""
-        return data_set(self.yardsticks_row or row)
+        return data_set(self.baselines_row or row)
 
     def options(self, scale: str) -> Mapping[str, Any]:
         """What a scale changes of the runs' options; "quick" makes tiny models of the first one."""

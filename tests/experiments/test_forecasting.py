@@ -17,7 +17,7 @@ def rows_of(errors, ridge=0.5):
     rows = []
     for series in patch.SERIES:
         for horizon in (96, 720):
-            simple = {f"{n}_{m}": ridge for n in patch.YARDSTICKS for m in ("mse", "mae")}
+            simple = {f"{n}_{m}": ridge for n in patch.BASELINES for m in ("mse", "mae")}
             rows.append({"series": series, "horizon": horizon, "model": patch.SIMPLE, **simple})
             for model, mean in errors.items():
                 for seed, noise in enumerate((-0.002, 0.0, 0.001)):

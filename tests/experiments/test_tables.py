@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import findings, intervals, report, store, tables
-from experiments.tables import page, yardsticks
+from experiments.tables import baselines, page
 from experiments.tables.cells import by_row, pairs
 from experiments.tables.claims import outcome
 from flax_linattn import training
@@ -113,7 +113,7 @@ def of_columns(values):
 )
 def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path, monkeypatch):
     naive = {"naive": {0: {"test_mse": 9.0}}}
-    monkeypatch.setattr("experiments.tables.yardsticks.reports", lambda name, row: naive)
+    monkeypatch.setattr("experiments.tables.baselines.reports", lambda name, row: naive)
     cells = [
         tables.Cell("r", "a", None, {"MSE": (0.7, 0.1)}),
         tables.Cell("r", "b", None),
@@ -251,32 +251,32 @@ def test_equal_differences_decide_nothing(tmp_path):
     assert outcome(CLAIM, METRICS, rows, runs).holds is None
 
 
-def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch):
+def test_a_model_that_loses_to_a_baseline_is_said_to_lose(tmp_path, monkeypatch):
     runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1, "r, 1": 0.1})
     found = {"p, 1": 1.0, "p, 2": 2.0, "q, 1": 1.0, "r, 1": 1.0}
     monkeypatch.setattr(
-        "experiments.tables.yardsticks.reports",
+        "experiments.tables.baselines.reports",
         lambda name, row: {"ridge": {0: {"test_mse": found[row]}}},
     )
-    numbers = {row: yardsticks.of_row("t", row, METRICS[0]) for row in rows}
+    numbers = {row: baselines.of_row("t", row, METRICS[0]) for row in rows}
     assert numbers == {row: {"ridge": [number]} for row, number in found.items()}
-    _, shown = yardsticks.comparison(rows, METRICS[0], runs, numbers)
+    _, shown = baselines.comparison(rows, METRICS[0], runs, numbers)
     p, q = 50 * (1.2 * 1.001 - 1 + 0.5 * 1.001 - 1), 100 * (1.1 * 1.001 - 1)
     middle, half = intervals.interval([p, q, q])
     assert f"| a | loses 3 of 4; {middle:+.1f} ± {half:.1f} |" in shown
     del rows["r, 1"]  # too few data sets for an interval
-    _, shown = yardsticks.comparison(rows, METRICS[0], runs, numbers)
+    _, shown = baselines.comparison(rows, METRICS[0], runs, numbers)
     assert f"| a | loses 2 of 3; {(p + q) / 2:+.1f} |" in shown
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_yardstick_that_rows_share_is_printed_once(shared, tmp_path, monkeypatch):
+def test_a_baseline_that_rows_share_is_printed_once(shared, tmp_path, monkeypatch):
     runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
     monkeypatch.setattr(
-        "experiments.tables.yardsticks.reports",
+        "experiments.tables.baselines.reports",
         lambda name, row: {"ridge": {0: {"test_mse": 7.0 if shared or row == "p, 1" else 8.0}}},
     )
-    table = table_of(cells_of(rows), yardsticks_row="")
+    table = table_of(cells_of(rows), baselines_row="")
     text = page.render(table, "cpu", runs)
     assert text.splitlines()[0] == (
         "|  | a | b | seeds |" if shared else "|  | a | b | ridge | seeds |"

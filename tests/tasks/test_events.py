@@ -35,7 +35,7 @@ from flax_linattn.tasks.events.data import (
     PROCESSES,
     describe,
     make_batches,
-    tokens_of,
+    tokenize_sequences,
 )
 from flax_linattn.tasks.events.evaluate import test_values as values_of
 from flax_linattn.tasks.events.rows import Event, EventLines
@@ -220,7 +220,7 @@ def test_what_is_asked_and_seen_by_hand():
         begin=[0.5, np.nan], end=[5.0, 14.0], given=[1, 1],
     )  # fmt: skip
     data_spec = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
-    first, second = tokens_of(events, data_spec)
+    first, second = tokenize_sequences(events, data_spec)
     for index, tokens in enumerate((first, second)):
         rows, _ = tokens_by_hand(events, data_spec, index)
         np.testing.assert_allclose(tokens.observations, rows, rtol=1e-6, atol=1e-6)
@@ -243,7 +243,7 @@ def test_what_is_asked_and_seen_by_hand():
 @given(any_events())
 def test_any_events_are_asked_for_once_and_told_in_finite_numbers(events):
     data_spec = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
-    tokens = tokens_of(events, data_spec)
+    tokens = tokenize_sequences(events, data_spec)
     asked = [own.asked == EVENT for own in tokens]
     found = np.concatenate([own.log_gap[rows] for own, rows in zip(tokens, asked, strict=True)])
     gaps = np.maximum(np.concatenate(events.gaps()), 0.25)

@@ -18,14 +18,14 @@ from flax_linattn.data.episodes import Episodes, write_episodes
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec, evaluate
 from flax_linattn.tasks.offline_rl.agent import RestartMemory, make_agent
-from flax_linattn.tasks.offline_rl.behavior_cloning import CloneAgent, imitate, train_clone
+from flax_linattn.tasks.offline_rl.behavior_cloning import CloneAgent, predict_cloned_actions, train_clone
 from flax_linattn.tasks.offline_rl.data import (
     PUBLISHED_TARGETS,
     WindowBatches,
     begin_context,
     describe,
     split_data,
-    steps_of,
+    scale_episodes,
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss
 from flax_linattn.tasks.offline_rl.stream import (
@@ -265,7 +265,7 @@ def test_what_return_is_asked_for():
 
 def test_parts_are_whole_episodes_of_their_shares():
     episodes = some(*[3] * 20)
-    parts = split_data(episodes, OfflineRLConfig.of(validation_fraction=0.2, test_share=0.25).data)
+    parts = split_data(episodes, OfflineRLConfig.of(validation_fraction=0.2, test_fraction=0.25).data)
     assert [part.num_episodes for part in parts] == [11, 4, 5]
     found = np.concatenate([part.returns for part in parts])
     np.testing.assert_array_equal(np.sort(found), np.sort(episodes.returns))
@@ -423,7 +423,7 @@ def test_an_agent_sees_what_the_windows_hold_and_answers_as_the_model(act, clock
     for plan, row in zip(plans, found, strict=True):
         assert plan.keys() == row.keys()
         for begun, (x, told) in row.items():
-            want = steps_of(plan[begun], run.data_spec).x
+            want = scale_episodes(plan[begun], run.data_spec).x
             np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(told, expected(run, want, act), atol=1e-5)
 
@@ -443,7 +443,7 @@ def test_what_idle_rows_see_changes_nothing(act):
     assert_same_bits(one, other)
     for plan, row in zip(plans, one, strict=True):
         for begun, (_, told) in row.items():
-            x = steps_of(plan[begun], run.data_spec).x
+            x = scale_episodes(plan[begun], run.data_spec).x
             np.testing.assert_allclose(told, expected(run, x, act), atol=1e-5)
 
 
@@ -679,7 +679,7 @@ def test_a_clone_learns_what_is_done():
     data_spec = describe(episodes, OfflineRLConfig.of())
     clone = train_clone(episodes, data_spec, 150, seed=0)
     scaled = data_spec.scaled_observations(episodes.observations)
-    told = np.asarray(imitate(clone, scaled))
+    told = np.asarray(predict_cloned_actions(clone, scaled))
     assert np.mean((told - actions) ** 2) < 0.02 * actions.var()
     agent = CloneAgent(clone, data_spec)
     done = agent.act(episodes.observations[:5], np.zeros(5), np.zeros(5, bool))
@@ -688,7 +688,7 @@ def test_a_clone_learns_what_is_done():
     assert_same_bits(nnx.state(again), nnx.state(clone))
 
 
-def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
+def test_baselines_are_those_of_the_training_episodes(monkeypatch):
     """Clones of all and of the best tenth; guesses by hand."""
     run = make_run(some(*[10] * 20), clone_steps=1)
     cloned = []
@@ -700,7 +700,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     monkeypatch.setattr(evaluate, "train_clone", train)
     parts = split_data(run.data, run.config.data)
     batches = WindowBatches(parts.test, run.data_spec, run.config, seed=None)
-    values = evaluate.yardstick_values(run, batches)
+    values = evaluate.baseline_values(run, batches)
     every, best = cloned
     assert every.checksum() == parts.train.checksum()
     assert best.num_episodes == 2
@@ -721,7 +721,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
     )
     assert {"clone_mse", "best_clone_mse"} <= values.keys() and "clone_return" not in values
     none = make_run(some(*[10] * 20), clone_steps=0)
-    assert "clone_mse" not in evaluate.yardstick_values(none, batches)
+    assert "clone_mse" not in evaluate.baseline_values(none, batches)
     # Where the data are not at hand there are none.
     changed = run._replace(data=some(*[10] * 20, seed=1))
     with pytest.raises(ValueError, match="have changed"):
@@ -812,14 +812,14 @@ def test_an_environment_that_does_not_fit_is_not_played(capsys):
     """Where the data name it, a note says so; where it is asked for, it is refused."""
     episodes = some(8, 8, 8, env_id="Pendulum-v1")  # whose actions have one number
     run = make_run(episodes, env="", play_episodes=2)
-    assert evaluate.environments_of(run.data_spec, run.config) is None
+    assert evaluate.make_run_environments(run.data_spec, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "note: not played, for actions of Pendulum-v1 have 1 numbers, those of drawn 2" in said
     short = data.pendulum().take(range(4))
     short = Episodes("short", short.observations, short.actions, short.rewards,
                      np.arange(0, 801, 50), np.zeros(16, bool), "Pendulum-v1")  # fmt: skip
     run = make_run(short, env="", play_episodes=2, max_length=100)
-    assert evaluate.environments_of(run.data_spec, run.config) is None
+    assert evaluate.make_run_environments(run.data_spec, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "for an episode of Pendulum-v1 may have 200 steps, and the model has times for" in said
     with pytest.raises(OptionError, match="may have 200 steps, and the model has times for 100"):
@@ -857,7 +857,7 @@ def refused(capsys, tmp_path, *args):
         (["--num-episodes", "1"], "expected at least 3 episodes"),
         (["--max-length", "199"], "an episode has 200 steps, and the model times for 199; raise"),
         (["--validation-fraction", "0"], "validation_fraction must be above 0 and below 1, got 0.0"),
-        (["--validation-fraction", "0.5", "--test-share", "0.5"], "leave nothing to train on"),
+        (["--validation-fraction", "0.5", "--test-fraction", "0.5"], "leave nothing to train on"),
         (["--act", "stream", "--clock", "context", "--max-length", "99"], "the model times for 99"),
         (["--act", "stream", "--mechanism", "nystrom"], "mechanism"),
         (["--mechanism", "linformer"], "mechanism"),

@@ -275,7 +275,7 @@ def test_what_is_averaged(tmp_path, monkeypatch):
     assert report.tables == ("runs",) and list(report.figures) == ["a.png"]
 
 
-def test_tables_of_yardsticks_join_those_of_the_model(tmp_path):
+def test_tables_of_baselines_join_those_of_the_model(tmp_path):
     """Of a single run; a table that the model does not have is left out."""
     run = Run(Told(), ClassifyConfig.of(), None, {"rows": [{"a": 1}]})
     assert report_on(tmp_path, [run], []).values == {"rows": [{"a": 1, "b": 2}], "guess": 0.25}

@@ -14,7 +14,7 @@ from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.synthetic import SyntheticConfig, SyntheticData, recall
-from flax_linattn.tasks.synthetic.data import drawn_of, make_batches
+from flax_linattn.tasks.synthetic.data import make_generator, make_batches
 from flax_linattn.tasks.synthetic.evaluate import LOSSES, fit_lag, longest_match, matches
 from flax_linattn.tasks.synthetic.options import RECALL
 from flax_linattn.tasks.synthetic.stream import Questions
@@ -141,7 +141,7 @@ def test_one_lag_guesses_by_the_cycles(context, lag, expected):
     states = np.stack(np.meshgrid(*[np.arange(16)] * 3), axis=-1).reshape(-1, 3)
     series = np.concatenate([states, data.Rule(16, 2).follow(states, context - 2)], axis=1)
     every = {"tokens": series[:, :context], "target": series[:, context]}
-    drawn = drawn_of(SyntheticConfig.of(context=context).data)
+    drawn = make_generator(SyntheticConfig.of(context=context).data)
     rng = np.random.default_rng(0)
     for batches, error in (([every], 0), ((drawn.draw(rng, 40) for _ in range(500)), 0.05)):
         found, guesses = fit_lag(batches, 16)
@@ -221,7 +221,7 @@ ASKED = {
 def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
     """Of drawn sequences the same places and answers, also where a state was saved between."""
     options = SyntheticData(rules, **ASKED[rules])
-    drawn = drawn_of(options)
+    drawn = make_generator(options)
     batch = drawn.draw(np.random.default_rng(0), 50)
     whole = Questions(options, drawn.num_tokens)
     for tokens, targets, asked in zip(
@@ -254,7 +254,7 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     args = [*SEQUENCES, "--rules", "copying"]
     succeed(capsys, "train", "synthetic", *args, "--run", folder)
     run = tasks.load_run(folder)
-    drawn = drawn_of(run.config.data)
+    drawn = make_generator(run.config.data)
     batch = drawn.draw(np.random.default_rng(5), 3)
     lines = "\n\n".join("\n".join(map(str, row)) for row in batch["tokens"]).splitlines()
     guesses = call(run.model, batch["tokens"]).argmax(-1)

@@ -21,7 +21,7 @@ from flax_linattn.data.sets.processes import (
 )
 from flax_linattn.tasks.baselines import Baselines
 
-YARDSTICKS = Baselines(
+BASELINES = Baselines(
     "nll", ("poisson", "renewal", "hawkes"), title="NLL an event", num_train="num_train_events"
 )
 

@@ -102,10 +102,10 @@ NOTHING, EVENT, END = 0, 1, 2
 """What a model is asked for after a token: nothing, the next event, or that none comes until the
 end of the observation."""
 
-DRAWN_SEED = 0
+GENERATOR_SEED = 0
 """Of drawn events, which are the same in all runs."""
-DRAWN_END = 100.0
-DRAWN_SEQUENCES = 200
+GENERATOR_END = 100.0
+DEFAULT_NUM_SEQUENCES = 200
 
 _RENAME = "rename the column that holds them, as in the file of the run"
 _ADVICE = {
@@ -136,9 +136,9 @@ PROCESSES: dict[str, processes.Process] = {
 def load_data(source: EventsData) -> EventSequences:
     """The events of a run."""
     if source.file is None:
-        end = processes.SIN_END if source.process == "poisson-sine" else DRAWN_END
-        number = source.num_sequences or DRAWN_SEQUENCES
-        return PROCESSES[source.process].draw(number, end, seed=DRAWN_SEED)
+        end = processes.SIN_END if source.process == "poisson-sine" else GENERATOR_END
+        number = source.num_sequences or DEFAULT_NUM_SEQUENCES
+        return PROCESSES[source.process].draw(number, end, seed=GENERATOR_SEED)
     try:
         events = load_events(
             source.file,
@@ -215,7 +215,9 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
         begins=bool(((train.num_given == 0) & ~np.isnan(train.begins)).any()),
         checksum={"train": compute_checksum(train), "test": compute_checksum(parts.test)},
     )
-    sizes = [piece.stop - piece.start for piece in _pieces(tokens_of(train, data_spec), config)]
+    sizes = [
+        piece.stop - piece.start for piece in _pieces(tokenize_sequences(train, data_spec), config)
+    ]
     lengths = {math.ceil(length) for length in np.quantile(sizes, (0.5, 1.0))}
     return dataclasses.replace(data_spec, lengths=tuple(sorted(lengths)))
 
@@ -252,7 +254,7 @@ class Tokens(NamedTuple):
     asked: NDArray[np.int8]
 
 
-def tokens_of(events: EventSequences, data_spec: EventsSpec) -> list[Tokens]:
+def tokenize_sequences(events: EventSequences, data_spec: EventsSpec) -> list[Tokens]:
     """The tokens of each sequence."""
     parts = (events.times, events.marks, events.begins, events.ends, events.num_given)
     tokens = []
@@ -336,7 +338,7 @@ def make_batches(
     events: EventSequences, config: EventsConfig, data_spec: EventsSpec, *, seed: int | None
 ) -> EventBatches:
     """Pieces of sequences, in batches."""
-    tokens = tokens_of(events, data_spec)
+    tokens = tokenize_sequences(events, data_spec)
     arrays: dict[str, list[NDArray]] = {name: [] for name in Tokens._fields}
     for piece in _pieces(tokens, config):
         for name, values in tokens[piece.sequence]._asdict().items():

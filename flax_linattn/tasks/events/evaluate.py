@@ -22,7 +22,7 @@ from flax_linattn.tasks.events.data import (
     groups,
     pad_group,
     padded_length,
-    tokens_of,
+    tokenize_sequences,
 )
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
@@ -77,7 +77,7 @@ class Scores(NamedTuple):
 
 def score(model: models.EventForecaster, events: EventSequences, data_spec: EventsSpec) -> Scores:
     """Scores every forecast event, each by all that came before it in its sequence."""
-    tokens = tokens_of(events, data_spec)
+    tokens = tokenize_sequences(events, data_spec)
     shift = float(np.log(data_spec.scale))
     found: dict[str, list[NDArray]] = {name: [] for name in Scores._fields}
     survival = np.zeros(len(events))

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from flax_linattn.models import LogNormalMixture
 from flax_linattn.models.event_forecaster import next_event
 from flax_linattn.tasks.events.baselines import ks_distance
-from flax_linattn.tasks.events.next_event import Seen
+from flax_linattn.tasks.events.next_event import StreamedEvent
 from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.spec import Run
 
 POINTS = 40
 """Of the intensity in each gap."""
-MOST_NAMED = 10
+MAX_NAMED = 10
 """Marks that the legend names."""
 
 
-def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
+def draw_intensity(run: Run, seen: Sequence[StreamedEvent], path: Path) -> None:
     """Draws the intensity between the last events, and after them, to a PNG file."""
     data_spec, model = run.data_spec, run.model
     outputs = jnp.asarray(np.stack([event.outputs for event in seen]))
@@ -49,7 +49,7 @@ def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
     marks = np.array([event.observation[2] for event in seen]).astype(int)
     for mark in np.unique(marks[marks < data_spec.num_marks]):
         own = (times[marks == mark] - times[-1]) / unit
-        few = 1 < data_spec.num_marks <= MOST_NAMED
+        few = 1 < data_spec.num_marks <= MAX_NAMED
         axes.plot(
             own,
             np.zeros(len(own)),

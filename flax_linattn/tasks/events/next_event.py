@@ -21,14 +21,14 @@ from flax_linattn.tasks.events.data import (
     groups,
     pad_group,
     padded_length,
-    tokens_of,
+    tokenize_sequences,
 )
 from flax_linattn.tasks.events.evaluate import ROWS, SHORTEST, SPAN
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
-SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+QUANTILE_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles of the time that are told."""
 
 
@@ -41,9 +41,9 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, EventBatches)
     events, data_spec = batches.events, run.data_spec
-    tokens = tokens_of(events, data_spec)
+    tokens = tokenize_sequences(events, data_spec)
     outputs = _outputs(run.model, tokens)
-    told = _tell(run.model.num_components, run.model.spread, SHARES, outputs)
+    told = _summarize_outputs(run.model.num_components, run.model.spread, QUANTILE_LEVELS, outputs)
     found = {name: np.asarray(value, np.float64) for name, value in told.items()}
     if any(np.isnan(values).any() for values in found.values()):
         raise ValueError("the model's outputs are NaN: its numbers overflow.")
@@ -54,7 +54,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
         )
     show = _dates if data_spec.dates else np.asarray
     ids = np.arange(len(last)) if events.names is None else np.array(events.names, object)
-    names = ["sequence", "time", "next", *(f"q{share:g}" for share in SHARES)]
+    names = ["sequence", "time", "next", *(f"q{share:g}" for share in QUANTILE_LEVELS)]
     times = [show(column) for column in (last, *(last + gap for gap in gaps.T))]
     if data_spec.num_marks > 1:
         best = np.array(data_spec.mark_names, object)[np.argmax(found["marks"], axis=1)]
@@ -102,7 +102,7 @@ def _whole(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _tell(
+def _summarize_outputs(
     num_components: int, spread: float, shares: tuple[float, ...], outputs: Array
 ) -> dict[str, Array]:
     """Logs of times in units of the scale, and the probability of each mark."""
@@ -115,7 +115,7 @@ def _tell(
     }
 
 
-class Seen(NamedTuple):
+class StreamedEvent(NamedTuple):
     """An event of a stream, and what the model said after it.
 
     Attributes:
@@ -130,7 +130,7 @@ class Seen(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def tell(
+def summarize_next_event(
     num_components: int,
     spread: float,
     shares: tuple[float, ...],

@@ -21,7 +21,7 @@ from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import date_of
 from flax_linattn.tasks.events.data import log_gap, observations
 from flax_linattn.tasks.events.figures import draw_intensity
-from flax_linattn.tasks.events.next_event import Seen, tell
+from flax_linattn.tasks.events.next_event import StreamedEvent, summarize_next_event
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
@@ -38,7 +38,7 @@ class EventsStreamOptions:
     Attributes:
         quantiles: of the time to the next event, separated by commas.
         marks: how many of the likeliest marks are told.
-        within: also tell the probability of an event within so long a time; 0 = leave it out.
+        within: also report the probability of an event within this time; 0 reports none.
         begin: when the observation of each sequence began, for a run whose data say so: the first
             event is then forecast, too.
         max_length: most events of a sequence, for mechanisms with a cache; default one more than
@@ -149,13 +149,19 @@ class EventsStream(Streaming):
             max_length=length,
             begin=options.begin,
         )
-        self._tell = partial(
-            tell, run.model.num_components, run.model.spread, self._shares, max(1, self._marks)
+        self._summarize_outputs = partial(
+            summarize_next_event,
+            run.model.num_components,
+            run.model.spread,
+            self._shares,
+            max(1, self._marks),
         )
-        self._seen: deque[Seen] = deque(maxlen=DRAWN)
+        self._seen: deque[StreamedEvent] = deque(maxlen=DRAWN)
         model = run.model
         outputs = np.zeros(3 * model.num_components + model.num_marks, np.float32)
-        self._last = Seen(0.0, outputs, np.zeros(model.backbone.observation_shape, np.float32))
+        self._last = StreamedEvent(
+            0.0, outputs, np.zeros(model.backbone.observation_shape, np.float32)
+        )
         self._origin = 0.0
         self._length = 0
         self.log_likelihood, self.num_foreseen = 0.0, 0
@@ -228,14 +234,14 @@ class EventsStream(Streaming):
             outputs = np.asarray(self._stream.step(x))[0]
         if np.isnan(outputs).any():
             raise ValueError("the model's outputs are NaN: its numbers overflow.")
-        self._last = Seen(time, outputs, x[0])
+        self._last = StreamedEvent(time, outputs, x[0])
         self._seen.append(self._last)
 
     def _said(
-        self, seen: Seen, log_gap: float = 0.0, mark: int = 0, within: float = 0.0
+        self, seen: StreamedEvent, log_gap: float = 0.0, mark: int = 0, within: float = 0.0
     ) -> dict[str, NDArray]:
-        """What ``tell`` tells of the event after one, fetched from the device at once."""
-        told = self._tell(seen.outputs, np.float32(log_gap), mark, np.float32(within))
+        """Summary of the event after one, fetched from the device at once."""
+        told = self._summarize_outputs(seen.outputs, np.float32(log_gap), mark, np.float32(within))
         fetched: dict[str, NDArray] = jax.device_get(told)
         return fetched
 
@@ -328,7 +334,7 @@ class EventsStream(Streaming):
         self._last_of("a figure")
         draw_intensity(self._run, list(self._seen), path)
 
-    def _last_of(self, what: str) -> Seen:
+    def _last_of(self, what: str) -> StreamedEvent:
         if not self._seen:
             raise ValueError(
                 f"expected an event for {what}, got none since the last blank line; leave that out."

@@ -19,7 +19,7 @@ from flax_linattn.data.events.clock import date_of
 from flax_linattn.tasks.baselines import read_or_note
 from flax_linattn.tasks.events import evaluate
 from flax_linattn.tasks.events.baselines import (
-    YARDSTICKS,
+    BASELINES,
     fit_processes,
     for_hawkes,
     guesses,
@@ -36,7 +36,7 @@ from flax_linattn.tasks.events.data import (
     load_other,
     make_batches,
     split_data,
-    tokens_of,
+    tokenize_sequences,
 )
 from flax_linattn.tasks.events.evaluate import score
 from flax_linattn.tasks.events.figures import draw_calibration
@@ -171,7 +171,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         return Report(
             evaluate.test_values(run, scores),
             figures={"calibration.png": partial(draw_calibration, named)},
-            baselines=YARDSTICKS,
+            baselines=BASELINES,
         )
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
@@ -191,7 +191,9 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the model's outputs, over the longest sequence."""
         assert isinstance(batches, EventBatches)
-        tokens = max(tokens_of(batches.events, run.data_spec), key=lambda own: len(own.asked))
+        tokens = max(
+            tokenize_sequences(batches.events, run.data_spec), key=lambda own: len(own.asked)
+        )
         return stream_difference(run.model, tokens.observations[None, :COMPARED])
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:

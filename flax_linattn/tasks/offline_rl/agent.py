@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, choice
 from flax_linattn.inference.compiled import compiled
-from flax_linattn.tasks.offline_rl.data import OfflineRLSpec, begin_context, columns, most_steps
+from flax_linattn.tasks.offline_rl.data import (
+    OfflineRLSpec,
+    begin_context,
+    columns,
+    max_episode_length,
+)
 from flax_linattn.tasks.spec import Run
 
 Rows = NDArray[np.bool_]
@@ -133,12 +138,12 @@ class WindowMemory:
         self.kept[rows, last] = x
         self._filled = last + 1
         mask = np.arange(self._context) < self._filled[:, None]
-        actions = actions_of(self._model, begin_context(self.kept, self._clock), mask)
+        actions = predict_actions(self._model, begin_context(self.kept, self._clock), mask)
         return np.asarray(actions)[rows, last]
 
 
 @compiled()
-def actions_of(model: Any, x: Any, mask: Any) -> Any:
+def predict_actions(model: Any, x: Any, mask: Any) -> Any:
     """Scaled actions of windows, float32 [B, T, A], compiled once for models that are alike."""
     return model(x, mask=mask)
 
@@ -257,7 +262,7 @@ def make_agent(
     act = run.config.play.act if act is None else act
     target = run.data_spec.target_return if target_return is None else target_return
     choice(ACTS, act=act)
-    times = most_steps(run.config)
+    times = max_episode_length(run.config)
     if times is not None and times < max_steps:
         raise OptionError(
             f"an episode may have {max_steps:,} steps, and the model has times for {times:,}; "

@@ -23,7 +23,7 @@ BATCH = 256
 LEARNING_RATE = 1e-3
 
 
-class Clone(nnx.Module):
+class ClonedPolicy(nnx.Module):
     """Scaled observations [..., S] to scaled actions [..., A]: two hidden layers of 256."""
 
     def __init__(self, observation_dim: int, action_dim: int, *, rngs: nnx.Rngs) -> None:
@@ -38,9 +38,11 @@ class Clone(nnx.Module):
         return jnp.tanh(last(observations))
 
 
-def train_clone(episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int) -> Clone:
+def train_clone(
+    episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int
+) -> ClonedPolicy:
     """Imitates actions by Adam on ``num_steps`` batches of 256 steps, with the squared error."""
-    clone = Clone(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
+    clone = ClonedPolicy(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
     seen = jnp.asarray(data_spec.scaled_observations(episodes.observations))
     done = jnp.asarray(data_spec.scaled_actions(episodes.actions))
     key = jax.random.fold_in(jax.random.key(seed), 1)
@@ -73,7 +75,7 @@ def _fitted(
 class CloneAgent:
     """Plays with a clone: a ``control.Agent`` without memory."""
 
-    def __init__(self, clone: Clone, data_spec: OfflineRLSpec) -> None:
+    def __init__(self, clone: ClonedPolicy, data_spec: OfflineRLSpec) -> None:
         self._clone, self._problem = clone, data_spec
 
     def act(
@@ -83,11 +85,13 @@ class CloneAgent:
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
         """See ``control.Agent``."""
-        actions = imitate(self._clone, self._problem.scaled_observations(observations))
+        actions = predict_cloned_actions(
+            self._clone, self._problem.scaled_observations(observations)
+        )
         return self._problem.actions(np.asarray(actions))
 
 
 @compiled()
-def imitate(clone: Any, observations: Any) -> Any:
+def predict_cloned_actions(clone: Any, observations: Any) -> Any:
     """A clone's scaled actions, compiled once."""
     return clone(observations)

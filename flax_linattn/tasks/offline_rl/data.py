@@ -82,17 +82,17 @@ class OfflineRLSpec(DataSpec):
     def scaled_observations(self, observations: NDArray) -> NDArray[np.float32]:
         """[..., S] as the model sees them."""
         mean, scale = np.array(self.observation_mean), np.array(self.observation_scale)
-        return as_float32((observations - mean) / scale)
+        return to_float32((observations - mean) / scale)
 
     def scaled_actions(self, actions: NDArray) -> NDArray[np.float32]:
         """[..., A] in -1 ... 1."""
         middle, half = self._range()
-        return as_float32((actions - middle) / half)
+        return to_float32((actions - middle) / half)
 
     def actions(self, scaled: NDArray) -> NDArray[np.float32]:
         """Back from ``scaled_actions``."""
         middle, half = self._range()
-        return as_float32(scaled * half + middle)
+        return to_float32(scaled * half + middle)
 
     def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         low, high = np.array(self.action_low), np.array(self.action_high)
@@ -124,7 +124,7 @@ class OfflineRLSpec(DataSpec):
             raise OptionError("action_low must be below action_high.", "action_low")
 
 
-def as_float32(values: NDArray) -> NDArray[np.float32]:
+def to_float32(values: NDArray) -> NDArray[np.float32]:
     """Rounded to float32; what that cannot hold is infinite, and makes a model's actions NaN."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
@@ -171,14 +171,14 @@ def split_data(episodes: Episodes, options: OfflineRLData) -> Parts:
             f"got {episodes.num_episodes}; give more.",
             "file",
         )
-    held, test, seed = options.validation_fraction, options.test_share, options.split_seed
+    held, test, seed = options.validation_fraction, options.test_fraction, options.split_seed
     others, tested = split_episodes(episodes, test, seed)
     # Its share of all, of those that are left; two at least are.
     train, validation = split_episodes(others, held / (1 - test), seed + 1)
     return Parts(train, validation, tested)
 
 
-def env_of(options: OfflineRLData, episodes: Episodes) -> str | None:
+def resolve_env(options: OfflineRLData, episodes: Episodes) -> str | None:
     """The environment to play in, if any."""
     if options.env == "none":
         return None
@@ -195,7 +195,7 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
     parts = split_data(episodes, config.data)
     train = parts.train
     longest = int(episodes.lengths.max())
-    most = most_steps(config)
+    most = max_episode_length(config)
     if most is not None and longest > most:
         raise OptionError(
             f"an episode has {longest:,} steps, and the model times for {most:,}; raise "
@@ -211,7 +211,7 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
     if max(-low.min(), high.max()) <= UNIT:
         low, high = -np.ones_like(low), np.ones_like(high)
     margin = np.where(low == high, np.maximum(np.abs(low), 1), 0)
-    env_id = env_of(config.data, episodes)
+    env_id = resolve_env(config.data, episodes)
     best = float(train.returns.max())
     largest = float(np.abs(train.returns_to_go()).max())
     return OfflineRLSpec(
@@ -222,7 +222,7 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
         action_low=tuple((low - margin).tolist()),
         action_high=tuple((high + margin).tolist()),
         return_scale=config.fit.return_scale or largest or 1.0,
-        target_return=asked_return(config, env_id, best),
+        target_return=resolve_target_return(config, env_id, best),
         mean_return=float(train.returns.mean()),
         best_return=best,
         max_steps=longest,
@@ -231,14 +231,14 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
     )
 
 
-def asked_return(config: OfflineRLConfig, env_id: str | None, best: float) -> float:
+def resolve_target_return(config: OfflineRLConfig, env_id: str | None, best: float) -> float:
     """The target return of a run whose best known return is ``best``."""
     if config.play.target_return is not None:
         return config.play.target_return
     return PUBLISHED_TARGETS.get(family_of(env_id or "") or "", best)
 
 
-def most_steps(config: OfflineRLConfig) -> int | None:
+def max_episode_length(config: OfflineRLConfig) -> int | None:
     """Steps of an episode for which the model has times; None stands for any number.
 
     A stream counts them from the start of the episode, whatever the clock of windows.
@@ -255,7 +255,7 @@ class Steps(NamedTuple):
     starts: NDArray[np.int64]
 
 
-def steps_of(episodes: Episodes, data_spec: OfflineRLSpec) -> Steps:
+def scale_episodes(episodes: Episodes, data_spec: OfflineRLSpec) -> Steps:
     """Scales episodes."""
     actions = data_spec.scaled_actions(episodes.actions)
     first = np.repeat(episodes.starts[:-1], episodes.lengths)
@@ -313,7 +313,7 @@ class WindowBatches:
         seed: int | None,
     ) -> None:
         self.episodes = episodes
-        self._steps = steps_of(episodes, data_spec)
+        self._steps = scale_episodes(episodes, data_spec)
         self._context, self._size = config.fit.context, config.fit.batch_size
         self._clock, self._seed = config.model.clock, seed
         self._weights = None

@@ -19,17 +19,22 @@ from flax_linattn import control, models
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, family_of, scores_of
 from flax_linattn.tasks.baselines import Baselines, read_or_note
-from flax_linattn.tasks.offline_rl.agent import actions_of, make_agent
-from flax_linattn.tasks.offline_rl.behavior_cloning import Clone, CloneAgent, imitate, train_clone
+from flax_linattn.tasks.offline_rl.agent import make_agent, predict_actions
+from flax_linattn.tasks.offline_rl.behavior_cloning import (
+    CloneAgent,
+    ClonedPolicy,
+    predict_cloned_actions,
+    train_clone,
+)
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     WindowBatches,
     begin_context,
     columns,
     load_data,
-    most_steps,
+    max_episode_length,
+    scale_episodes,
     split_data,
-    steps_of,
 )
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig
 from flax_linattn.tasks.options import mechanism_name
@@ -43,11 +48,11 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 
-OF_RETURNS = Baselines(
+RETURN_BASELINES = Baselines(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
 # The model receives the return-to-go and the actions before, the baselines observations alone.
-OF_ACTIONS = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
+ACTION_BASELINES = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
 
 BEST_FRACTION = 0.1
 """Fraction of the steps that the clone of the best imitates, as 10 % behavior cloning."""
@@ -57,7 +62,7 @@ MAX_COMPARED_STEPS = 1000
 """Steps over which the stream is compared with the parallel model."""
 
 
-def environments_of(data_spec: OfflineRLSpec, config: OfflineRLConfig) -> VectorEnv | None:
+def make_run_environments(data_spec: OfflineRLSpec, config: OfflineRLConfig) -> VectorEnv | None:
     """Environments to play in; None, with a note, where there are none.
 
     Raises:
@@ -103,7 +108,7 @@ def _fitting(
 ) -> VectorEnv:
     """Environments with as many numbers in observations and actions, and no more steps."""
     environments = control.make_environments(env_id, num_envs, observation_dim=like.observation_dim)
-    most, limit = most_steps(config), control.max_episode_steps(environments)
+    most, limit = max_episode_length(config), control.max_episode_steps(environments)
     try:
         action_dim = len(control.action_bounds(environments)[0])
         if action_dim != like.action_dim:
@@ -128,10 +133,10 @@ def _fitting(
 def play_run(run: Run, environments: VectorEnv, **how: Any) -> Episodes:
     """Plays the episodes of a run's test; ``how`` as in ``make_agent``."""
     agent = make_agent(run, environments.num_envs, control.max_episode_steps(environments), **how)
-    return control.play(agent, environments, seeds_of(run.config))
+    return control.play(agent, environments, episode_seeds(run.config))
 
 
-def seeds_of(config: OfflineRLConfig) -> list[int]:
+def episode_seeds(config: OfflineRLConfig) -> list[int]:
     """Of the episodes of a test."""
     first = config.play.play_seed
     return list(range(first, first + config.play.play_episodes))
@@ -141,7 +146,7 @@ def played_return(
     config: OfflineRLConfig, data_spec: OfflineRLSpec, model: Any, task: Any
 ) -> float:
     """The mean return of the episodes of the test, which selects."""
-    environments = environments_of(data_spec, config)
+    environments = make_run_environments(data_spec, config)
     if environments is None:
         raise OptionError("there is no environment whose return could select.", "select_on", "env")
     with closing(environments):
@@ -158,7 +163,7 @@ def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episo
         "num_test_steps": batches.episodes.num_steps,
         "test_mse": action_error(run.model, batches),
     }
-    environments = environments_of(data_spec, config)
+    environments = make_run_environments(data_spec, config)
     if environments is None:
         return values, None
     with closing(environments):
@@ -169,10 +174,10 @@ def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episo
         "selected_on": config.fit.select_on,
         "target_return": data_spec.target_return,
     }
-    return values | asked | returns_as("test", played), played
+    return values | asked | summarize_returns("test", played), played
 
 
-def returns_as(name: str, played: Episodes) -> dict[str, float]:
+def summarize_returns(name: str, played: Episodes) -> dict[str, float]:
     """Mean and standard deviation of returns, mean length, and score where there is one."""
     returns = played.returns
     values = {f"{name}_return": float(returns.mean())}
@@ -183,9 +188,9 @@ def returns_as(name: str, played: Episodes) -> dict[str, float]:
     return values if scores is None else values | {f"{name}_score": float(np.mean(scores))}
 
 
-def rows_of(run: Run, played: Episodes) -> list[dict[str, Any]]:
+def list_episodes(run: Run, played: Episodes) -> list[dict[str, Any]]:
     """Seed, return and length of each episode."""
-    rows = zip(seeds_of(run.config), played.returns, played.lengths, strict=True)
+    rows = zip(episode_seeds(run.config), played.returns, played.lengths, strict=True)
     return [
         {"seed": seed, "return": round(float(value), 3), "length": int(length)}
         for seed, value, length in rows
@@ -216,7 +221,7 @@ def _error(model: Any, batch: Mapping[str, Any]) -> Any:
     return jnp.stack(decision_loss(model, dict(batch), None)[1]["loss"])
 
 
-def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
+def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     """Numbers of methods without a model of sequences, trained on the same episodes."""
     train = read_or_note(partial(own_episodes, run, "train"))
     if train is None:
@@ -239,21 +244,23 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     if not config.play.clone_steps:
         return values
     with ExitStack() as stack:
-        environments = environments_of(data_spec, config)
+        environments = make_run_environments(data_spec, config)
         if environments is not None:
             stack.enter_context(closing(environments))
         for name, clone in train_clones(train, data_spec, config).items():
-            actions = np.asarray(imitate(clone, test_inputs))
+            actions = np.asarray(predict_cloned_actions(clone, test_inputs))
             values[f"{name}_mse"] = float(np.mean((actions - test_targets) ** 2))
             if environments is not None:
-                played = control.play(CloneAgent(clone, data_spec), environments, seeds_of(config))
-                values |= returns_as(name, played)
+                played = control.play(
+                    CloneAgent(clone, data_spec), environments, episode_seeds(config)
+                )
+                values |= summarize_returns(name, played)
     return values
 
 
 def train_clones(
     train: Episodes, data_spec: OfflineRLSpec, config: OfflineRLConfig
-) -> dict[str, Clone]:
+) -> dict[str, ClonedPolicy]:
     """Clones of all episodes, and of the best of them, by their names among the baselines."""
     kinds = {"clone": train, "best_clone": train.top(BEST_FRACTION)}
     steps, seed = config.play.clone_steps, config.seed
@@ -271,7 +278,7 @@ def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
     longest = episodes.take([int(np.argmax(episodes.lengths))])
     times = run.model.num_positions
     most = MAX_COMPARED_STEPS if times is None else min(MAX_COMPARED_STEPS, times)
-    return stream_difference(run.model, steps_of(longest, run.data_spec).x[None, :most])
+    return stream_difference(run.model, scale_episodes(longest, run.data_spec).x[None, :most])
 
 
 def predict(run: Run, file: Path | None) -> pd.DataFrame:
@@ -287,7 +294,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, WindowBatches)
     episodes, data_spec, context = batches.episodes, run.data_spec, run.config.fit.context
-    scaled = steps_of(episodes, data_spec).x
+    scaled = scale_episodes(episodes, data_spec).x
     action_dim = data_spec.action_dim
     windows = np.zeros((episodes.num_episodes, context, scaled.shape[1]), np.float32)
     lengths = np.minimum(episodes.lengths, context)
@@ -305,7 +312,9 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
         )
         asked[row] = left[-1]
     mask = np.arange(context) < lengths[:, None]
-    told = np.asarray(actions_of(run.model, begin_context(windows, run.config.model.clock), mask))
+    told = np.asarray(
+        predict_actions(run.model, begin_context(windows, run.config.model.clock), mask)
+    )
     actions = data_spec.actions(told[np.arange(len(told)), lengths - 1])
     if np.isnan(actions).any():
         raise ValueError("the model's actions are NaN: its numbers overflow.")

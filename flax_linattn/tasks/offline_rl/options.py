@@ -30,7 +30,7 @@ class OfflineRLData(Options):
         num_episodes: the first so many; 0 = all.
         keep_unfinished: keep the steps behind the last end of an episode as an episode.
         validation_fraction: of the episodes, to select parameters on.
-        test_share: of the episodes, to tell the error of actions on.
+        test_fraction: of the episodes, to tell the error of actions on.
         split_seed: by which the episodes of these parts are drawn, the same ones for all runs.
     """
 
@@ -40,20 +40,23 @@ class OfflineRLData(Options):
     num_episodes: int = 0
     keep_unfinished: bool = False
     validation_fraction: float = 0.1
-    test_share: float = 0.1
+    test_fraction: float = 0.1
     split_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
         at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
-        shares = {"validation_fraction": self.validation_fraction, "test_share": self.test_share}
+        shares = {
+            "validation_fraction": self.validation_fraction,
+            "test_fraction": self.test_fraction,
+        }
         for name, share in shares.items():
             if not 0 < share < 1:
                 raise OptionError(f"{name} must be above 0 and below 1, got {share}.", name)
         if sum(shares.values()) >= 1:
             raise OptionError(
-                f"validation_fraction and test_share leave nothing to train on, got {shares}.",
+                f"validation_fraction and test_fraction leave nothing to train on, got {shares}.",
                 *shares,
             )
 
@@ -217,7 +220,7 @@ def published(config: OfflineRLConfig) -> OfflineRLConfig:
     """
     return config.replace(
         validation_fraction=0.01,
-        test_share=0.01,
+        test_fraction=0.01,
         features=128,
         num_layers=3,
         num_heads=1,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_recurrent
-from flax_linattn.tasks.offline_rl.data import most_steps
+from flax_linattn.tasks.offline_rl.data import max_episode_length
 from flax_linattn.tasks.offline_rl.figures import draw_actions
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
@@ -95,11 +95,11 @@ class OfflineRLStream(Streaming):
         )
         self._drawn: deque[np.ndarray] = deque(maxlen=DRAWN)
 
-    def parse(self, lines: Iterable[str]) -> Iterator[Seen | None]:
+    def parse(self, lines: Iterable[str]) -> Iterator[StreamedStep | None]:
         """Reads a step a line; see ``parse_steps``."""
         return parse_steps(lines, self._run.data_spec.observation_dim)
 
-    def cells(self, observation: Seen | None) -> Sequence[Any] | None:
+    def cells(self, observation: StreamedStep | None) -> Sequence[Any] | None:
         """Step of the episode, the return that is still asked for, and the action."""
         if observation is None:
             self._restart()
@@ -113,7 +113,7 @@ class OfflineRLStream(Streaming):
     def _length(self) -> int:
         return int(self.agent.steps[0])
 
-    def step(self, seen: Seen) -> np.ndarray:
+    def step(self, seen: StreamedStep) -> np.ndarray:
         """Takes in a step.
 
         Returns:
@@ -123,7 +123,7 @@ class OfflineRLStream(Streaming):
             ValueError: the reward of the action before is missing, no room is left, or NaN comes
                 out.
         """
-        begins, times = not self._length, most_steps(self._run.config)
+        begins, times = not self._length, max_episode_length(self._run.config)
         if times is not None and self._length >= times:
             raise OptionError(
                 f"the model has times for {times:,} steps; train it with a larger max_length or "
@@ -185,7 +185,7 @@ class OfflineRLStream(Streaming):
         self._drawn.clear()
 
 
-class Seen(NamedTuple):
+class StreamedStep(NamedTuple):
     """What is seen in a step.
 
     Attributes:
@@ -197,7 +197,7 @@ class Seen(NamedTuple):
     observation: NDArray[np.float64]
 
 
-def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Seen | None]:
+def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[StreamedStep | None]:
     """Reads a step a line: the reward of the action before, or an empty cell, and the observation.
 
     A first line may name the columns, in this order.
@@ -217,4 +217,4 @@ def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Seen | N
         values = cells.numbers([reward, *others] if told else others)
         if not np.abs(values).max() <= np.finfo(np.float32).max:  # nor is NaN one
             raise ValueError("expected finite numbers that float32 can hold.")
-        yield Seen(float(values[0]) if told else None, values[told:])
+        yield StreamedStep(float(values[0]) if told else None, values[told:])

@@ -19,11 +19,11 @@ from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     WindowBatches,
-    asked_return,
     describe,
-    env_of,
     load_data,
-    most_steps,
+    max_episode_length,
+    resolve_env,
+    resolve_target_return,
     split_data,
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss, predict
@@ -63,7 +63,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     def load(self, config: OfflineRLConfig) -> Episodes:
         """All episodes; an environment that is asked for, or that selects, has to fit them."""
         episodes = load_data(config.data)
-        env_id, selects = env_of(config.data, episodes), config.fit.select_on == "return"
+        env_id, selects = resolve_env(config.data, episodes), config.fit.select_on == "return"
         if env_id is None and selects:
             raise OptionError(
                 f"{episodes.name} names no environment, whose return could select; give one.",
@@ -83,8 +83,8 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         parts = split_data(data, config.data)
         numbers = ", ".join(f"{part.num_episodes:,}" for part in parts)
         returns, lengths = data.returns, data.lengths
-        env_id = env_of(config.data, data)
-        asked = asked_return(config, env_id, float(parts.train.returns.max()))
+        env_id = resolve_env(config.data, data)
+        asked = resolve_target_return(config, env_id, float(parts.train.returns.max()))
         where = f"to be played in {env_id}" if env_id else "not to be played"
         if env_id is None and config.data.env != "none":
             where = "not to be played, for the file names no environment: give env"
@@ -157,7 +157,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
                 f"{file}: expected observations and actions of {expected} numbers, got {sizes}.",
                 "test_file",
             )
-        longest, most = int(test.lengths.max()), most_steps(run.config)
+        longest, most = int(test.lengths.max()), max_episode_length(run.config)
         if most is not None and longest > most:
             raise OptionError(
                 f"{file}: an episode has {longest:,} steps, and the model times for {most:,}; give "
@@ -171,19 +171,19 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         assert isinstance(batches, WindowBatches)
         values, played = evaluate.test_values(run, batches)
         if played is None:
-            return Report(values, baselines=evaluate.OF_ACTIONS)
-        values["episodes"] = evaluate.rows_of(run, played)
+            return Report(values, baselines=evaluate.ACTION_BASELINES)
+        values["episodes"] = evaluate.list_episodes(run, played)
         return Report(
             values,
             tables=("episodes",),
             figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
-            baselines=evaluate.OF_RETURNS,
+            baselines=evaluate.RETURN_BASELINES,
         )
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the data's returns, of clones, and of simple guesses of actions."""
         assert isinstance(batches, WindowBatches)
-        return evaluate.yardstick_values(run, batches)
+        return evaluate.baseline_values(run, batches)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of actions, over the longest episode."""

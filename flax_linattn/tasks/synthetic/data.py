@@ -51,7 +51,7 @@ ROWS = 100
 """Symbols asked for of a series that is validated or tested on, as the paper has it."""
 
 
-def drawn_of(options: SyntheticData) -> Drawn:
+def make_generator(options: SyntheticData) -> Drawn:
     """The series or sequences that options name."""
     context, base = options.context, options.base
     if "+" not in options.rules:

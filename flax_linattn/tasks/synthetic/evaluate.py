@@ -22,11 +22,11 @@ from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.synthetic.data import drawn_of, make_batches
+from flax_linattn.tasks.synthetic.data import make_batches, make_generator
 from flax_linattn.tasks.synthetic.stream import parse_symbols
 from flax_linattn.typing import Array
 
-YARDSTICKS = Baselines("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
+BASELINES = Baselines("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
 
 NUM_FITTED = 500
 """Training series that the lag is chosen by."""
@@ -85,7 +85,7 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     data, num_tokens = run.config.data, run.data_spec.num_tokens
     if data.recalls or num_tokens**2 > MAX_TABLE_SIZE:
         return {}
-    train = make_batches(drawn_of(data), run.config).train
+    train = make_batches(make_generator(data), run.config).train
     lag, guesses = fit_lag((train.batch(step) for step in range(NUM_FITTED)), num_tokens)
     parts = [batches.batch(index) for index in range(len(batches))]
     hits = np.concatenate([guesses[part["tokens"][:, -lag]] == part["target"] for part in parts])
@@ -93,7 +93,7 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
 
 
 @nnx.jit
-def scores_of(model: Any, tokens: Array) -> Array:
+def predict_scores(model: Any, tokens: Array) -> Array:
     """Scores of tokens, compiled once for models that are alike."""
     scores: Array = model(tokens)
     return scores
@@ -228,7 +228,7 @@ def _scores(run: Run, sequences: list[NDArray[np.int32]]) -> NDArray[np.float32]
     for first in range(0, len(padded), ROWS):
         part = padded[first : first + ROWS]
         filled = np.pad(part, ((0, ROWS - len(part)), (0, 0)))
-        scores = np.asarray(scores_of(run.model, jnp.asarray(filled)))[: len(part)]
+        scores = np.asarray(predict_scores(run.model, jnp.asarray(filled)))[: len(part)]
         if scores.ndim == 3:
             last = [len(own) - 1 for own in sequences[first : first + ROWS]]
             scores = scores[np.arange(len(part)), last]

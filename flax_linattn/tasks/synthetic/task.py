@@ -19,17 +19,17 @@ from flax_linattn.tasks.synthetic.data import (
     Drawn,
     SyntheticSpec,
     compute_checksum,
-    drawn_of,
     make_batches,
+    make_generator,
 )
 from flax_linattn.tasks.synthetic.evaluate import (
+    BASELINES,
     LOSSES,
-    YARDSTICKS,
     Model,
     matches,
     one_lag,
     predict,
-    scores_of,
+    predict_scores,
 )
 from flax_linattn.tasks.synthetic.options import SyntheticConfig, recall
 from flax_linattn.tasks.synthetic.stream import SyntheticStream, SyntheticStreamOptions
@@ -49,7 +49,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
 
     def load(self, config: SyntheticConfig) -> Drawn:
         """What draws them."""
-        return drawn_of(config.data)
+        return make_generator(config.data)
 
     def describe(self, data: Drawn, config: SyntheticConfig) -> SyntheticSpec:
         """How many there are, and a checksum."""
@@ -123,7 +123,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
                 "a run to test another one.",
                 "test_file",
             )
-        splits = make_batches(drawn_of(run.config.data), run.config)
+        splits = make_batches(make_generator(run.config.data), run.config)
         if compute_checksum(splits) != run.data_spec.checksum:
             raise ValueError(
                 "the data of the run have changed since: this version of NumPy or of the library "
@@ -140,7 +140,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
             "mechanism": mechanism_name(run.config.layers),
             **{f"test_{name}": value for name, value in metrics.items()},
         }
-        return Report(values, baselines=YARDSTICKS)
+        return Report(values, baselines=BASELINES)
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Chance, the longest match, one earlier symbol."""
@@ -156,7 +156,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         """Of scores, over a series or a hundred sequences."""
         batch = batches.batch(0)
         model = run.model
-        parallel = np.asarray(scores_of(model, jnp.asarray(batch["tokens"])))
+        parallel = np.asarray(predict_scores(model, jnp.asarray(batch["tokens"])))
         if "target" in batch:  # windows of one series, each one symbol later
             context = batch["tokens"].shape[1]
             series = np.concatenate([batch["tokens"][0], batch["tokens"][1:, -1]])

@@ -24,7 +24,7 @@ def aaren() -> list[Any]:
 
 
 def beaten() -> list[int]:
-    """On how many data sets Aaren does better than each yardstick, and of how many."""
+    """On how many data sets Aaren does better than each baseline, and of how many."""
     wins = {
         other: [
             data

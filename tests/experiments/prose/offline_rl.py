@@ -59,10 +59,10 @@ def restarted() -> list[float]:
 def cloned() -> list[Any]:
     """Aaren beside clones of all steps and of the best tenth."""
     numbers: list[Any] = []
-    for yardstick in ("clone", "best_clone"):
+    for baseline in ("clone", "best_clone"):
         own = {
             data: statistics.mean(table1.scores(rows(), data, "aaren"))
-            - table1.of(rows(), data, table1.CUSTOMARY)[0][yardstick]["score"]
+            - table1.of(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
             for data in table1.sets_of(rows())
         }
         found = over_sets({data: [value] for data, value in own.items()})

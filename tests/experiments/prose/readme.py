@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from experiments.intervals import spread
+from experiments.tables.baselines import reports
 from experiments.tables.cells import values
-from experiments.tables.yardsticks import reports
 from tests.experiments.prose import Allowed, Sentence
 from tests.experiments.prose.time_series import lost, stored
 

@@ -30,7 +30,7 @@ def of_test_sequences() -> tuple[int, float]:
 
 
 def directions() -> list[str]:
-    """In how many rows of the mechanisms' table each direction loses to a yardstick."""
+    """In how many rows of the mechanisms' table each direction loses to a baseline."""
     columns, names = ("causal", "not causal"), ("ridge", "MiniRocket")
     pairs = [(column, name) for name in names for column in columns]
     return [x for pair in pairs for x in lost("classification.mechanisms", *pair)]

@@ -8,10 +8,10 @@ from typing import Any
 
 from experiments import findings, report
 from experiments.forecasting import contexts, defaults, statistical
+from experiments.tables.baselines import losses
 from experiments.tables.cells import by_data_set, data_set, runs_of, values
 from experiments.tables.claims import Outcome
 from experiments.tables.page import of_rows
-from experiments.tables.yardsticks import losses
 from tests.experiments.prose import Allowed, Sentence, spelled
 from tests.experiments.prose import stored as read
 
@@ -23,12 +23,12 @@ def stored() -> Mapping[str, findings.Stored]:
     return {of.table.name_of: of for of in findings.stored(report.tables())}
 
 
-def lost(name: str, column: str, yardstick: str) -> list[str]:
-    """In how many rows of a table a column loses to a yardstick, and of how many."""
+def lost(name: str, column: str, baseline: str) -> list[str]:
+    """In how many rows of a table a column loses to a baseline, and of how many."""
     of = stored()[name]
     metric = of.table.metrics[0]
     beside = of_rows(of.table, of.rows, metric)
-    found = losses(column, yardstick, of.rows, metric, of.store, beside, of.table.data_set)
+    found = losses(column, baseline, of.rows, metric, of.store, beside, of.table.data_set)
     assert found is not None
     return found.cells()[0].split(" of ")
 

@@ -1,4 +1,4 @@
-"""What a user would pick instead of our models, beside them: see experiments/yardsticks.py."""
+"""What a user would pick instead of our models, beside them: see experiments/baselines.py."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from experiments.store import Row, Store
 from experiments.tables.cells import Metric, Rows, by_data_set, columns_of, data_set, values
 from flax_linattn.bench.report import markdown
 
-RESULTS = Path(__file__).parents[1] / "yardsticks.json"
+RESULTS = Path(__file__).parents[1] / "baselines.json"
 CLASSIFICATION = "classification"
 """The table of all data sets: what they have to beat does not depend on a table's protocol."""
 
 Numbers = Mapping[str, Sequence[float]]
-"""By the yardstick's name; several where it draws at random."""
+"""By the baseline's name; several where it draws at random."""
 Report = dict[str, float]
 """Numbers by the names of a trained run's."""
 
 
 class Losses(NamedTuple):
-    """A model beside a yardstick.
+    """A model beside a baseline.
 
     Attributes:
         lost: rows in which the model's mean is the worse one.
         rows: those that have both.
-        share: mean difference in per cent of the yardstick's, a data set a number.
+        share: mean difference in per cent of the baseline's, a data set a number.
         over: its interval over data sets; None for too few of them.
     """
 
@@ -45,7 +45,7 @@ class Losses(NamedTuple):
 
 
 def stored_rows(stored: Path = RESULTS) -> list[Row]:
-    """All stored results of ``python -m experiments.yardsticks``."""
+    """All stored results of ``python -m experiments.baselines``."""
     rows: list[Row] = json.loads(stored.read_text())["rows"] if stored.is_file() else []
     return rows
 
@@ -68,7 +68,7 @@ def reports(table: str, row: str, stored: Path = RESULTS) -> dict[str, dict[int,
 
 
 def of_row(name: str, row: str, metric: Metric) -> Numbers:
-    """Those of experiments/yardsticks.json that belong to a row.
+    """Those of experiments/baselines.json that belong to a row.
 
     Args:
         name: of the table.
@@ -86,10 +86,10 @@ def of_row(name: str, row: str, metric: Metric) -> Numbers:
 def shared(
     of_rows: Mapping[str, Numbers], cluster: Callable[[str], str] = data_set
 ) -> Mapping[str, Numbers]:
-    """The yardsticks by data set, where its rows share them; none where rows have their own.
+    """The baselines by data set, where its rows share them; none where rows have their own.
 
     Args:
-        of_rows: the yardsticks by row.
+        of_rows: the baselines by row.
         cluster: the data set of a row.
     """
     by_set: dict[str, Numbers] = {}
@@ -106,7 +106,7 @@ def comparison(
     of_rows: Mapping[str, Numbers],
     cluster: Callable[[str], str] = data_set,
 ) -> list[str]:
-    """How often the mean of a column is worse than a yardstick, and by how much.
+    """How often the mean of a column is worse than a baseline, and by how much.
 
     The numbers that rows share stand above.
 
@@ -114,7 +114,7 @@ def comparison(
         rows: those that were run.
         metric: to compare by.
         store: of the runs.
-        of_rows: the yardsticks by row.
+        of_rows: the baselines by row.
         cluster: the data set of a row.
     """
     names = list(dict.fromkeys(name for numbers in of_rows.values() for name in numbers))
@@ -131,7 +131,7 @@ def comparison(
     ]
     lines = [[column, *(cell(column, name) for name in names)] for column in columns_of(rows)]
     return [
-        f"Against yardsticks by {metric.name}: {'their numbers by data set, and ' if own else ''}"
+        f"Against baselines by {metric.name}: {'their numbers by data set, and ' if own else ''}"
         "in how many rows a model loses to them (its mean is the worse one), and its mean "
         f"difference in % of theirs, with a 95 % interval over {FEWEST} data sets or more:",
         markdown(["", *names], own + lines),
@@ -152,14 +152,14 @@ def losses(
     of_rows: Mapping[str, Numbers],
     cluster: Callable[[str], str] = data_set,
 ) -> Losses | None:
-    """A column beside a yardstick; None where no row has both."""
+    """A column beside a baseline; None where no row has both."""
     lost, shares = 0, dict[str, float]()
     for row, cells in rows.items():
-        yardstick = of_rows[row].get(name)
+        baseline = of_rows[row].get(name)
         ours = list(values(store, cells[column], metric).values()) if column in cells else []
-        if not ours or not yardstick:
+        if not ours or not baseline:
             continue
-        theirs = statistics.mean(yardstick)
+        theirs = statistics.mean(baseline)
         difference = statistics.mean(ours) - theirs
         lost += (difference < 0) == metric.larger_is_better and difference != 0
         shares[row] = 100 * difference / abs(theirs)

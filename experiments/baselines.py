@@ -1,10 +1,10 @@
 """What the tables' models have to beat, on the same data: simple methods, and published ones.
 
-    FLAX_LINATTN_DATA=FOLDER python -m experiments.yardsticks
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.baselines
 
-computes what is missing in yardsticks.json: for each row of the forecasting tables the last value,
+computes what is missing in baselines.json: for each row of the forecasting tables the last value,
 the last season and a ridge; for each classification data set the most frequent class, the nearest
-neighbour, a ridge, and, with the extras "plots" and "yardsticks", MiniRocket and Hydra thrice.
+neighbour, a ridge, and, with the extras "plots" and "baselines", MiniRocket and Hydra thrice.
 
 A classifier sees all of the official training file, prepared as by a run of seed 0: each channel
 standardised by the four fifths that such a run learns from, sequences of unequal length padded by
@@ -28,8 +28,8 @@ from experiments.classification.problems import NAMES, problem
 from experiments.forecasting import aaren, elementwise
 from experiments.options import configured, run_without_model
 from experiments.store import Row
+from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from experiments.tables.table import data_folder
-from experiments.tables.yardsticks import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
@@ -67,7 +67,7 @@ class Job(NamedTuple):
 
 
 def forecasts(config: Any) -> dict[str, Report]:
-    """The yardsticks of a forecasting run, on all its test windows."""
+    """The baselines of a forecasting run, on all its test windows."""
     run, windows = run_without_model("forecast", config)
     values = evaluate_baselines(run, windows)
     return _by_column(values, NAIVE)
@@ -127,13 +127,13 @@ def jobs() -> Iterator[Job]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Computes what is missing, and prints all."""
     about = (__doc__ or "").splitlines()[0]
-    parser = command.parser("experiments.yardsticks", about, RESULTS.parent)
+    parser = command.parser("experiments.baselines", about, RESULTS.parent)
     parser.add_argument("--rows", default="", help="only rows that contain this text")
     parser.add_argument("--columns", default="", help="only columns that contain this text")
     parser.add_argument("--again", action="store_true", help="those that are stored, too")
     options = parser.parse_args(arguments)
     stored = options.output / RESULTS.name
-    made = provenance("FLAX_LINATTN_DATA=FOLDER python -m experiments.yardsticks") | _versions()
+    made = provenance("FLAX_LINATTN_DATA=FOLDER python -m experiments.baselines") | _versions()
     missing: dict[str, str] = {}
     for job in jobs():
         if options.rows not in job.row or not any(options.columns in c for c in job.columns):
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             found = job.compute()
         except ImportError as error:  # aeon, or the torch that Hydra takes
-            missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,yardsticks]'")
+            missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,baselines]'")
             continue
         key = {"table": job.table, "row": job.row, "seed": job.seed}
         rows = [
