@@ -23,13 +23,14 @@ extensions = [
     "efficiency_directive",
     "mechanism_directives",
     "myst_parser",
+    "notebooks",
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "notebooks"]
 
 html_theme = "furo"
 html_title = f"flax-linattn {release}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flax_linattn.checks import quotes
+from flax_linattn.checks import quote
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import MEND, DataFormatError, LineReader
@@ -107,7 +107,7 @@ def _misplaced(reader: LineReader, text: str) -> DataFormatError:
     return reader.error(
         "@relation, the numeric attributes (inside one relational attribute and its @end, where "
         "multivariate), a nominal class attribute, then @data, in this order and each once",
-        quotes(text),
+        quote(text),
         "check that this is a .arff file of the UEA or UCR archive",
     )
 
@@ -119,7 +119,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
     if name in header.names:
         raise reader.error(
             "attributes of distinct names",
-            f"{quotes(name)} again",
+            f"{quote(name)} again",
             "remove or rename one of them",
         )
     header.names.add(name)
@@ -134,7 +134,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(
                 "distinct class labels, none of them empty",
-                quotes(kind),
+                quote(kind),
                 "list each label once",
             )
         header.classes = tuple(labels)
@@ -142,7 +142,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         raise reader.error(
             "an attribute 'NAME numeric', 'NAME relational' (first) or 'NAME {label,label,...}' "
             "(last, after the numeric ones)",
-            quotes(text),
+            quote(text),
             "correct the header, or fetch the file again",
         )
     return inside
@@ -175,7 +175,7 @@ def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | N
     if quotes not in "'\"" or not closing:
         raise reader.error(
             "a quoted text of dimensions, a comma and a class label",
-            f"{quotes(text)}" + (" without the closing quotes" if quotes in "'\"" else ""),
+            f"{quote(text)}" + (" without the closing quotes" if quotes in "'\"" else ""),
             MEND,
         )
     rest = rest.strip()

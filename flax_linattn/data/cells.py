@@ -21,8 +21,11 @@ MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "<na>", "nan", "null",
 TIME = frozenset({"date", "time", "datetime", "timestamp", "ds"})
 """Names of a column of times, in lower case."""
 
+YEAR_COLUMN = "year"
+"""Name of a column of years, in lower case."""
+
 YEAR = r"[12]\d{3}"
-"""Pattern of a cell of a column of times that holds a year."""
+"""Pattern of a cell that holds a year."""
 
 DateOrder: TypeAlias = Literal["year", "day", "month"]
 """Which part of a date of digits comes first."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, quote
-from flax_linattn.data.cells import TIME, YEAR, BadCellError
+from flax_linattn.data.cells import TIME, YEAR, YEAR_COLUMN, BadCellError
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import DataFormatError, printed
 from flax_linattn.data.regular import MOST_IRREGULAR, TimesPolicy
@@ -31,6 +31,8 @@ from flax_linattn.data.unknown import UnknownChannelError
 
 MAX_ID_FRACTION = 0.5
 """Limit on the number of ids that an error proposes, as a fraction of the rows."""
+_INTEGER = r"[+-]?\d{1,18}"
+"""Pattern of a cell that holds an integer time."""
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
 _NOT_NUMBERS = [
     (re.compile(pattern, re.IGNORECASE), what, f"{advice}, or read others only, with channels=...")
@@ -91,10 +93,13 @@ def choose_channels(
     return names if channels is None else channels
 
 
-def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, ...]:
+def find_times(
+    table: Table, dialect: Dialect, of_id: int | None, channels: Sequence[str] | None = None
+) -> tuple[int, ...]:
     """The columns of times; none where the index has them, or there are none.
 
-    Years of a first column "year" are times where they rise and most of them differ.
+    Integers of a column that has a name of a column of times, or "year", are times where they rise
+    and most of them differ, unless the column is one of ``channels``.
     """
     if dialect.time_column:
         return tuple(find_named(table, name, "time_column") for name in dialect.time_columns)
@@ -126,14 +131,25 @@ def find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, 
     since = [i for i in named if epoch_unit(cells[i])]
     if since:
         return (since[0],)
-    if not (table.has_header and names[first] == "year" and _match(frame.iloc[:, first], YEAR)):
+    if dialect.date_format or dialect.time_unit != "none" or not table.has_header:
         return ()
-    years = frame.iloc[:, first].astype(float)
-    groups = years.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
-    if not groups.is_monotonic_increasing.all():
-        return ()
-    repeated = len(years) - groups.nunique().sum()  # of months, of which a year has several
-    return (first,) if repeated <= MOST_IRREGULAR * (len(years) - groups.ngroups) else ()
+    found = []
+    for i in others:
+        pattern = YEAR if names[i] == YEAR_COLUMN else _INTEGER if names[i] in TIME else None
+        if pattern is None or (channels is not None and table.names[i] in channels):
+            continue
+        if _match(frame.iloc[:, i], pattern) and _rise(frame, i, of_id):
+            found.append(i)
+    return tuple(found[:1]) if len(found) == 1 or first in found[:1] else ()
+
+
+def _rise(frame: pd.DataFrame, column: int, of_id: int | None) -> bool:
+    """Whether integers never fall within a series, and most of them differ."""
+    times = frame.iloc[:, column].astype(float)
+    groups = times.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
+    repeated = len(times) - groups.nunique().sum()  # of months, of which a year has several
+    few = repeated <= MOST_IRREGULAR * (len(times) - groups.ngroups)
+    return bool(few and groups.is_monotonic_increasing.all())
 
 
 def _is_time(cell: str, dialect: Dialect) -> bool:
@@ -148,7 +164,7 @@ def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
     is_dated = dialect.time(first) is not None or epoch_unit(first)
     if is_dated or _match(column, YEAR + "(0[1-9]|1[0-2])"):  # a year and a month
         return False
-    return _match(column, r"[+-]?\d{1,18}")
+    return _match(column, _INTEGER)
 
 
 def _match(column: pd.Series, pattern: str) -> bool:
@@ -185,11 +201,9 @@ def read_times(
         column = frame.iloc[:, columns[0]]
         if column.dtype.kind in "iuf" and dialect.time_unit == "none":
             column = column.map(_text, na_action="ignore")
-        if not dialect.date_format and dialect.time_unit == "none":
-            if _match(column, YEAR):
-                column = column.map(_text) + "-01-01"
-            elif _are_numbered(column, dialect):
-                return pd.Index(column.map(_text).astype(np.int64), name=frame.index.name)
+        is_plain = not dialect.date_format and dialect.time_unit == "none"
+        if is_plain and _are_numbered(column, dialect):
+            return pd.Index(column.map(_text).astype(np.int64), name=frame.index.name)
         return parse_times(column, dialect)
     except BadTimeError as bad:
         place = " and ".join(table.column(column) for column in columns)

@@ -170,7 +170,7 @@ def _read(
             "name it, or drop it (pandas: to_csv(..., index=False))",
         )
     of_id = find_named(table, id_column, "id_column") if id_column else None
-    of_times = find_times(table, dialect, of_id)
+    of_times = find_times(table, dialect, of_id, channels)
     rest = [i for i in range(frame.shape[1]) if i not in (of_id, *of_times)]
     if not rest or not len(frame):
         raise table.error(

@@ -69,15 +69,16 @@ def load_series(
 
     The first column holds the times if it is no number, or named date, time, timestamp or ds;
     another one of such a name if it does not. They are ISO 8601 (``2016-07-01 00:00:00``),
-    ``2016/7/1 0:00``, months ``2016-07``, quarters ``2016Q3``, years, or integers that number the
-    rows, and never fall; so are years of a first column "year", of which at most half repeat; other
-    ways to write them are options of ``dialect``. Times with an offset from UTC are at this offset
-    if it is the same in all rows, else in UTC. Where times repeat or miss, rows stay as they are:
-    see ``TimeSeries.repeated`` and ``gaps``; a file of which more than half of the rows do so is
-    refused. Time-Series-Library's files are of this kind, and those of laiguokun's collection,
-    which have neither header nor times. Cells of text may stand in quotes. An empty one, ``?``,
-    ``NA``, ``#N/A`` or ``NaN`` is a missing value. Blank lines and comments are left out: lines
-    that begin with ``#`` before the header, with ``#`` and a blank after it.
+    ``2016/7/1 0:00``, months ``2016-07``, quarters ``2016Q3``, or integers such as years, and never
+    fall. Integers of a column of such a name, or named year, are times anywhere if at most half of
+    them repeat. Other ways to write times are options of ``dialect``. Times with an
+    offset from UTC are at this offset if it is the same in all rows, else in UTC. Where times
+    repeat or miss, rows stay as they are: see ``TimeSeries.repeated`` and ``gaps``; a file of which
+    more than half of the rows do so is refused. Time-Series-Library's files are of this kind, and
+    those of laiguokun's collection, which have neither header nor times. Cells of text may stand in
+    quotes. An empty one, ``?``, ``NA``, ``#N/A`` or ``NaN`` is a missing value. Blank lines and
+    comments are left out: lines that begin with ``#`` before the header, with ``#`` and a blank
+    after it.
 
     Args:
         path: The file; its name says the format, and anything else is read as text.

@@ -58,10 +58,12 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
     times = series.times
     if times is None:
         raise OptionError(
-            f"{series.name}: resample needs rows with times, got none; name their column with "
-            "time_column=..., or leave resample out.",
+            f"{series.name}: resample needs rows with dates and times, got "
+            f"{'integers' if series.has_integer_times else 'none'}; name their column with "
+            "time_column=..., read years as dates with date_format='%Y', or leave resample out.",
             "resample",
             "time_column",
+            "date_format",
         )
     number = int((times[-1] - times[0]) / shortest_step(offset.freqstr)) + 1
     if number * len(series.channels) > _MOST_VALUES:
@@ -101,14 +103,16 @@ def regular(
         return tuple(all_series)
     series = next(series for series in all_series if series.num_irregular)
     row = int(min((*series.repeated, *series.gaps)))
-    usual = "" if series.freq is None else f", the usual one being {series.freq}"
+    usual = "" if series.step is None else f", the usual one being {series.step}"
+    means = "take means over intervals, with resample='1h' or the like, or take "
+    means = "take " if series.times is None else means
     place = f", {series.place(row)}" if series.lines is None else f":{series.lines[row]}"
     raise DataFormatError(
         f"{source}{place}: expected rows at one distance in time, got {number:,} of {steps:,} that "
-        f"do not follow so{usual}; take means over intervals, with resample='1h' or the like, or "
-        "rows in order, whatever their times, with times='irregular'; where the file holds several "
-        "series, name the column that tells them apart, with id_column=...",
-        "resample",
+        f"do not follow so{usual}; {means}rows in order, whatever their times, with "
+        "times='irregular'; where the file holds several series, name the column that tells them "
+        "apart, with id_column=...",
+        *(["resample"] if series.times is not None else []),
         "times",
         "id_column",
     )

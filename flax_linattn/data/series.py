@@ -12,7 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from flax_linattn.data.time_index import find_gaps, infer_frequency, timestamps, zone_name
+from flax_linattn.data.time_index import (
+    find_gaps,
+    infer_frequency,
+    integer_step,
+    timestamps,
+    zone_name,
+)
 from flax_linattn.data.unknown import UnknownChannelError
 
 
@@ -28,7 +34,7 @@ class _Steps:
 
     @functools.cached_property
     def gaps(self) -> NDArray[np.int64]:
-        return np.zeros(0, np.int64) if self.freq is None else find_gaps(self.index, self.freq)
+        return find_gaps(self.index, self.freq)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +129,18 @@ class TimeSeries:
         return timestamps(self.index)
 
     @property
+    def has_integer_times(self) -> bool:
+        """Whether the index holds integer times, such as years, and not the numbers of the rows."""
+        index = self.index
+        counts_rows = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
+        return self.times is None and not counts_rows
+
+    @property
+    def step(self) -> str | None:
+        """The usual step between rows: ``freq``, or that of integer times; None if unknown."""
+        return str(integer_step(self.index)) if self.has_integer_times else self.freq
+
+    @property
     def time_zone(self) -> str | None:
         """The zone of the times by its name, or as UTC+01:00; None if they have none."""
         return None if self.times is None else zone_name(self.times.tz)
@@ -134,7 +152,7 @@ class TimeSeries:
 
     @property
     def gaps(self) -> NDArray[np.int64]:
-        """See ``find_gaps``; none where rows have no times."""
+        """Rows that do not follow the one before by the usual step; see ``find_gaps``."""
         return self._steps.gaps
 
     @property

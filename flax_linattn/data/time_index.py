@@ -187,21 +187,26 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
     return found
 
 
-def find_gaps(index: pd.Index, freq: str) -> NDArray[np.int64]:
+def find_gaps(index: pd.Index, freq: str | None) -> NDArray[np.int64]:
     """Rows that are not one step after the one before, nor of the same time, int64.
 
     Of months and longer steps, which may stand on any day of theirs, a row is a gap where it is an
-    eighth of a step early or late.
+    eighth of a step early or late. The step of integers is their most frequent difference; times
+    without a frequency have no gaps.
 
     Example:
         >>> days = pd.to_datetime(["2024-01-09", "2024-02-08", "2024-03-11", "2024-05-09"])
         >>> find_gaps(days, "ME")
         array([3])
+        >>> find_gaps(pd.Index([1949, 1950, 1951, 1954]), None)
+        array([3])
     """
     times = timestamps(index)
-    if times is None:
+    if isinstance(index, pd.RangeIndex) or (times is not None and freq is None):
         return np.zeros(0, np.int64)
     odd = ~follows(index, freq) & (index[1:] != index[:-1])
+    if times is None or freq is None:
+        return 1 + np.flatnonzero(odd)
     least, most = step_bounds(freq)
     if least >= _MONTH:
         passed = times[1:] - times[:-1]

@@ -425,9 +425,10 @@ class ForecasterStream:
         Args:
             row: The channels [C] in the order of ``fit``, a mapping or pandas series of them, or a
                 number; NaN is a missing value. Known future covariates [H, F], flattened, follow.
-            time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string.
-                Not needed where the model has no calendar. It has a time zone, perhaps another one,
-                if the times of the series have one.
+            time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string, or
+                an integer if those of the series are integers. Not needed where the model has no
+                calendar. It has a time zone, perhaps another one, if the times of the series have
+                one.
 
         Returns:
             The next rows, float64 [H, C], or [H] for a series [T]; of a model with quantiles

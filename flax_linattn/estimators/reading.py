@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import parse_time
-from flax_linattn.data.columns import group_rows
 from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, as_pandas
-from flax_linattn.data.tables import Table
 from flax_linattn.estimators.history import FrameOptions, History
 from flax_linattn.estimators.sequences import as_numbers, check_not_empty
 
@@ -87,7 +85,8 @@ def _read_frame(
 ) -> History:
     """Reads a frame with ``data.from_frame``, and remembers which labels its columns had."""
     ids, time, dialect, id_column = None, None, options.dialect, options.id
-    if frame.index.nlevels > 1:
+    has_levels = frame.index.nlevels > 1
+    if has_levels:
         ids = frame.index.droplevel(-1)
         frame = frame.set_axis(frame.index.get_level_values(-1))
     else:
@@ -114,6 +113,13 @@ def _read_frame(
         while id_column in plain.columns:  # of values, beside the ids of an index
             id_column += "_"
         plain.insert(0, id_column, keys)
+        is_time = has_levels or time is not None or plain.index.name is not None
+        if is_time and pd.api.types.is_integer_dtype(plain.index):  # else taken for row numbers
+            level = "time"
+            while level in plain.columns:
+                level += "_"
+            plain.index = plain.index.rename(level)
+            dialect = dataclasses.replace(dialect, time_column=level)
     read: Any = data.from_frame(
         plain,
         id_column=None if ids is None else id_column,
@@ -124,12 +130,6 @@ def _read_frame(
         name=name,
     )
     series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
-    if ids is not None and pd.api.types.is_integer_dtype(plain.index):
-        groups = group_rows(Table(plain, name), 0)  # from_frame takes them for row numbers
-        series = tuple(
-            dataclasses.replace(one, index=plain.index[rows])
-            for one, (_, rows) in zip(series, groups, strict=True)
-        )
     for one in series:
         as_numbers(one.values)  # within float32
     names = series[0].channels
@@ -256,11 +256,11 @@ def as_future(
     return found
 
 
-def as_time(time: Any) -> datetime:
-    """The start of a datetime, ``numpy.datetime64``, pandas time or period, or string.
+def as_time(time: Any) -> datetime | int:
+    """The start of a datetime, ``numpy.datetime64``, pandas time or period, string, or integer.
 
     Returns:
-        The time in UTC if it has a zone, else without one.
+        The time in UTC if it has a zone, else without one; an integer as it is.
 
     Raises:
         ValueError: It is no time.
@@ -269,10 +269,12 @@ def as_time(time: Any) -> datetime:
         >>> as_time(np.datetime64("2016-07"))
         datetime.datetime(2016, 7, 1, 0, 0)
     """
+    if isinstance(time, int | np.integer) and not isinstance(time, bool):
+        return int(time)
     exact = time.to_timestamp() if hasattr(time, "to_timestamp") else time
     if isinstance(exact, np.datetime64):
         exact = exact.astype("M8[us]")
-    found = None if isinstance(exact, int | float | np.number) else parse_time(str(exact))
+    found = None if isinstance(exact, bool | float | np.number) else parse_time(str(exact))
     if found is None:
         raise ValueError(
             f"expected a time such as 2016-07-01 00:00:00, got {quote(time)}; give a datetime, a "

@@ -204,7 +204,7 @@ class Config:
         Example:
             >>> from flax_linattn import tasks
             >>> task = tasks.get_task(tasks.list_tasks()[0])
-            >>> fit = task.Config.of(seed=7, runs=16).of_run(3).fit
+            >>> fit = task.Config.of(seed=7, runs=16).run_config(3).fit
             >>> fit.seed, fit.runs
             (10, 1)
         """

@@ -124,8 +124,8 @@ class DataSpec(abc.ABC):
         return None
 
 
-def omit_if_empty() -> Any:
-    """A field of a ``DataSpec``: a tuple that the file does not mention where it is empty.
+def omit_if_empty(default: Any = ()) -> Any:
+    """A field of a ``DataSpec`` that its file leaves out if it is an empty tuple or None.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ def omit_if_empty() -> Any:
         >>> Parts().to_json(), Parts(("a",)).to_json()
         ({'checksum': ''}, {'names': ['a'], 'checksum': ''})
     """
-    return dataclasses.field(default=(), metadata={OMIT_IF_EMPTY: True})
+    return dataclasses.field(default=default, metadata={OMIT_IF_EMPTY: True})
 
 
 class Run(NamedTuple):

@@ -132,7 +132,7 @@ class Streaming(abc.ABC):
         return inference.state_bytes(self._stream.state)
 
     @property
-    def last_time(self) -> datetime | None:
+    def last_time(self) -> datetime | int | None:
         """Of the last observation, where observations have times."""
         return None
 
@@ -172,13 +172,14 @@ class Streaming(abc.ABC):
         Raises:
             ValueError: the state holds NaN; the file before stays.
         """
+        time = self.last_time
         about = {
             "task": self._run.task.name,
             "run": None if self.run_dir is None else str(self.run_dir),
             "mechanism": mechanism_name(self._run.config.layers),
             "rows": self.num_rows,
             "num_steps": self.num_steps,
-            **({} if self.last_time is None else {"time": self.last_time.isoformat()}),
+            **({} if time is None else {"time": getattr(time, "isoformat", lambda: time)()}),
         }
         save_state(path, self._state(), {**about, **self._owner})
 

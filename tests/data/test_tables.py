@@ -214,7 +214,14 @@ NIGHT = "2016-10-30T0{}:00"
         ("a,when\n1,2024-01-01\n", {"dialect": Dialect(time_column="when")}, ("a",), [[1]],
          ("2024-01-01",)),
         ("a,timestamp\n1,2024-01-01\n", {}, ("a",), [[1]], ("2024-01-01",)),
-        ("a,time\n1,35\n2,40\n", {}, ("a", "time"), [[1, 35], [2, 40]], None),
+        ("a,time\n1,35\n2,40\n", {}, ("a",), [[1], [2]], (35, 40)),
+        ("a,time\n1,35\n2,30\n", {}, ("a", "time"), [[1, 35], [2, 30]], None),
+        ("a,time\n1,35\n2,40\n", {"channels": ["time"]}, ("time",), [[35], [40]], None),
+        ("a,time,year\n1,3,1949\n2,4,1950\n", {}, ("a", "time", "year"),
+         [[1, 3, 1949], [2, 4, 1950]], None),
+        ("P,Year\n101,1949\n102,1950\n", {}, ("P",), [[101], [102]], (1949, 1950)),
+        ("P,Year\n101,1949\n102,1950\n", {"dialect": Dialect(time_column="Year",
+         date_format="%Y")}, ("P",), [[101], [102]], ("1949-01-01", "1950-01-01")),
         ("Date;Time;V\n16/12/2006;17:24:00;234,5\n16/12/2006;17:25:00;?\n",
          {"dialect": Dialect(decimal=",", time_column=("Date", "Time"), day_first=True)},
          ("V",), [[234.5], [NAN]], MINUTES),
@@ -222,7 +229,7 @@ NIGHT = "2016-10-30T0{}:00"
          ("1949-01-01", "1949-02-01")),
         ("q,P\n1960Q1,101\n1960Q2,102\n", {}, ("P",), [[101], [102]],
          ("1960-01-01", "1960-04-01")),
-        ("Year,P\n1949,101\n1950,102\n", {}, ("P",), [[101], [102]], ("1949-01-01", "1950-01-01")),
+        ("Year,P\n1949,101\n1950,102\n", {}, ("P",), [[101], [102]], (1949, 1950)),
         ("year,month\n1949,1\n1949,2\n", {}, ("year", "month"), [[1949, 1], [1949, 2]], None),
         ("time,a\n1694532425.580000,3.8\n1694532425.600000,3.9\n",
          {"dialect": Dialect(time_unit="s")}, ("a",), [[3.8], [3.9]],
@@ -246,7 +253,9 @@ def test_what_is_read(tmp_path, text, options, channels, values, times):
     assert series.channels == channels
     np.testing.assert_array_equal(series.values, values)
     if times is None:
-        assert series.times is None
+        assert series.times is None and not series.has_integer_times
+    elif isinstance(times[0], int):
+        assert series.has_integer_times and series.index.tolist() == [*times]
     else:
         assert (
             series.index == pd.DatetimeIndex(pd.to_datetime(list(times), format="ISO8601"))
@@ -576,8 +585,11 @@ def test_years_of_a_panel_are_times(tmp_path):
     path = tmp_path / "gdp.csv"
     path.write_text("country,Year,gdp\nA,2000,1\nA,2001,2\nA,2002,3\nB,1990,4\nB,1991,5\n")
     a, b = data.load_long(path, id_column="country")
-    assert a.channels == ("gdp",) and a.freq == b.freq == "YS-JAN"
-    assert str(a.index[-1]) == "2002-01-01 00:00:00" and str(b.index[0]) == "1990-01-01 00:00:00"
+    assert a.channels == ("gdp",) and a.has_integer_times and a.freq is None
+    assert a.index.tolist() == [2000, 2001, 2002] and b.index.tolist() == [1990, 1991]
+    path.write_text("country,gdp,Year\nA,1,2000\nA,2,2001\nB,4,1990\nB,5,1991\n")
+    a, b = data.load_long(path, id_column="country")
+    assert a.channels == ("gdp",) and b.index.tolist() == [1990, 1991]
 
 
 def test_series_of_a_panel_share_their_times(tmp_path):
@@ -594,16 +606,14 @@ def test_series_of_a_panel_share_their_times(tmp_path):
 def test_a_year_that_repeats_is_a_time_and_reported(tmp_path):
     rows = "".join(f"{year},{year % 7}\n" for year in (1949, 1950, 1950, 1951))
     series = data.load_series(write(tmp_path, "Year,P\n" + rows))
-    assert series.channels == ("P",) and series.freq == "YS-JAN"
-    assert series.index.year.tolist() == [1949, 1950, 1950, 1951] and series.repeated.tolist() == [
-        2
-    ]
+    assert series.channels == ("P",) and series.step == "1"
+    assert series.index.tolist() == [1949, 1950, 1950, 1951] and series.repeated.tolist() == [2]
 
 
 @pytest.mark.parametrize("first", [1, -3, 1900, 12345])
 @pytest.mark.parametrize("name", ["ds", "t"])
 def test_integers_are_times(tmp_path, first, name):
-    """Of a panel of Nixtla, or of a column that an option names; four digits are years."""
+    """Of a panel of Nixtla, or of a column that an option names."""
     panel = pd.DataFrame({"y": np.arange(6.0), "unique_id": ["A", "B"] * 3})
     panel[name] = first + np.repeat([0, 1, 2], 2)
     path = tmp_path / "panel.csv"
@@ -617,10 +627,8 @@ def test_integers_are_times(tmp_path, first, name):
     ):
         for series in found:
             assert series.channels == ("y",)
-            years = first == 1900
-            assert series.freq == ("YS-JAN" if years else None)
-            times = series.index.year if years else series.index
-            assert times.tolist() == [first, first + 1, first + 2]
+            assert series.freq is None and series.step == "1"
+            assert series.index.tolist() == [first, first + 1, first + 2]
     one = panel[panel.unique_id == "A"].drop(columns="unique_id")[[name, "y"]]
     assert data.from_frame(one, time_column=name).index.equals(found[0].index)
     with pytest.raises(DataFormatError, match=r"got 3 of 5 that do not follow .* id_column="):

@@ -416,6 +416,20 @@ def test_integers_and_years_of_a_panel_are_continued(start):
     assert found["ds"].tolist() == [*range(start + 60, start + 64)] * 2
 
 
+def test_integer_times_stay_integers_and_their_gaps_are_reported():
+    years = np.delete(np.arange(1900, 1981), 40)
+    frame = pd.DataFrame({"y": np.sin(years / 3), "Year": years})
+    gap = r"that do not follow by the step 1: 1 \(row 40 \(counting from 0\), 1941 after 1939\)"
+    with no_training(), pytest.warns(UserWarning, match=gap):
+        forecaster = make(options=SMALL).fit(frame)
+    assert forecaster.predict()["Year"].tolist() == [1981, 1982, 1983, 1984]
+    stream = forecaster.stream()
+    stream.step([0.5], time=1981)
+    for time, message in ((1980, "a time after 1981"), ("1982-01-01", "expected an integer time")):
+        with pytest.raises(ValueError, match=message):
+            stream.step([0.5], time=time)
+
+
 def test_a_frequency_that_is_given_decides():
     index = pd.date_range("2023-01-02", periods=60, freq="B")
     series = pd.Series(np.sin(np.arange(59.0)), index.delete(20))

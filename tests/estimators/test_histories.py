@@ -219,6 +219,37 @@ def test_times_of_many_kinds(time):
     assert as_time(time) == datetime.datetime(2024, 3, 1)
 
 
+def test_integers_of_a_panel_are_read_as_those_of_a_series():
+    """Each series has the values and the times of its own rows, in order."""
+    frame = pd.DataFrame(
+        {"unique_id": ["b", "a"] * 3, "ds": [7, 1, 8, 2, 9, 4], "y": np.arange(6.0)}
+    )
+    levels = frame.set_index(["unique_id", "ds"])
+    for given in (frame, frame.set_index("ds"), levels, frame.rename(index=lambda i: 9 - i)):
+        b, a = as_history(given).series
+        assert b.index.tolist() == [7, 8, 9] and a.index.tolist() == [1, 2, 4]
+        assert b.values.ravel().tolist() == [0, 2, 4] and a.values.ravel().tolist() == [1, 3, 5]
+        assert a.gaps.tolist() == [2]
+    with pytest.raises(ValueError, match=r"row 2 .* expected a time after 4"):
+        as_history(frame[::-1])
+    with pytest.raises(ValueError, match="expected a time after 7"):
+        strict = FrameOptions(times="strict")
+        as_history(frame.replace({"ds": {8: 7}}), options=strict)
+
+
+def test_dates_of_a_panel_come_before_the_numbers_of_its_rows():
+    days = pd.date_range("2024-01-01", periods=3)
+    frame = pd.DataFrame({"unique_id": ["a"] * 3 + ["b"] * 3, "day": [*days] * 2, "y": range(6)})
+    a, b = as_history(frame).series
+    assert a.index.equals(b.index) and a.index.tolist() == days.tolist()
+    a, b = as_history(frame.drop(columns="day")).series
+    assert b.index.tolist() == [0, 1, 2] and not b.has_integer_times
+
+
+def test_integers_stay_integers():
+    assert as_time(1949) == as_time(np.int64(1949)) == 1949
+
+
 def test_times_with_a_zone_are_in_utc():
     expected = datetime.datetime(2024, 2, 29, 23, tzinfo=datetime.UTC)
     assert as_time("2024-03-01 00:00:00+01:00") == expected
@@ -226,7 +257,7 @@ def test_times_with_a_zone_are_in_utc():
 
 
 @pytest.mark.parametrize(
-    "time", ["noon", 20240301, np.int64(20240301), pd.NaT, np.datetime64("NaT", "s")]
+    "time", ["noon", 2024.5, np.float64(2024), True, pd.NaT, np.datetime64("NaT", "s")]
 )
 def test_what_is_no_time(time):
     with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):

@@ -44,25 +44,31 @@ def test_a_binary_table_is_no_stream(tmp_path):
             open_lines(tmp_path / name).__enter__()
 
 
-def test_the_first_column_year_holds_years():
+def test_a_column_year_holds_integer_times():
     lines = ["Year,a", "1961,1.5", "1962,2"]
     rows = read_lines(RowLines(("a",)).parse, lines)
-    assert [row.time for row in rows] == [datetime(1961, 1, 1), datetime(1962, 1, 1)]
-    named = RowLines(("a",), dialect=Dialect(time_column="Year"))
-    assert read_lines(named.parse, ["a,Year", "2,1962"])[0].time == datetime(1962, 1, 1)
-    (row,) = read_lines(RowLines(("a",), zoned=False).parse, ["ds,a", "1850,2"])  # of years
-    assert row.time == datetime(1850, 1, 1)
+    assert [row.time for row in rows] == [1961, 1962]
+    named = RowLines(("a",), dialect=Dialect(time_column="Year"), time_kind="integer")
+    assert read_lines(named.parse, ["a,Year", "2,1962"])[0].time == 1962
+    assert read_lines(RowLines(("a",)).parse, ["a,year", "2,1962"])[0].time == 1962
+    years = RowLines(("a",), dialect=Dialect(date_format="%Y"), time_kind="local")
+    assert read_lines(years.parse, ["ds,a", "1850,2"])[0].time == datetime(1850, 1, 1)
     (row,) = read_lines(RowLines(("year",)).parse, ["year", "1961"])
     assert row.time is None and row.values.tolist() == [1961]
     with pytest.raises(ValueError, match=r"standard input:2: .* in the column Year, got '19x'"):
         read_lines(RowLines(("a",)).parse, ["Year,a", "19x,1"])
 
 
-def test_integers_in_place_of_times_number_the_rows():
-    (row,) = read_lines(RowLines(("y",)).parse, ["ds,y", "200,5"])
-    assert row.time is None and row.values.tolist() == [5]
-    with pytest.raises(ValueError, match="in the column ds, got '200'"):
-        read_lines(RowLines(("y",), zoned=False).parse, ["ds,y", "200,5"])
+@pytest.mark.parametrize("text", ["200", "+200", "200.0"])
+def test_integer_times_are_read_where_the_run_has_no_other_ones(text):
+    for kind in ("integer", None):
+        (row,) = read_lines(RowLines(("y",), time_kind=kind).parse, ["ds,y", f"{text},5"])
+        assert row.time == 200 and row.values.tolist() == [5]
+    for kind in ("local", "zoned"):
+        with pytest.raises(ValueError, match=r"such as 2016.* in the column ds, got '.?200"):
+            read_lines(RowLines(("y",), time_kind=kind).parse, ["ds,y", f"{text},5"])
+    with pytest.raises(ValueError, match=r"an integer time in the column ds, .* got '2024-01-01'"):
+        read_lines(RowLines(("y",), time_kind="integer").parse, ["ds,y", "2024-01-01,5"])
 
 
 def test_a_date_and_a_time_of_day_in_two_cells():

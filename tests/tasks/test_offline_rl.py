@@ -18,14 +18,18 @@ from flax_linattn.data.episodes import Episodes, write_episodes
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec, evaluate
 from flax_linattn.tasks.offline_rl.agent import RestartMemory, make_agent
-from flax_linattn.tasks.offline_rl.behavior_cloning import CloneAgent, predict_cloned_actions, train_clone
+from flax_linattn.tasks.offline_rl.behavior_cloning import (
+    CloneAgent,
+    predict_cloned_actions,
+    train_clone,
+)
 from flax_linattn.tasks.offline_rl.data import (
     PUBLISHED_TARGETS,
     WindowBatches,
     begin_context,
     describe,
-    split_data,
     scale_episodes,
+    split_data,
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss
 from flax_linattn.tasks.offline_rl.stream import (
@@ -265,7 +269,9 @@ def test_what_return_is_asked_for():
 
 def test_parts_are_whole_episodes_of_their_shares():
     episodes = some(*[3] * 20)
-    parts = split_data(episodes, OfflineRLConfig.of(validation_fraction=0.2, test_fraction=0.25).data)
+    parts = split_data(
+        episodes, OfflineRLConfig.of(validation_fraction=0.2, test_fraction=0.25).data
+    )
     assert [part.num_episodes for part in parts] == [11, 4, 5]
     found = np.concatenate([part.returns for part in parts])
     np.testing.assert_array_equal(np.sort(found), np.sort(episodes.returns))

@@ -224,8 +224,8 @@ def test_rows_of_other_dialects():
     two = Dialect(time_column=("day", "clock"), day_first=True)
     assert rows("1.7.2016,0:00,1,2\n", dialect=two) == [(seven, 1, 2)]
     assert rows("clock,b,day,a\n0:00,1,1.7.2016,2\n", dialect=two) == [(seven, 2, 1)]
-    with pytest.raises(ValueError, match="without an offset from UTC, as the run's file"):
-        rows("2016-07-01T00:00Z,1,2", zoned=False)
+    with pytest.raises(ValueError, match="without an offset from UTC, as the run's data"):
+        rows("2016-07-01T00:00Z,1,2", time_kind="local")
     assert rows("2016-07-01T02:00+02:00,1,2") == [(utc, 1, 2)]
 
 
@@ -234,7 +234,7 @@ def test_a_stream_on_local_clocks_goes_on_in_the_hour_that_they_repeat():
     local = Dialect(timezone="Europe/Berlin")
     clocks = ["01:30", "02:00", "02:30", "02:00", "02:30", "03:00"]
     lines = [f"2024-10-27 {clock},1" for clock in clocks]
-    rows = RowLines(("a",), dialect=local, zoned=True).parse(lines)
+    rows = RowLines(("a",), dialect=local, time_kind="zoned").parse(lines)
     times = [pd.Timestamp(row.time) for row in rows]
     assert [str(time)[-6:] for time in times] == ["+02:00"] * 3 + ["+01:00"] * 3
     plain = pd.to_datetime([line[:16] for line in lines])

@@ -14,7 +14,7 @@ from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.synthetic import SyntheticConfig, SyntheticData, recall
-from flax_linattn.tasks.synthetic.data import make_generator, make_batches
+from flax_linattn.tasks.synthetic.data import make_batches, make_generator
 from flax_linattn.tasks.synthetic.evaluate import LOSSES, fit_lag, longest_match, matches
 from flax_linattn.tasks.synthetic.options import RECALL
 from flax_linattn.tasks.synthetic.stream import Questions

@@ -100,7 +100,8 @@ def backtest(
         table = [
             {
                 "fold": number,
-                **({} if series.times is None else {"from": str(series.times[part.start])}),
+                **({"from": str(series.times[part.start])} if series.times is not None else {}),
+                **({"from": str(series.index[part.start])} if series.has_integer_times else {}),
                 **_fold(tester if has_truth else None, folder, number, part),
             }
             for number, (part, has_truth) in enumerate(zip(parts, known, strict=True), 1)

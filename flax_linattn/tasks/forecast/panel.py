@@ -17,7 +17,7 @@ from flax_linattn.checks import OptionError, itemize
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
-from flax_linattn.data.time_index import follows, parse_frequency
+from flax_linattn.data.time_index import follows, integer_step, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
@@ -71,6 +71,10 @@ class SeriesPanel(NamedTuple):
         if times:
             first, last = min(t[0] for t in times), max(t[-1] for t in times)
             lines.append(f"from {first} to {last}, frequency {self.series[0].freq}")
+        indices = [one.index for one in self.series if one.has_integer_times]
+        if indices:
+            first, last = min(index[0] for index in indices), max(index[-1] for index in indices)
+            lines.append(f"from {first} to {last}, step {integer_step(indices[0])}")
         parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.split._asdict().items())
         return "\n".join([*lines, f"rows: {parts}"])
 
@@ -361,9 +365,8 @@ def row_notes(series: data.TimeSeries) -> list[str]:
     if (rows := series.repeated).size:
         found.append(f"rows of the time of the row before: {_counted(series, rows)}")
     if (rows := series.gaps).size:
-        found.append(
-            f"rows that do not follow by the frequency {series.freq}: {_counted(series, rows)}"
-        )
+        step = f"step {series.step}" if series.freq is None else f"frequency {series.freq}"
+        found.append(f"rows that do not follow by the {step}: {_counted(series, rows)}")
     if series.num_missing:
         what = "missing values, which take the last known one and are not tested on"
         found.append(f"{what}: {series.num_missing}")

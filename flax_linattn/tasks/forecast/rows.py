@@ -5,28 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.cells import TIME, YEAR
+from flax_linattn.data.cells import TIME, YEAR_COLUMN
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.times import join_date_and_clock
 from flax_linattn.tasks.lines import CellLines, Cells
+
+TimeKind: TypeAlias = Literal["integer", "local", "zoned"]
+"""Kind of a time: an integer, or a datetime without or with an offset from UTC."""
 
 
 class Row(NamedTuple):
     """An observation.
 
     Attributes:
-        time: when, with a time zone if the run's times have one; None if the stream does not say.
+        time: when, of the kind of the run's times; None if the stream does not say.
         values: float64 [channels], NaN = missing.
     """
 
-    time: datetime | None
+    time: datetime | int | None
     values: NDArray[np.float64]
 
 
@@ -41,8 +44,32 @@ def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> R
     ahead = np.full((horizon, len(known)), np.nan)
     given = series.values[at + 1 : at + 1 + horizon, list(known)]
     ahead[: len(given)] = given
-    time = None if series.times is None else series.times[at]
+    time = None
+    if series.has_integer_times:
+        time = int(series.index[at])
+    elif series.times is not None:
+        time = series.times[at]
     return Row(time, np.concatenate([series.values[at], ahead.ravel()]))
+
+
+def find_time_kind(time: datetime | int) -> TimeKind:
+    """The kind of a time.
+
+    Example:
+        >>> find_time_kind(1949), find_time_kind(datetime(1949, 1, 1))
+        ('integer', 'local')
+    """
+    if isinstance(time, int):
+        return "integer"
+    return "local" if time.tzinfo is None else "zoned"
+
+
+def check_time_kind(time: datetime | int, expected: TimeKind | None, text: object) -> None:
+    """Refuses a time of another kind than the times of the run, if these have a kind."""
+    if expected is not None and find_time_kind(time) != expected:
+        raise ValueError(
+            f"expected {EXPECTED_TIMES[expected]}, as the run's data have them, got {text}."
+        )
 
 
 class RowLines(CellLines):
@@ -53,7 +80,7 @@ class RowLines(CellLines):
     names them may order them otherwise, and have further ones. Blank lines are left out; an empty
     cell, "?", "NaN" or null is a missing value.
 
-    As in files, a first column "year" that is no channel holds years. Where clocks go back, the
+    A column "year" that is no channel holds times as well. Where clocks go back, the
     first row of the repeated hour that is not after the row before it begins the second hour, as
     of pandas' ``ambiguous="infer"``: a duplicate row within that hour cannot be told from it.
 
@@ -61,8 +88,7 @@ class RowLines(CellLines):
         channels: the channels to find.
         numeric_names: whether a first line of numbers alone may name the columns.
         dialect: how cells and times are written.
-        zoned: whether times have to name their offset from UTC, or must not; None if both will do,
-            and integers in place of times, too, which are not read.
+        time_kind: kind of the times of the run; None if it has no times, so that all will do.
         optional: channels that a first line or a JSON object may leave out, missing then.
         hint: added to errors about lines that do not have all channels.
         after: the time of the row before the first: it tells which of the two a local time is that
@@ -80,13 +106,13 @@ class RowLines(CellLines):
         *,
         numeric_names: bool = False,
         dialect: Dialect = PLAIN,
-        zoned: bool | None = None,
+        time_kind: TimeKind | None = None,
         optional: Collection[str] = (),
         hint: str = "",
         after: datetime | None = None,
     ) -> None:
         self._last = after
-        self._channels, self._numeric_names, self._zoned = channels, numeric_names, zoned
+        self._channels, self._numeric_names, self._kind = channels, numeric_names, time_kind
         time = next((t for t in ("time", *TIME) if t not in channels), "")
         forms = (channels, (*(dialect.time_columns or (time,)), *channels))
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
@@ -119,15 +145,15 @@ class RowLines(CellLines):
         if self._dialect.time_column and set(self._dialect.time_columns) <= set(names):
             return self._dialect.time_columns
         times = [name for name in names if name.lower() in TIME and name not in observed]
-        if not times and names and names[0].lower() == "year" and names[0] not in observed:
-            return (names[0],)
+        if not times:
+            times = [n for n in names if n.lower() == YEAR_COLUMN and n not in observed]
         if len(times) > 1:
             raise ValueError(
                 f"expected one column of times, got {itemize(times)}; rename all but one."
             )
         return tuple(times)
 
-    def _time(self, cells: Cells) -> datetime | None:
+    def _time(self, cells: Cells) -> datetime | int | None:
         names, first = self._time_names(cells.texts), next(iter(cells.texts), "")
         if not names and not cells.is_json and first not in self._channels:
             # As in files: a first column that holds no numbers is that of times.
@@ -136,38 +162,30 @@ class RowLines(CellLines):
         text = " ".join(texts)
         if not names or (cells.is_json and not text.strip()):
             return None
-        time: datetime | None
         if len(texts) == 2:
             date, clock = texts
-            time = join_date_and_clock(date, clock, self._dialect, after=self._last)
-        elif self._is_year(names[0], text):
-            time = datetime(int(text), 1, 1)
+            time: datetime | int = join_date_and_clock(date, clock, self._dialect, after=self._last)
         else:
-            time = self._dialect.time(text, after=self._last)
-            if time is None and self._zoned is None and _INTEGER.fullmatch(text.strip()):
-                return None  # of a run without times, whose rows are numbered
-            if time is None:
-                raise ValueError(
-                    f"expected a time such as {_TIMES[self._dialect.time_unit]} in the column "
-                    f"{names[0]}, got {quote(text)}."
-                )
-        if self._zoned is not None and (time.tzinfo is not None) != self._zoned:
-            kinds = ("with its offset from UTC", "without an offset from UTC")
-            expected, _ = kinds if self._zoned else kinds[::-1]
-            raise ValueError(
-                f"expected a time {expected}, as the run's file has them, got {quote(text)}."
-            )
-        if self._dialect.timezone:
+            time = self._parse_time(text, names[0])
+        check_time_kind(time, self._kind, quote(text))
+        if self._dialect.timezone and isinstance(time, datetime):
             self._check_shown(time, text)
             self._last = time
         return time
 
-    def _is_year(self, name: str, text: str) -> bool:
-        """Whether a cell holds a year: not of a run without times, whose rows are numbered."""
-        if self._dialect.time_unit != "none" or self._dialect.date_format:
-            return False
-        dated = self._zoned is not None or name.lower() == "year"
-        return dated and _YEAR.fullmatch(text.strip()) is not None
+    def _parse_time(self, text: str, name: str) -> datetime | int:
+        """The time of a cell: an integer for a run with integer times, or without times."""
+        dialect = self._dialect
+        time = None if self._kind == "integer" else dialect.time(text, after=self._last)
+        if time is not None:
+            return time
+        is_plain = not dialect.date_format and dialect.time_unit == "none"
+        if self._kind in ("integer", None) and is_plain and _INTEGER.fullmatch(text.strip()):
+            return int(text.strip().partition(".")[0])
+        expected = f"a time such as {_TIMES[dialect.time_unit]} in the column {name}"
+        if self._kind == "integer":
+            expected = f"an integer time in the column {name}, as the run's data have them"
+        raise ValueError(f"expected {expected}, got {quote(text)}.")
 
     def _check_shown(self, time: datetime, text: str) -> None:
         """Refuses a local time that clocks skip: a way through UTC changes it."""
@@ -183,7 +201,12 @@ class RowLines(CellLines):
         )
 
 
-_INTEGER = re.compile(r"-?\d+", re.ASCII)
-_YEAR = re.compile(YEAR, re.ASCII)
+EXPECTED_TIMES: dict[TimeKind, str] = {
+    "integer": "an integer time",
+    "local": "a time without an offset from UTC",
+    "zoned": "a time with its offset from UTC",
+}
+"""What an error expects of a time, by its kind."""
+_INTEGER = re.compile(r"[+-]?\d{1,18}(\.0+)?", re.ASCII)
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
 _TIMES |= {"us": "1467331200000000", "ns": "1467331200000000000"}

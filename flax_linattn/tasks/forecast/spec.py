@@ -16,9 +16,16 @@ from flax_linattn.checks import OptionError, at_least, check_same_length, choice
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.frames import NIXTLA_ID
 from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import infer_frequency, parse_frequency, same_step, season_length
+from flax_linattn.data.time_index import (
+    infer_frequency,
+    integer_step,
+    parse_frequency,
+    same_step,
+    season_length,
+)
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
+from flax_linattn.tasks.forecast.rows import TimeKind
 from flax_linattn.tasks.spec import DataSpec, omit_if_empty
 
 if TYPE_CHECKING:
@@ -52,7 +59,8 @@ class ForecastSpec(DataSpec):
         dataset: its name.
         channels: names of the observed channels.
         targets: indices of the channels to forecast.
-        freq: frequency of the rows, see ``data.time_index``; None if rows have no times.
+        freq: frequency of the rows, see ``data.time_index``; None if rows have no dates and times.
+        integer_step: usual difference of integer times; None if rows have none.
         marks: names of the calendar features.
         standardizer: mean and standard deviation of each channel over the training rows.
         split: the rows of each part, [begin, end) of training, validation and test.
@@ -81,11 +89,12 @@ class ForecastSpec(DataSpec):
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
     static: tuple[int, ...] = omit_if_empty()
+    integer_step: int | None = omit_if_empty(None)
     calendar: tuple[str, ...] = omit_if_empty()
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
-        *("tells_missing", "static"),
+        *("tells_missing", "static", "integer_step"),
     )
 
     def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
@@ -124,6 +133,15 @@ class ForecastSpec(DataSpec):
             time_zone=previous.time_zone,
             tells_missing=previous.tells_missing,
         )
+
+    @property
+    def time_kind(self) -> TimeKind | None:
+        """Kind of the times of the rows; None if they have none, or one row only."""
+        if self.integer_step is not None:
+            return "integer"
+        if self.freq is None:
+            return None
+        return "local" if self.time_zone is None else "zoned"
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct | None:
@@ -268,6 +286,8 @@ class ForecastSpec(DataSpec):
             parse_frequency(self.freq)
         if self.calendar and self.freq is None:
             raise ValueError("the calendar of the horizon takes the frequency of rows, got none.")
+        if self.integer_step is not None:
+            at_least(1, integer_step=self.integer_step)
         check_same_length(split=self.split, parts=PARTS)
         for begin, end in self.split:
             at_least(0, begin=begin)
@@ -299,6 +319,9 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         ),
         split=_as_pairs(panel.split),
         checksum=checksum(rows for one, split in pairs for rows in _rows(one, split.test.stop)),
+        integer_step=next(
+            (integer_step(one.index) for one in panel.series if one.has_integer_times), None
+        ),
         time_zone=first.time_zone,
         tells_missing=config.model.tell_missing and any(np.isnan(rows).any() for rows in train),
         known_future=known,

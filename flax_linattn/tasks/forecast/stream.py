@@ -18,7 +18,7 @@ from flax_linattn import data, inference
 from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.time_index import continue_index, find_gaps, step_bounds
 from flax_linattn.tasks.forecast.figures import draw_windows
-from flax_linattn.tasks.forecast.rows import Row, RowLines
+from flax_linattn.tasks.forecast.rows import Row, RowLines, check_time_kind
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming
@@ -27,6 +27,8 @@ _CALENDAR = np.array(["0001-01-02", "9999-12-30"], "M8[us]")
 """Within a day, which a time zone may add, the first and the last time of the calendar."""
 _NANOSECONDS = np.array(["1677-09-23", "2262-04-10"], "M8[us]")
 """Likewise of those that pandas counts in nanoseconds."""
+_INTEGER = 1000
+"""Stands in the record of a stream where nanoseconds stand, 0 to 999, and marks an integer time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +114,10 @@ class ForecastStream(Streaming):
             **({"series": series} if series else {}),
         )
         self._last_values = np.asarray(data_spec.standardizer.mean, np.float64)
-        self._time: pd.Timestamp | None = None
+        self._time: pd.Timestamp | int | None = None
         self._at_last = 0  # rows of that time
         self._num_asked = 0  # of these, by is_processed
-        self._restored_time: pd.Timestamp | None = None
+        self._restored_time: pd.Timestamp | int | None = None
         self._recent: deque[Row] = deque(maxlen=2 * options.context_length)
         self._forecast: NDArray[np.float64] | None = None
         self.num_gaps = 0
@@ -151,7 +153,7 @@ class ForecastStream(Streaming):
                 f"{values.tolist()}."
             )
         values, ahead = np.split(values, [count])
-        time = self._in_zone(row.time)
+        time = self._convert_time(row.time)
         self._check_time(time)
         missing = np.isnan(values)
         last = np.where(missing, self._last_values, values)
@@ -195,9 +197,9 @@ class ForecastStream(Streaming):
             optional={column for column, i in ahead.items() if i in data_spec.static},
             numeric_names=options.header == "yes",
             dialect=options.dialect,
-            zoned=None if data_spec.freq is None else data_spec.time_zone is not None,
+            time_kind=data_spec.time_kind,
             hint=hint,
-            after=None if last is None else last.to_pydatetime(warn=False),
+            after=last.to_pydatetime(warn=False) if isinstance(last, pd.Timestamp) else None,
         )
         return reader.parse(lines)
 
@@ -207,9 +209,10 @@ class ForecastStream(Streaming):
         self._forecast = self.step(observation)
         self._recent.append(observation)
         if gaps == 0 and self.num_gaps:
+            step = self._problem.freq or self._problem.integer_step
             print(
-                f"# note: {self._time} is not one step of {self._problem.freq!r} after the "
-                "last observation; it counts as the next step",
+                f"# note: {self._time} is not one step of {step!r} after the last observation; it "
+                "counts as the next step",
                 file=sys.stderr,
             )
         time = "" if observation.time is None else str(self._time)
@@ -240,13 +243,21 @@ class ForecastStream(Streaming):
 
     @property
     def _time_utc(self) -> tuple[NDArray[np.datetime64], int]:
-        """The last time in UTC, or without a zone, and its nanoseconds; NaT = none."""
+        """The last time in UTC, or without a zone, and its nanoseconds; NaT = none.
+
+        An integer is stored in the bits of the time, with ``_INTEGER`` after it.
+        """
         if self._time is None:
             return np.array("NaT", "M8[us]"), 0
+        if isinstance(self._time, int):
+            return np.array(self._time, np.int64).view("M8[us]"), _INTEGER
         return np.array(self._time.to_datetime64(), "M8[us]"), self._time.nanosecond
 
     @_time_utc.setter
     def _time_utc(self, value: tuple[NDArray[np.datetime64], int]) -> None:
+        if value[1] == _INTEGER:
+            self._time = int(value[0].view(np.int64))
+            return
         time, zone = pd.Timestamp(value[0][()]), self._problem.time_zone
         if value[1]:
             time += pd.Timedelta(value[1], "ns")
@@ -255,10 +266,15 @@ class ForecastStream(Streaming):
         self._time = None if time is pd.NaT else time
 
     def is_possible(self, record: Record) -> bool:
-        """Rows of the last time where there is one, which is in the years of the calendar."""
+        """Rows of the last time where there is one, of the run's kind and in its calendar."""
         (time, nanoseconds), rows = record["_time_utc"], record["_at_last"]
         if np.isnat(time):
-            return rows == 0
+            return rows == 0 and not nanoseconds
+        kind = self._problem.time_kind
+        if nanoseconds == _INTEGER and kind in ("integer", None):
+            return 0 < rows <= record["num_steps"]
+        if kind == "integer":
+            return False
         first, last = _NANOSECONDS if nanoseconds else _CALENDAR
         in_calendar = bool(first < time < last) and nanoseconds < 1000
         return in_calendar and 0 < rows <= record["num_steps"]
@@ -272,7 +288,7 @@ class ForecastStream(Streaming):
         return self._ages(record["num_steps"])
 
     @property
-    def last_time(self) -> pd.Timestamp | None:
+    def last_time(self) -> pd.Timestamp | int | None:
         """Of the last observation that had one."""
         return self._time
 
@@ -280,7 +296,7 @@ class ForecastStream(Streaming):
         """By its time, where it has one; of several rows of the last time, by their number."""
         if number == 1:
             self._num_asked = 0
-        time = self._in_zone(observation.time)
+        time = self._convert_time(observation.time)
         if time is None or self._time is None:
             return super().is_processed(number, observation)
         if time != self._time:
@@ -290,7 +306,7 @@ class ForecastStream(Streaming):
             self._restored_time = None  # another one of that time, and not the last again
         return self._num_asked <= self._at_last
 
-    def _check_time(self, time: pd.Timestamp | None) -> None:
+    def _check_time(self, time: Any) -> None:
         """Refuses what the stream has seen: after a restart its last row, too."""
         if time is None or self._time is None or time > self._time:
             return
@@ -322,10 +338,13 @@ class ForecastStream(Streaming):
         (found,) = of_known.apply([steps.fill_forward().values[1:]], steps.channels)
         return found
 
-    def _is_gap(self, time: pd.Timestamp | None) -> bool:
-        freq = self._problem.freq
-        if time is None or self._time is None or freq is None:
+    def _is_gap(self, time: Any) -> bool:
+        freq, step = self._problem.freq, self._problem.integer_step
+        if time is None or self._time is None or (freq is None and step is None):
             return False
+        if isinstance(time, int):
+            return bool(time - self._time != step)
+        assert freq is not None
         passed = time - self._time
         if passed < pd.Timedelta(days=1) and {passed} == {*step_bounds(freq)}:
             return False  # the usual case, which needs no calendar
@@ -341,16 +360,14 @@ class ForecastStream(Streaming):
         second = (count - half) % self._context + 1 if count >= half else 1
         return count % self._context + 1, second
 
-    def _marks(self, time: pd.Timestamp | None) -> NDArray[np.float32]:
+    def _marks(self, time: Any) -> NDArray[np.float32]:
         data_spec = self._problem
         if not data_spec.marks:
             return np.zeros(0, np.float32)
         assert data_spec.freq is not None
         return data.calendar_features(self._needed(time, data_spec.marks), data_spec.freq)[0][0]
 
-    def _circles(
-        self, time: pd.Timestamp | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _circles(self, time: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The calendar of now [2 N], and of the horizon [H, 2 N]: rows at the usual distance."""
         parts, freq = self._problem.calendar, self._problem.freq
         if not parts:
@@ -360,23 +377,25 @@ class ForecastStream(Streaming):
         circles = data.calendar_circles(times, parts)
         return circles[0], circles[1:]
 
-    def _in_zone(self, time: datetime | None) -> pd.Timestamp | None:
-        """A time in the zone of the run."""
-        zone = self._problem.time_zone
+    def _convert_time(self, time: datetime | int | None) -> Any:
+        """An integer, or a ``pandas.Timestamp`` in the zone of the run; None if there is none."""
         if time is None:
             return None
-        if self._problem.freq is None:  # of rows without times, which take any
-            stamp = pd.Timestamp(time)
-            return stamp if stamp.tz is None else stamp.tz_convert(None)
-        if (time.tzinfo is None) != (zone is None):
-            kinds = ("with its offset from UTC", "without an offset from UTC")
-            expected = kinds[zone is None]
+        kind, last = self._problem.time_kind, self._time
+        check_time_kind(time, kind, time)
+        if kind is None and last is not None and isinstance(time, int) != isinstance(last, int):
             raise ValueError(
-                f"expected a time {expected}, as the run's data have them, got {time}."
+                f"expected a time of the kind of the last one, {last}, got {time}; write all times "
+                "as integers, or all as dates and times."
             )
-        return pd.Timestamp(time) if zone is None else pd.Timestamp(time).tz_convert(zone)
+        if isinstance(time, int):
+            return time
+        stamp = pd.Timestamp(time)
+        if stamp.tz is None:
+            return stamp
+        return stamp.tz_convert(self._problem.time_zone if kind == "zoned" else None)
 
-    def _needed(self, time: pd.Timestamp | None, parts: Sequence[str]) -> pd.DatetimeIndex:
+    def _needed(self, time: Any, parts: Sequence[str]) -> pd.DatetimeIndex:
         """A time as an index [1], for the features of the calendar."""
         if time is None:
             raise ValueError(

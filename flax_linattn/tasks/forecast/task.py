@@ -199,9 +199,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         series_name, *heads = ("unique_id", "ds") if in_nixtla_form else ("series", "step")
         columns = [np.tile(np.arange(horizon) + 1, len(forecasts))]
         indices = [one.row_index for one in forecasts if one.row_index is not None]
-        of_integers = None if series[0].times is not None else series[0].index.name
-        if len(indices) == len(series) and (series[0].times is not None or of_integers):
-            heads = heads if in_nixtla_form else [of_integers or "time"]
+        first = series[0]
+        name = None if first.times is not None else first.index.name
+        has_times = first.times is not None or first.has_integer_times or name
+        if len(indices) == len(series) and has_times:
+            heads = heads if in_nixtla_form else [name or "time"]
             columns = [indices[0].append(indices[1:])]
         if run.data_spec.members:
             ids = np.array([one.name for one in series], object)

@@ -146,8 +146,8 @@ class OfflineRLPlay(Options):
         play_episodes: episodes of the test, 64 at once; 0 = none.
         play_seed: of the first one; each next one has a seed more. Far from those that data are
             collected with, so that no test begins as what was learned from.
-        clone_steps: training steps of the clones that the model is compared with: perceptrons that
-            imitate actions, of all episodes and of the best tenth; 0 = no clones.
+        clone_steps: Training steps of each behavior-cloning baseline, a perceptron trained on all
+            episodes or on the best tenth; 0 trains none.
     """
 
     act: Literal["restart", "stream", "window"] = "restart"
