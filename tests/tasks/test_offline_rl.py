@@ -862,7 +862,7 @@ def refused(capsys, tmp_path, *args):
         (["--num-episodes", "2"], "expected at least 3 episodes, to train, to select and to test"),
         (["--num-episodes", "1"], "expected at least 3 episodes"),
         (["--max-length", "199"], "an episode has 200 steps, and the model times for 199; raise"),
-        (["--validation-fraction", "0"], "validation_fraction must be above 0 and below 1, got 0.0"),
+        (["--validation-fraction", "0"], "validation_fraction must be above 0 and below 1, got 0"),
         (["--validation-fraction", "0.5", "--test-fraction", "0.5"], "leave nothing to train on"),
         (["--act", "stream", "--clock", "context", "--max-length", "99"], "the model times for 99"),
         (["--act", "stream", "--mechanism", "nystrom"], "mechanism"),

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from flax import nnx
-from tests.training.data_spec import poison_at, signal_at
+from tests.training.problem import poison_at, signal_at
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run

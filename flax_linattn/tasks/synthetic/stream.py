@@ -171,7 +171,7 @@ class Questions:
         self.reset()
 
     def reset(self) -> None:
-        """A new sequence begins."""
+        """Resets the state for a new sequence."""
         self.step = 0
         self.stored[:] = 0
 
