@@ -11,7 +11,12 @@ import numpy as np
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.control import Agent, check_rendering, make_environments, play, save_animation
-from flax_linattn.data.episodes import Episodes, check_episode_file, scores_of, write_episodes
+from flax_linattn.data.episodes import (
+    Episodes,
+    check_episode_file,
+    normalized_scores,
+    write_episodes,
+)
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -116,7 +121,7 @@ def _parameters_sha256(model: Any) -> str:
 
 
 def _print_table(episodes: Episodes, seed: int) -> None:
-    scores = scores_of(episodes.returns, episodes.env_id)
+    scores = normalized_scores(episodes.returns, episodes.env_id)
     header = ["seed", "steps", "return", "ended"] + ([] if scores is None else ["score"])
     print("  ".join(f"{name:>10}" for name in header))
     for row in range(episodes.num_episodes):
@@ -128,7 +133,7 @@ def _print_table(episodes: Episodes, seed: int) -> None:
 
 def _print_summary(episodes: Episodes) -> None:
     line = f"return {_spread(episodes.returns)}, length {_spread(episodes.lengths)}"
-    scores = scores_of(episodes.returns, episodes.env_id)
+    scores = normalized_scores(episodes.returns, episodes.env_id)
     if scores is not None:
         line += f", normalized score {_spread(scores)}"
     print(f"{line} (mean, and standard deviation over episodes)")

@@ -5,21 +5,21 @@ from flax_linattn.data.batching import Batches, BucketBatches, RaggedBatches
 from flax_linattn.data.catalog import CATALOG, Entry, Source
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.digits import load_spoken_arabic_digits
-from flax_linattn.data.drawn import DrawnBatches
 from flax_linattn.data.embedded import etth1, japanese_vowels, pendulum
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.frames import from_frame, to_frame
+from flax_linattn.data.generated import GeneratedBatches
 from flax_linattn.data.labels import stratified_split
 from flax_linattn.data.load import load_dataset, load_long, load_series
 from flax_linattn.data.packing import Packed, pack
-from flax_linattn.data.regular import TimesPolicy, resample
+from flax_linattn.data.resampling import TimesPolicy, resample
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.sets.nt import NextSymbol, Rule, count_cycles, rules_of
+from flax_linattn.data.sets.nt import NextSymbol, Rule, count_cycles, parse_rules
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
+from flax_linattn.data.spoken_arabic_digits import load_spoken_arabic_digits
 from flax_linattn.data.time_features import calendar_circles, calendar_features
 from flax_linattn.data.transforms import Standardizer, interpolate_missing, pad
 from flax_linattn.data.ts import load_ts
@@ -34,8 +34,8 @@ __all__ = [
     "Copying",
     "DataFormatError",
     "Dialect",
-    "DrawnBatches",
     "Entry",
+    "GeneratedBatches",
     "GrainBatches",
     "Induction",
     "IteratorBatches",
@@ -70,9 +70,9 @@ __all__ = [
     "load_tsf",
     "pack",
     "pad",
+    "parse_rules",
     "pendulum",
     "resample",
-    "rules_of",
     "stratified_split",
     "to_frame",
 ]

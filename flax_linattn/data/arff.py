@@ -7,8 +7,8 @@ from pathlib import Path
 
 from flax_linattn.checks import quote
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.examples import ExampleBuilder
-from flax_linattn.data.files import MEND, DataFormatError, LineReader
+from flax_linattn.data.files import REPAIR_ADVICE, DataFormatError, LineReader
+from flax_linattn.data.validation import ExampleBuilder
 
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _QUOTED_CELL = re.compile(rf"\s*{_QUOTED}\s*,")
@@ -176,7 +176,7 @@ def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | N
         raise reader.error(
             "a quoted text of dimensions, a comma and a class label",
             f"{quote(text)}" + (" without the closing quotes" if quotes in "'\"" else ""),
-            MEND,
+            REPAIR_ADVICE,
         )
     rest = rest.strip()
     return body.split(r"\n"), _unquote(rest[1:].strip()) if rest.startswith(",") else None

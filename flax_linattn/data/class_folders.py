@@ -90,7 +90,7 @@ def find_class_folders(
         )
     notes += about_others(tree, len(files), kind)
     return ClassFolders(
-        classes, split_of(train, classes), split_of(test, classes), (*dict.fromkeys(notes),)
+        classes, make_split(train, classes), make_split(test, classes), (*dict.fromkeys(notes),)
     )
 
 
@@ -133,7 +133,7 @@ def files_by_class(files: Sequence[str], prefix: str) -> dict[str, list[str]]:
     return found
 
 
-def split_of(by_class: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Split:
+def make_split(by_class: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Split:
     """Files with their labels, sorted by class, then by name."""
     pairs = [
         (name, label)

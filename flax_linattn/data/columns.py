@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.cells import TIME, YEAR, YEAR_COLUMN, BadCellError
 from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.errors import UnknownChannelError
 from flax_linattn.data.files import DataFormatError, printed
-from flax_linattn.data.regular import MOST_IRREGULAR, TimesPolicy
+from flax_linattn.data.resampling import MAX_IRREGULAR_FRACTION, TimesPolicy
 from flax_linattn.data.tables import Table
 from flax_linattn.data.times import (
     BadTimeError,
@@ -27,7 +28,6 @@ from flax_linattn.data.times import (
     join_dates_and_clocks,
     parse_times,
 )
-from flax_linattn.data.unknown import UnknownChannelError
 
 MAX_ID_FRACTION = 0.5
 """Limit on the number of ids that an error proposes, as a fraction of the rows."""
@@ -148,7 +148,7 @@ def _rise(frame: pd.DataFrame, column: int, of_id: int | None) -> bool:
     times = frame.iloc[:, column].astype(float)
     groups = times.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
     repeated = len(times) - groups.nunique().sum()  # of months, of which a year has several
-    few = repeated <= MOST_IRREGULAR * (len(times) - groups.ngroups)
+    few = repeated <= MAX_IRREGULAR_FRACTION * (len(times) - groups.ngroups)
     return bool(few and groups.is_monotonic_increasing.all())
 
 

@@ -24,7 +24,7 @@ from flax_linattn.data.cells import (
     parse_time,
     split_cells,
 )
-from flax_linattn.data.time_index import as_zone
+from flax_linattn.data.time_index import parse_zone
 
 _SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
 _SPELLINGS = {**_SEPARATORS, "\t": "\t"}
@@ -109,7 +109,7 @@ class Dialect:
                 "time_column",
             )
         if self.timezone:
-            as_zone(self.timezone)
+            parse_zone(self.timezone)
         try:
             if self.encoding != "auto":
                 "".encode(self.encoding)
@@ -194,7 +194,7 @@ class Dialect:
         """A time that was read, in ``timezone`` if that is given; see ``time``."""
         if not self.timezone:
             return time
-        zone = as_zone(self.timezone)
+        zone = parse_zone(self.timezone)
         try:
             if time.tzinfo is not None:
                 return time.astimezone(zone)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from flax_linattn.checks import quote
 from flax_linattn.data.files import DataFormatError, open_uncompressed, report_damage
 
-LARGEST_FILE = 2**30
+MAX_FILE_BYTES = 2**30
 """Bytes of one file of a tree; the largest of the official sets take 35 million."""
 
 DEEPEST = 12
@@ -90,9 +90,9 @@ class FileTree:
         In an archive in the order in which they stand there; more than 1 GiB is refused.
         """
         for name in names:
-            if self.sizes[name] > LARGEST_FILE:
+            if self.sizes[name] > MAX_FILE_BYTES:
                 raise DataFormatError(
-                    f"{self.place(name)}: expected a file of at most {LARGEST_FILE:,} bytes, got "
+                    f"{self.place(name)}: expected a file of at most {MAX_FILE_BYTES:,} bytes, got "
                     f"one of {self.sizes[name]:,}; check that this is the right file"
                 )
         if self._is_folder:

@@ -21,7 +21,7 @@ _COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
 _TEXTS = (".gz", ".xz")
 """Suffixes of text files that are read compressed."""
 
-MEND = "correct the line, or fetch the file again if it is cut short or damaged"
+REPAIR_ADVICE = "correct the line, or fetch the file again if it is cut short or damaged"
 """What to do about a line that is not as it should be."""
 
 LONGEST_LINE = 2**26

@@ -26,7 +26,7 @@ from flax_linattn.data.columns import (
 )
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.files import DataFormatError, printed
-from flax_linattn.data.regular import TimesPolicy, regular
+from flax_linattn.data.resampling import TimesPolicy, apply_times_policy
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.tables import Table, frame_of_arrow, index_to_columns
 from flax_linattn.data.times import BadTimeError, localize
@@ -82,7 +82,7 @@ def from_frame(
     if time_column:
         named = time_column if isinstance(time_column, str) else tuple(time_column)
         dialect = replace(dialect, time_column=named)
-    pandas = as_pandas(frame)
+    pandas = to_pandas_frame(frame)
     if pandas.index.nlevels == 2:
         id_name, time_name = (
             str(level if level is not None else default)
@@ -96,11 +96,11 @@ def from_frame(
         pandas = index_to_columns(pandas, levels)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
-    several = series_of(table, name, id_column, channels, times, resample, dialect)
+    several = table_to_series(table, name, id_column, channels, times, resample, dialect)
     return several if id_column else several[0]
 
 
-def as_pandas(frame: Any) -> pd.DataFrame:
+def to_pandas_frame(frame: Any) -> pd.DataFrame:
     """A frame of any library as one of pandas."""
     if isinstance(frame, pd.DataFrame):
         return frame
@@ -118,7 +118,7 @@ def default_id(names: Sequence[str]) -> str:
     return NIXTLA_ID if {NIXTLA_ID, NIXTLA_TIME} <= set(names) else ""
 
 
-def series_of(
+def table_to_series(
     table: Table,
     name: str,
     id_column: str,
@@ -133,7 +133,7 @@ def series_of(
         dialect = replace(dialect, time_column=NIXTLA_TIME)
     try:
         found = _read(table, name, id_column, channels, times, dialect)
-        return regular(found, table.source, times, resample)
+        return apply_times_policy(found, table.source, times, resample)
     except DataFormatError as error:
         what, *_ = str(error).split("; ")  # what else may be done is the less likely
         if pair := find_clock(table, dialect, id_column):

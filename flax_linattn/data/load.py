@@ -9,14 +9,14 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.digits import load_spoken_arabic_digits
-from flax_linattn.data.frames import NIXTLA_ID, default_id, series_of
-from flax_linattn.data.regular import TimesPolicy, regular
+from flax_linattn.data.errors import UnknownChannelError
+from flax_linattn.data.frames import NIXTLA_ID, default_id, table_to_series
+from flax_linattn.data.resampling import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.spoken_arabic_digits import load_spoken_arabic_digits
 from flax_linattn.data.tables import column_names, read_table
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
-from flax_linattn.data.unknown import UnknownChannelError
 
 _LOADERS = {".ts": load_ts, ".arff": load_arff}
 
@@ -217,7 +217,7 @@ def _load(
     table = read_table(path, dialect, header=header, texts=[id_column, NIXTLA_ID])
     id_column = id_column or default_id(table.names)
     name = Path(path).name.split(".")[0]
-    return series_of(table, name, id_column, channels, times, resample, dialect)
+    return table_to_series(table, name, id_column, channels, times, resample, dialect)
 
 
 def _start(series: TimeSeries) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from flax_linattn.data.errors import UnknownChannelError
 from flax_linattn.data.time_index import (
     find_gaps,
     infer_frequency,
@@ -19,7 +20,6 @@ from flax_linattn.data.time_index import (
     timestamps,
     zone_name,
 )
-from flax_linattn.data.unknown import UnknownChannelError
 
 
 class _Steps:

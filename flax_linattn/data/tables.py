@@ -23,7 +23,7 @@ from flax_linattn.checks import import_extra, quote
 from flax_linattn.data.cells import TIME, is_comment, split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
 from flax_linattn.data.files import (
-    MEND,
+    REPAIR_ADVICE,
     STREAM_DAMAGE,
     DataFormatError,
     LineReader,
@@ -210,7 +210,7 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
             for cells in chain([row], rows):
                 if len(cells) != len(names):
                     raise reader.error(
-                        f"{len(names)} cells, as in the first line", f"{len(cells)}", MEND
+                        f"{len(names)} cells, as in the first line", f"{len(cells)}", REPAIR_ADVICE
                     )
                 read.append(cells)
                 places.append(reader.line)
@@ -274,7 +274,7 @@ class _Rows(Iterator[list[str]]):
                 raise self._reader.error(
                     f"cells separated by {self.separator!r}, each quote closed",
                     quote(text),
-                    MEND,
+                    REPAIR_ADVICE,
                 ) from None
         raise StopIteration
 

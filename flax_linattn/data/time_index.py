@@ -57,7 +57,7 @@ def parse_frequency(text: str, option: str = "freq") -> str:
     return _text(_parse(text, option))
 
 
-def as_offset(text: str, option: str = "freq") -> pd.offsets.BaseOffset:
+def parse_offset(text: str, option: str = "freq") -> pd.offsets.BaseOffset:
     """An alias as an offset of pandas; lower and upper case do as well where pandas knows one."""
     reason = ""
     for spelling in dict.fromkeys((text.strip(), text.strip().lower(), text.strip().upper())):
@@ -263,7 +263,7 @@ def timestamps(index: pd.Index) -> pd.DatetimeIndex | None:
     return index if isinstance(index, pd.DatetimeIndex) else None
 
 
-def as_zone(name: str) -> datetime.tzinfo:
+def parse_zone(name: str) -> datetime.tzinfo:
     """The time zone of a name in the IANA database."""
     if name == "UTC":  # which needs no database
         return datetime.UTC
@@ -303,7 +303,7 @@ def integer_step(index: pd.Index) -> int:
 def _parse(text: str, option: str = "freq") -> _Offset:
     match = _MONTH_DAY.fullmatch(text.strip())
     if match is None:
-        return as_offset(text, option)
+        return parse_offset(text, option)
     months, day = int(match[1] or 1), int(match[2])
     if not months or not 1 <= day <= 31:
         raise OptionError(
@@ -357,7 +357,7 @@ def _candidates(times: pd.DatetimeIndex) -> list[str]:
         weeks = (local[-1].normalize() - local[0].normalize()) // _DAY > local[-1].day_of_week
         found += ["B", "D"] if weeks else ["D", "B"]
     if days and elapsed > _DAY / 2:
-        found.append(_text(as_offset(f"{days}D")))
+        found.append(_text(parse_offset(f"{days}D")))
     return [*found, _text(pd.tseries.frequencies.to_offset(elapsed))]
 
 

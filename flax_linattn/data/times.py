@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.cells import parse_time
 from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.time_index import as_zone
+from flax_linattn.data.time_index import parse_zone
 
 _EPOCH = datetime(1970, 1, 1)
 _OFFSET = re.compile(r"(?:Z|[+-]\d{2}:?\d{2})$", re.ASCII)
@@ -69,7 +69,7 @@ def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.Pe
     else:
         times = _from_texts(column.astype(str), dialect)
     zone = dialect.timezone
-    return times.tz_convert(as_zone(zone)) if zone and times.tz is not None else times
+    return times.tz_convert(parse_zone(zone)) if zone and times.tz is not None else times
 
 
 def join_date_and_clock(
@@ -146,7 +146,7 @@ def localize(times: pd.DatetimeIndex, zone: str, *, first: bool = False) -> pd.D
     A time that clocks show twice is the first of the two if ``first``, else the order of the rows
     says which one; ``BadTimeError`` if it does not, or clocks skip a time.
     """
-    of, always = as_zone(zone), np.ones(len(times), np.bool_)
+    of, always = parse_zone(zone), np.ones(len(times), np.bool_)
     try:
         return times.tz_localize(of, ambiguous=always if first else "infer")
     except Exception:  # of pytz with pandas 2

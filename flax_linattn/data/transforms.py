@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 Series = Sequence[NDArray[np.float64]]
-LARGEST = 1e100
+MAX_VALUE = 1e100
 """Magnitude up to which values are standardized: the square of a larger one may overflow."""
 FARTHEST = 1e18
 """Magnitude up to which standardized values are passed on: its square is finite in float32."""
@@ -119,9 +119,9 @@ class Standardizer:
                 "expected finite values to fit on, got missing or infinite ones; call "
                 "interpolate_missing first"
             )
-        if (largest := float(np.abs(steps).max())) > LARGEST:
+        if (largest := float(np.abs(steps).max())) > MAX_VALUE:
             raise ValueError(
-                f"expected values up to {LARGEST:g}, got {largest:g}; does it stand for a missing "
+                f"expected values up to {MAX_VALUE:g}, got {largest:g}; does it stand for a missing "
                 "one? Leave that empty"
             )
         mean = steps.mean(axis=0)

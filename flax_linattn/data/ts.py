@@ -6,8 +6,8 @@ from typing import Any
 
 from flax_linattn.checks import quote
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.examples import ExampleBuilder
 from flax_linattn.data.files import LineReader
+from flax_linattn.data.validation import ExampleBuilder
 
 
 def load_ts(path: str | Path) -> TimeSeriesDataset:

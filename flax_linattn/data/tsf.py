@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import quote
 from flax_linattn.data.cells import MISSING, BadCellError, parse_numbers
-from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.files import REPAIR_ADVICE, LineReader
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.time_index import MonthDay
 
@@ -127,7 +127,7 @@ def _read_series(
             raise reader.error(
                 f"{len(attributes)} attributes and the values, separated by ':'",
                 f"{len(facts)} attributes",
-                MEND,
+                REPAIR_ADVICE,
             )
         values = _values(reader, last)
         if tags.get("missing") == "false" and np.isnan(values).any():

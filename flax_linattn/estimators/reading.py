@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import parse_time
-from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, as_pandas
+from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, to_pandas_frame
 from flax_linattn.estimators.history import FrameOptions, History
 from flax_linattn.estimators.sequences import as_numbers, check_not_empty
 
@@ -60,7 +60,7 @@ def as_history(
         return _read_frame(given, channels, options, name)
     frame = nw.from_native(given, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
-        history = _read_frame(as_pandas(given), channels, options, name)
+        history = _read_frame(to_pandas_frame(given), channels, options, name)
         return dataclasses.replace(history, library=frame.implementation)
     values = as_numbers(given)
     if not 1 <= values.ndim <= 2:

@@ -174,7 +174,7 @@ def test_a_damaged_file_of_a_zip_is_named(tmp_path):
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_tree, "LARGEST_FILE", 4)
+    monkeypatch.setattr(file_tree, "MAX_FILE_BYTES", 4)
     path = write_folder(tmp_path, {"a": b"x" * 5})
     with pytest.raises(DataFormatError, match="a: expected a file of at most 4 bytes, got one of"):
         FileTree(path).read_all(["a"])

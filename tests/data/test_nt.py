@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data import NextSymbol, Rule, count_cycles, rules_of
+from flax_linattn.data import NextSymbol, Rule, count_cycles, parse_rules
 
 HOLDS = {
     "x1=0": lambda back: back[1] == 0,
@@ -94,10 +94,13 @@ def test_any_condition_is_read_or_refused(text, delay):
         (lambda: Rule(16, 2, "nt-r", "x1=x4"), "must be on x1 to x3, .* got 'x1=x4'"),
         (lambda: Rule(16, 2, "nt-r", "x2=x2"), "two different symbols, got 'x2=x2'"),
         (lambda: Rule(16, 2, "nt-r", "x1=16"), "a symbol from 0 to 15, got 'x1=16'"),
-        (lambda: rules_of("", 16, 2), "rules must be one of nt, nt-s, nt-r, got ''"),
-        (lambda: rules_of("nt+nt-q", 16, 2), "rules must be one of .* got 'nt-q'"),
-        (lambda: rules_of("nt+nt", 16, 2), "must be different ones, got 'nt' twice"),
-        (lambda: NextSymbol(rules_of("nt", 16, 2), 2), "context of 2 cannot hold the state, 3 sym"),
+        (lambda: parse_rules("", 16, 2), "rules must be one of nt, nt-s, nt-r, got ''"),
+        (lambda: parse_rules("nt+nt-q", 16, 2), "rules must be one of .* got 'nt-q'"),
+        (lambda: parse_rules("nt+nt", 16, 2), "must be different ones, got 'nt' twice"),
+        (
+            lambda: NextSymbol(parse_rules("nt", 16, 2), 2),
+            "context of 2 cannot hold the state, 3 sym",
+        ),
         (lambda: NextSymbol((), 2), "of one base, got none"),
         (lambda: NextSymbol((Rule(2, 1), Rule(16, 1)), 2), "of one base, got bases 2, 16"),
         (lambda: Rule(4, 2).follow([[1, 2]], 1), r"state int \[..., 3\].* got int64 \[1, 2\]"),
@@ -117,8 +120,11 @@ def test_refusals_are_one_clear_line(make, message):
 
 
 def test_a_condition_is_of_nt_r_alone():
-    assert [rule.name for rule in rules_of("nt+nt-s", 4, 1, condition="nonsense")] == ["nt", "nt-s"]
-    assert rules_of("nt-r", 4, 2, "x2=3") == (Rule(4, 2, "nt-r", "x2=3"),)
+    assert [rule.name for rule in parse_rules("nt+nt-s", 4, 1, condition="nonsense")] == [
+        "nt",
+        "nt-s",
+    ]
+    assert parse_rules("nt-r", 4, 2, "x2=3") == (Rule(4, 2, "nt-r", "x2=3"),)
 
 
 @given(rules, st.integers(0, 5), st.integers(1, 9), st.integers(0, 9))
@@ -156,7 +162,7 @@ def test_half_the_series_of_a_mixture_follow_each_rule():
 
 
 def test_series_may_be_shorter_than_a_state():
-    series = NextSymbol(rules_of("nt", 16, 5), 6).draw_series(np.random.default_rng(0), 2, 3)
+    series = NextSymbol(parse_rules("nt", 16, 5), 6).draw_series(np.random.default_rng(0), 2, 3)
     assert series.shape == (2, 3)
 
 

@@ -91,7 +91,7 @@ def from_filled():
 
 
 def from_generated():
-    return data.DrawnBatches(data.Parity(5), SIZE, COUNT, seed=0, stream=1)
+    return data.GeneratedBatches(data.Parity(5), SIZE, COUNT, seed=0, stream=1)
 
 
 EVERY = SOURCES | {"lengths": from_lengths, "filled": from_filled, "generated": from_generated}

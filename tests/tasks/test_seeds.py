@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 from flax import nnx
-from tests.training.problem import poison_at, signal_at
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run
@@ -19,6 +18,7 @@ from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.synthetic import SyntheticConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SIZES, fail, flags, succeed
+from tests.training.problem import poison_at, signal_at
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

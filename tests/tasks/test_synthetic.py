@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from tests.training.problem import signal_at
 
 from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
@@ -21,6 +20,7 @@ from flax_linattn.tasks.synthetic.stream import Questions
 from flax_linattn.tasks.synthetic.task import SyntheticTask
 from tests.nn.cases import call
 from tests.tasks.commands import fail, fast, no_drawing, one_line, succeed
+from tests.training.problem import signal_at
 
 TINY = [
     *("--base", "4", "--delay", "1", "--context", "8", "--features", "4"),

@@ -7,9 +7,9 @@ from flax_linattn.data.episodes.minari import read_minari
 from flax_linattn.data.episodes.statistics import (
     REFERENCE_RETURNS,
     episodes_as_text,
-    family_of,
+    find_family,
     normalized_score,
-    scores_of,
+    normalized_scores,
 )
 
 __all__ = [
@@ -18,13 +18,13 @@ __all__ = [
     "Episodes",
     "check_episode_file",
     "episodes_as_text",
-    "family_of",
+    "find_family",
     "join_episodes",
     "load_episodes",
     "normalized_score",
+    "normalized_scores",
     "read_d4rl",
     "read_minari",
-    "scores_of",
     "split_episodes",
     "write_episodes",
 ]

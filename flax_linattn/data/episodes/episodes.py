@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from flax_linattn.checks import MAX_SEED, OptionError, at_least, quote
 from flax_linattn.data.files import DataFormatError
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 """That float32 can hold."""
 
 
@@ -28,7 +28,7 @@ def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None
         )
 
 
-def as_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
+def to_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
     """Finite numbers as float32, of so many axes; an error names the row, as ``file:key[row]``."""
     array = np.asarray(values)
     form = "[N, numbers]" if ndim == 2 else "[N]"
@@ -45,7 +45,7 @@ def as_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
         wrong = ~np.isfinite(array)
     else:  # what float32 would round to infinity is refused with what is infinite
         with np.errstate(all="ignore"):
-            wrong = ~(np.abs(array.astype(np.float64)) <= LARGEST)
+            wrong = ~(np.abs(array.astype(np.float64)) <= MAX_FLOAT32)
     if wrong.any():
         row = int(np.argmax(wrong.reshape(len(array), -1).any(1)))
         bad = array[row][wrong[row]] if ndim == 2 else array[row : row + 1]
@@ -119,7 +119,7 @@ class Episodes:
             raise TypeError(f"{self.name}: expected notes as a tuple of texts, got {quote(notes)}.")
         refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
         for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
-            self._set(what, as_float32(f"{self.name}:{what}", getattr(self, what), ndim))
+            self._set(what, to_float32(f"{self.name}:{what}", getattr(self, what), ndim))
         for what in ("actions", "rewards"):
             if (length := len(getattr(self, what))) != self.num_steps:
                 raise DataFormatError(
@@ -170,7 +170,7 @@ class Episodes:
     def _check_returns(self) -> None:
         """No return to go may be beyond float32."""
         sums = np.add.reduceat(np.abs(self.rewards, dtype=np.float64), self.starts[:-1])
-        if (wrong := np.flatnonzero(sums > LARGEST)).size:
+        if (wrong := np.flatnonzero(sums > MAX_FLOAT32)).size:
             raise DataFormatError(
                 f"{self.name}: episode {wrong[0]}: expected rewards whose sum float32 can hold, "
                 f"got sizes that add up to {sums[wrong[0]]:g}; scale the rewards."

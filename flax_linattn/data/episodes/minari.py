@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from flax_linattn.checks import itemize, quote
 from flax_linattn.data.episodes.episodes import (
     Episodes,
-    as_float32,
     environment_name,
     refuse_discrete,
+    to_float32,
 )
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
@@ -159,9 +159,9 @@ def _finite(path: Path, part: _Part) -> _Part:
     """The episode as float32; errors name its own rows."""
     place = f"{path}:{part.group}"
     return part._replace(
-        observations=as_float32(f"{place}/observations", part.observations, 2),
-        actions=as_float32(f"{place}/actions", part.actions, 2),
-        rewards=as_float32(f"{place}/rewards", part.rewards, 1),
+        observations=to_float32(f"{place}/observations", part.observations, 2),
+        actions=to_float32(f"{place}/actions", part.actions, 2),
+        rewards=to_float32(f"{place}/rewards", part.rewards, 1),
     )
 
 

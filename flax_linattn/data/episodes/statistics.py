@@ -52,7 +52,7 @@ _OF_D4RL = re.compile(
 other rewards."""
 
 
-def family_of(env_id: str) -> str | None:
+def find_family(env_id: str) -> str | None:
     """The family of an environment in ``REFERENCE_RETURNS``, whatever its version.
 
     Args:
@@ -63,7 +63,7 @@ def family_of(env_id: str) -> str | None:
         Its name there; None where it has no references.
 
     Example:
-        >>> family_of("Hopper-v5"), family_of("halfcheetah-medium-v2"), family_of("Pendulum-v1")
+        >>> find_family("Hopper-v5"), find_family("halfcheetah-medium-v2"), find_family("Pendulum-v1")
         ('Hopper', 'HalfCheetah', None)
     """
     if found := _OF_GYMNASIUM.fullmatch(env_id):
@@ -73,14 +73,14 @@ def family_of(env_id: str) -> str | None:
     return None
 
 
-def scores_of(returns: ArrayLike, env_id: str | None) -> NDArray[np.float64] | None:
+def normalized_scores(returns: ArrayLike, env_id: str | None) -> NDArray[np.float64] | None:
     """``normalized_score``, or None where the environment has no references, or is not known.
 
     Example:
-        >>> scores_of([3234.3], "Hopper-v5"), scores_of([1.0], "Pendulum-v1")
+        >>> normalized_scores([3234.3], "Hopper-v5"), normalized_scores([1.0], "Pendulum-v1")
         (array([100.]), None)
     """
-    if env_id is None or family_of(env_id) is None:
+    if env_id is None or find_family(env_id) is None:
         return None
     return normalized_score(returns, env_id)
 
@@ -108,7 +108,7 @@ def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
         >>> normalized_score([-20.272305, 3234.3], "Hopper-v5").tolist()
         [0.0, 100.0]
     """
-    family = family_of(env_id)
+    family = find_family(env_id)
     if family is None:
         raise ValueError(
             f"expected an environment of {', '.join(REFERENCE_RETURNS)}, for which D4RL has "
@@ -151,7 +151,7 @@ def episodes_as_text(episodes: Episodes) -> str:
         f"ended in a terminal state: {100 * episodes.terminated.mean():.3g} % of episodes",
     ]
     lines += about_cut_short(episodes.lengths, episodes.terminated)
-    scores = scores_of(returns, episodes.env_id)
+    scores = normalized_scores(returns, episodes.env_id)
     if scores is not None:
         lines.append(
             f"mean score as D4RL normalizes: {scores.mean():.1f} (0 a random policy, 100 an expert)"

@@ -10,7 +10,7 @@ import numpy as np
 from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.cells import is_number, parse_time
 
-LARGEST_TIME = 1e100
+MAX_TIME = 1e100
 """Of times, either side of 0: differences and sums of such ones are finite."""
 
 _EPOCH = datetime(1970, 1, 1)
@@ -57,11 +57,11 @@ def _offset(time: datetime, zone: tzinfo) -> timedelta:
     return first
 
 
-def date_of(seconds: float) -> str:
+def format_date(seconds: float) -> str:
     """A time in seconds since 1970-01-01 UTC for a message, as a date where there is one.
 
     Example:
-        >>> date_of(86400.5), date_of(1e22)
+        >>> format_date(86400.5), format_date(1e22)
         ('1970-01-02 00:00:00.500000+00:00', '1e+22')
     """
     try:
@@ -99,7 +99,7 @@ def parse_bound(
         raise TypeError(f"{name} must be a number or a date as text, got {quote(value)}.")
     seconds: float | None = None
     if not isinstance(value, str):
-        seconds = float(value) if abs(value) <= LARGEST_TIME else None
+        seconds = float(value) if abs(value) <= MAX_TIME else None
     elif is_number(value):
         seconds = float(value)
     elif zone is None:
@@ -115,10 +115,10 @@ def parse_bound(
                 "UTC, as 2016-07-01 00:00:00+00:00.",
                 name,
             ) from None
-    if seconds is None or abs(seconds) > LARGEST_TIME:
+    if seconds is None or abs(seconds) > MAX_TIME:
         dates = "" if zone is None else " or a date such as 2016-07-01 00:00:00"
         raise OptionError(
-            f"{name} must be a finite number{dates}, at most {LARGEST_TIME:g}, got {quote(value)}.",
+            f"{name} must be a finite number{dates}, at most {MAX_TIME:g}, got {quote(value)}.",
             name,
         )
     return seconds

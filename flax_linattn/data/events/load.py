@@ -21,7 +21,7 @@ from flax_linattn.data.events.rows import EventFileError, EventRows
 from flax_linattn.data.events.sequences import EventSequences
 from flax_linattn.data.files import LineReader
 from flax_linattn.data.tables import BINARY_SUFFIXES
-from flax_linattn.data.time_index import as_zone
+from flax_linattn.data.time_index import parse_zone
 
 Format = Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"]
 
@@ -139,7 +139,7 @@ def load_events(
         (('back', 'out'), ('a', 'b'), True)
     """
     choice(("auto", *_READERS), format=format)
-    path, zone = Path(path), as_zone(timezone)
+    path, zone = Path(path), parse_zone(timezone)
     chosen = _format(path, marks is not None) if format == "auto" else format
     reader, takes = _READERS[chosen]
     options = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import quote
 from flax_linattn.data.arrays import read_arrays
-from flax_linattn.data.events.clock import LARGEST_TIME
+from flax_linattn.data.events.clock import MAX_TIME
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
 from flax_linattn.data.files import DataFormatError
 
@@ -133,8 +133,8 @@ class _EventArrays:
     def floats(self, key: str, flat: NDArray[np.int64]) -> NDArray[np.float64]:
         """Finite numbers at the indices, float64 [n]."""
         values = _doubles(self.arrays[key].reshape(-1)[flat])
-        expected = f"a finite number of at most {LARGEST_TIME:g}"
-        self._refuse(key, ~(np.abs(values) <= LARGEST_TIME), expected, "correct it", flat)
+        expected = f"a finite number of at most {MAX_TIME:g}"
+        self._refuse(key, ~(np.abs(values) <= MAX_TIME), expected, "correct it", flat)
         return values
 
     def marks(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, choice, itemize, quote
 from flax_linattn.data.cells import BadCellError, is_number, parse_numbers
-from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
+from flax_linattn.data.events.clock import MAX_TIME, SkippedTimeError, parse_date
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
-from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.files import REPAIR_ADVICE, LineReader
 from flax_linattn.data.tables import Table, read_table
 
 _OPTIONAL = {"mark": "mark", "sequence": "sequence"}
@@ -133,18 +133,18 @@ def _no_time(rows: EventRows, column: str, row: int, cell: str) -> EventFileErro
         expected = f"a {'date' if rows.dates else 'number'}, as in the first row"
     return EventFileError(
         f"{rows.where(row)}: expected {expected} in column {quote(column)}, got {quote(cell)}",
-        f"correct it; numbers are finite, at most {LARGEST_TIME:g}, and dates have the year first "
+        f"correct it; numbers are finite, at most {MAX_TIME:g}, and dates have the year first "
         "and a time zone such as +00:00 or none",
     )
 
 
 def _finite(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
-    """Numbers of at most ``LARGEST_TIME``, and the index of the first cell that is none."""
+    """Numbers of at most ``MAX_TIME``, and the index of the first cell that is none."""
     try:
         numbers = parse_numbers(cells, missing=())
     except BadCellError as bad:
         return np.zeros(0), bad.index
-    wrong = np.flatnonzero(~(np.abs(numbers) <= LARGEST_TIME))
+    wrong = np.flatnonzero(~(np.abs(numbers) <= MAX_TIME))
     return numbers, int(wrong[0]) if wrong.size else None
 
 
@@ -185,7 +185,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
                     if header
                     else "user, item and timestamp, separated by blanks",
                     quote(text),
-                    MEND,
+                    REPAIR_ADVICE,
                 )
             for column, cell in zip(cells, row, strict=False):
                 column.append(sys.intern(cell))  # ids and labels repeat in millions of rows
@@ -202,7 +202,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
                 raise EventFileError(
                     f"{rows.where(place)}: expected {name} as a whole number from 0 on or a word, "
                     f"got {quote(cell)}",
-                    MEND,
+                    REPAIR_ADVICE,
                 )
     return _timed(rows, "timestamp", texts["timestamp"], zone, named=True)
 
@@ -229,9 +229,9 @@ def read_rmtpp(path: Path, marks: str | Path | None = None) -> EventRows:
             numbers, bad = _finite(cells)
             if bad is not None:
                 raise reader.error(
-                    f"finite times separated by blanks, at most {LARGEST_TIME:g}",
+                    f"finite times separated by blanks, at most {MAX_TIME:g}",
                     f"{quote(cells[bad])} as event {bad + 1} of the line",
-                    MEND,
+                    REPAIR_ADVICE,
                 )
             times.append(numbers)
         if not times:
@@ -302,7 +302,7 @@ def read_easytpp(path: Path) -> EventRows:
             declared = _num_marks(reader, value.get("dim_process"))
             if times and declared != count:
                 raise reader.error(
-                    f"dim_process {count}, as in the first object", f"{declared}", MEND
+                    f"dim_process {count}, as in the first object", f"{declared}", REPAIR_ADVICE
                 )
             count = declared
             times.append(_object_times(reader, value))
@@ -312,7 +312,7 @@ def read_easytpp(path: Path) -> EventRows:
             own = _list(reader, value, "type_event", len(times[-1]))
             for at, mark in enumerate(own):
                 if type(mark) is not int or not 0 <= mark <= most:
-                    raise reader.error(expected, f"{quote(mark)} as event {at + 1}", MEND)
+                    raise reader.error(expected, f"{quote(mark)} as event {at + 1}", REPAIR_ADVICE)
             marks += own
             line.append(reader.line)
     sizes = [len(own) for own in times]
@@ -330,7 +330,7 @@ def _num_marks(reader: LineReader, count: Any) -> int | None:
     if count is None or (type(count) is int and 1 <= count <= MAX_MARKS):
         return count
     raise reader.error(
-        f"dim_process, the number of marks, from 1 to {MAX_MARKS}", quote(count), MEND
+        f"dim_process, the number of marks, from 1 to {MAX_MARKS}", quote(count), REPAIR_ADVICE
     )
 
 
@@ -338,7 +338,9 @@ def _object_times(reader: LineReader, value: dict[str, Any]) -> NDArray[np.float
     times = _numbers(reader, value, "time_since_start", None)
     length = value.get("seq_len")
     if length is not None and length != len(times):
-        raise reader.error(f"as many times as seq_len says, {quote(length)}", f"{len(times)}", MEND)
+        raise reader.error(
+            f"as many times as seq_len says, {quote(length)}", f"{len(times)}", REPAIR_ADVICE
+        )
     if "time_since_last_event" in value:
         gaps = _numbers(reader, value, "time_since_last_event", len(times))
         within = _CLOSE["rtol"] * np.abs(gaps) + _CLOSE["atol"] * np.abs(times).max()
@@ -359,11 +361,11 @@ def _numbers(
     numbers = _list(reader, value, key, length)
     for at, number in enumerate(numbers):
         # NaN is none of these; whole numbers of any size are compared exactly.
-        if type(number) not in (int, float) or not abs(number) <= LARGEST_TIME:
+        if type(number) not in (int, float) or not abs(number) <= MAX_TIME:
             raise reader.error(
-                f"{key} as finite numbers of at most {LARGEST_TIME:g}",
+                f"{key} as finite numbers of at most {MAX_TIME:g}",
                 f"{quote(number)} as event {at + 1}",
-                MEND,
+                REPAIR_ADVICE,
             )
     return np.array(numbers, np.float64)
 
@@ -376,7 +378,7 @@ def _list(reader: LineReader, value: dict[str, Any], key: str, length: int | Non
         )
     if length is not None and len(values) != length:
         raise reader.error(
-            f"{length} of {key}, as there are of time_since_start", f"{len(values)}", MEND
+            f"{length} of {key}, as there are of time_since_start", f"{len(values)}", REPAIR_ADVICE
         )
     return values
 
@@ -412,12 +414,14 @@ def _json_values(reader: LineReader) -> Iterator[Any]:
             continue
         if following not in (",", "]"):
             got = quote(text[at : at + 50]) if following else "nothing"
-            raise reader.error("',' or ']' after a value", got, MEND)
+            raise reader.error("',' or ']' after a value", got, REPAIR_ADVICE)
         end = following == "]"
         following = move(at + 1)
         if end:
             if following:
-                raise reader.error("the end of the file after ']'", quote(text[at : at + 50]), MEND)
+                raise reader.error(
+                    "the end of the file after ']'", quote(text[at : at + 50]), REPAIR_ADVICE
+                )
             return
     if array:
         raise reader.error("']' at the end", "the end of the file", "fetch it again")
@@ -431,6 +435,6 @@ def _decode(reader: LineReader, text: str, at: int) -> tuple[Any, int]:
     except json.JSONDecodeError as error:
         reader.line = error.lineno
         got = f"{error.msg} at character {error.colno}"
-        raise reader.error(expected, got, MEND) from None
+        raise reader.error(expected, got, REPAIR_ADVICE) from None
     except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
-        raise reader.error(expected, quote(error), MEND) from None
+        raise reader.error(expected, quote(error), REPAIR_ADVICE) from None

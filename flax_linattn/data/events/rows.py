@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import quote
-from flax_linattn.data.events.clock import date_of, parse_bound
+from flax_linattn.data.events.clock import format_date, parse_bound
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
 from flax_linattn.data.files import DataFormatError
 
@@ -108,7 +108,7 @@ class EventRows:
         keys = [str(name) for name in names]
 
         def shown_time(value: float) -> str:
-            return date_of(value) if self.dates else str(float(value))
+            return format_date(value) if self.dates else str(float(value))
 
         def sequence(row: int) -> str:
             return f"sequence {quote(keys[owner[row]]) if self.named else owner[row]}"

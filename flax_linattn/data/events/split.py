@@ -8,7 +8,7 @@ from flax_linattn.checks import OptionError, choice
 from flax_linattn.data.events.sequences import EventSequences, Piece
 from flax_linattn.data.windows import Split, chronological_split
 
-LEAST_SEQUENCES = 5
+MIN_SEQUENCES = 5
 """From so many sequences on, whole ones go into the parts: of fewer, a fifth is none."""
 
 
@@ -55,7 +55,7 @@ def split_events(
         (10, [7], [1.0, 1.0, 1.0])
     """
     if by is None:
-        least = LEAST_SEQUENCES if "." in split else len(EventSplit._fields)
+        least = MIN_SEQUENCES if "." in split else len(EventSplit._fields)
         by = "sequences" if len(events) >= least else "time"
     choice(("sequences", "time"), by=by)
     parts = _by_time(events, split) if by == "time" else _whole(events, split)

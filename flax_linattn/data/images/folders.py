@@ -10,10 +10,10 @@ from flax_linattn.data.class_folders import (
     about_others,
     files_by_class,
     find_class_folders,
-    split_of,
+    make_split,
 )
 from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import MEND, DataFormatError
+from flax_linattn.data.files import REPAIR_ADVICE, DataFormatError
 from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.labels import in_order
 
@@ -55,8 +55,8 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
         notes.append(f"{in_val - len(label_of):,} images of val without labels are left out")
     return ClassFolders(
         classes,
-        split_of(train, classes),
-        split_of(by_class, classes),
+        make_split(train, classes),
+        make_split(by_class, classes),
         (*notes, *about_others(tree, len(images), "images")),
     )
 
@@ -73,7 +73,7 @@ def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, 
             got = quote(rest[0]) if rest else f"the line {quote(row)}"
             raise DataFormatError(
                 f"{place}:{line}: expected the name of an image, a tab and a class of "
-                f"{itemize(sorted(train), 3)}, got {got}; {MEND}"
+                f"{itemize(sorted(train), 3)}, got {got}; {REPAIR_ADVICE}"
             )
         if name not in tree.sizes or not is_image(name) or name in found:
             got = f"{quote(file)} again" if name in found else f"no {quote(file)} there"
@@ -83,5 +83,7 @@ def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, 
             )
         found[name] = rest[0]
     if not found:
-        raise DataFormatError(f"{place}:1: expected a line for each image, got none; {MEND}")
+        raise DataFormatError(
+            f"{place}:1: expected a line for each image, got none; {REPAIR_ADVICE}"
+        )
     return found

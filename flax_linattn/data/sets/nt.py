@@ -139,14 +139,14 @@ class Rule:
             raise OptionError(f"condition {problem}, got {self.condition!r}.", "condition")
 
 
-def rules_of(text: str, base: int, delay: int, condition: str = "x1=0") -> tuple[Rule, ...]:
+def parse_rules(text: str, base: int, delay: int, condition: str = "x1=0") -> tuple[Rule, ...]:
     """The rules that a text names: one of ``RULES``, or several joined by "+".
 
     Raises:
         OptionError: A name is unknown or comes twice, or a number or the condition is bad.
 
     Example:
-        >>> [rule.name for rule in rules_of("nt+nt-s", base=16, delay=2)]
+        >>> [rule.name for rule in parse_rules("nt+nt-s", base=16, delay=2)]
         ['nt', 'nt-s']
     """
     names = text.split("+")
@@ -217,7 +217,7 @@ class NextSymbol:
             their state.
 
     Example:
-        >>> task = NextSymbol(rules_of("nt", base=2, delay=1), context=4)
+        >>> task = NextSymbol(parse_rules("nt", base=2, delay=1), context=4)
         >>> batch = task.draw(np.random.default_rng(0), rows=3)
         >>> batch["tokens"]
         array([[1, 1, 0, 1],

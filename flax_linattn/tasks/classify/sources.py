@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.drawn import Drawable
+from flax_linattn.data.generated import Drawable
 from flax_linattn.data.images import LabelledImages, load_images
 from flax_linattn.data.labels import LabelledExamples
 from flax_linattn.tasks.classify.label_options import LabelData
@@ -157,13 +157,15 @@ def about_classes(classes: Sequence[str]) -> str:
     return f"{len(classes)} classes: {', '.join(names)}"
 
 
-def generated_batches(task: Drawable, config: Config, size: int, stream: int) -> data.DrawnBatches:
+def generated_batches(
+    task: Drawable, config: Config, size: int, stream: int
+) -> data.GeneratedBatches:
     """Generated batches of an epoch of ``size`` examples, from a random stream of the run's seed.
 
     Examples of stream 0, that of training, are new in each epoch; those of others stay the same.
     """
     rows, fixed = min(config.fit.batch_size, size), stream > 0
-    return data.DrawnBatches(
+    return data.GeneratedBatches(
         task,
         rows,
         -(-size // rows),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes import (
-    MOST_MARKS,
+    MAX_EVENT_TYPES,
     HawkesProcess,
     IndependentMarks,
     PoissonProcess,
@@ -35,7 +35,7 @@ goes with the longest sequence."""
 def fit_processes(train: EventSequences, resolution: float) -> dict[str, Process]:
     """The processes by name, fitted to the events to train on, with the run's resolution."""
     fit: Callable[[EventSequences], Process] = partial(HawkesProcess.fit, resolution=resolution)
-    if len(train.mark_names) > MOST_MARKS:
+    if len(train.mark_names) > MAX_EVENT_TYPES:
         fit = partial(IndependentMarks.fit, fit=fit)
     return {
         "poisson": PoissonProcess.fit(train),

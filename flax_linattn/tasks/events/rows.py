@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import is_number
-from flax_linattn.data.events.clock import LARGEST_TIME, SkippedTimeError, parse_date
-from flax_linattn.data.time_index import as_zone
+from flax_linattn.data.events.clock import MAX_TIME, SkippedTimeError, parse_date
+from flax_linattn.data.time_index import parse_zone
 from flax_linattn.tasks.events.data import EventsSpec
 from flax_linattn.tasks.lines import CellLines
 
@@ -43,7 +43,7 @@ class EventLines(CellLines):
         self, data_spec: EventsSpec, columns: tuple[str, str, str], timezone: str = "UTC"
     ) -> None:
         self._marks = {name: index for index, name in enumerate(data_spec.mark_names)}
-        self._dates, self._columns, self._zone = data_spec.dates, columns, as_zone(timezone)
+        self._dates, self._columns, self._zone = data_spec.dates, columns, parse_zone(timezone)
         time, mark, _ = columns
         super().__init__(*([] if len(self._marks) > 1 else [(time,)]), (time, mark))
 
@@ -68,10 +68,10 @@ class EventLines(CellLines):
     def time(self, text: str) -> float:
         """A time in the unit of the run's file."""
         if not self._dates:
-            if is_number(text) and abs(value := float(text)) <= LARGEST_TIME:
+            if is_number(text) and abs(value := float(text)) <= MAX_TIME:
                 return value
             raise ValueError(
-                f"expected a time as a finite number, at most {LARGEST_TIME:g}, got {quote(text)}."
+                f"expected a time as a finite number, at most {MAX_TIME:g}, got {quote(text)}."
             )
         try:
             seconds = parse_date(text, self._zone)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
 from flax_linattn.data.cells import is_number
-from flax_linattn.data.events.clock import date_of
+from flax_linattn.data.events.clock import format_date
 from flax_linattn.tasks.events.data import log_gap, observations
 from flax_linattn.tasks.events.figures import draw_intensity
 from flax_linattn.tasks.events.next_event import StreamedEvent, summarize_next_event
@@ -347,4 +347,6 @@ class EventsStream(Streaming):
         self._length = 0
 
     def _shown(self, time: float) -> str:
-        return date_of(time) if self._run.data_spec.dates else str(float(time)).removesuffix(".0")
+        return (
+            format_date(time) if self._run.data_spec.dates else str(float(time)).removesuffix(".0")
+        )

@@ -15,7 +15,7 @@ from flax import nnx
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences
-from flax_linattn.data.events.clock import date_of
+from flax_linattn.data.events.clock import format_date
 from flax_linattn.tasks.baselines import read_or_note
 from flax_linattn.tasks.events import evaluate
 from flax_linattn.tasks.events.baselines import (
@@ -81,7 +81,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         forecast = ", ".join(f"{part.num_forecast:,}" for part in parts)
         lengths = [len(own) for own in data.times]
         first, last = min(own[0] for own in data.times), max(own[-1] for own in data.times)
-        shown = date_of if data.dates else str
+        shown = format_date if data.dates else str
         text = (
             f"{data.name}: {len(data):,} sequences of {min(lengths):,} to {max(lengths):,} events, "
             f"{len(data.mark_names):,} marks, from {shown(first)} to {shown(last)}\n"

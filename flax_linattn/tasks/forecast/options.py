@@ -12,9 +12,9 @@ from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.load import find_id_column
-from flax_linattn.data.regular import TimesPolicy
+from flax_linattn.data.resampling import TimesPolicy
 from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import as_offset, parse_frequency
+from flax_linattn.data.time_index import parse_frequency, parse_offset
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MAX_LAYERS
@@ -106,7 +106,7 @@ class ForecastData(Options):
         if self.freq:
             parse_frequency(self.freq)
         if self.resample:
-            as_offset(self.resample, "resample")
+            parse_offset(self.resample, "resample")
         for name in self.calendar_parts:
             choice(CIRCLES, known_calendar=name)
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, quote
 from flax_linattn.data.batching import ALL_ROWS
-from flax_linattn.data.episodes import Episodes, family_of, load_episodes, split_episodes
-from flax_linattn.data.episodes.episodes import LARGEST
+from flax_linattn.data.episodes import Episodes, find_family, load_episodes, split_episodes
+from flax_linattn.data.episodes.episodes import MAX_FLOAT32
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, OfflineRLData
 from flax_linattn.tasks.spec import DataSpec
 
@@ -110,7 +110,7 @@ class OfflineRLSpec(DataSpec):
             ("action_high", self.action_high),
             ("returns", (self.target_return, self.mean_return, self.best_return)),
         ):
-            if not all(abs(value) <= LARGEST for value in values):
+            if not all(abs(value) <= MAX_FLOAT32 for value in values):
                 raise OptionError(
                     f"{name} must be finite, in float32 too, got {quote(values)}.", name
                 )
@@ -235,7 +235,7 @@ def resolve_target_return(config: OfflineRLConfig, env_id: str | None, best: flo
     """The target return of a run whose best known return is ``best``."""
     if config.play.target_return is not None:
         return config.play.target_return
-    return PUBLISHED_TARGETS.get(family_of(env_id or "") or "", best)
+    return PUBLISHED_TARGETS.get(find_family(env_id or "") or "", best)
 
 
 def max_episode_length(config: OfflineRLConfig) -> int | None:

@@ -17,7 +17,7 @@ from flax import nnx
 
 from flax_linattn import control, models
 from flax_linattn.checks import OptionError
-from flax_linattn.data.episodes import Episodes, family_of, scores_of
+from flax_linattn.data.episodes import Episodes, find_family, normalized_scores
 from flax_linattn.tasks.baselines import Baselines, read_or_note
 from flax_linattn.tasks.offline_rl.agent import make_agent, predict_actions
 from flax_linattn.tasks.offline_rl.behavior_cloning import (
@@ -82,7 +82,7 @@ def make_run_environments(data_spec: OfflineRLSpec, config: OfflineRLConfig) -> 
 
 def check_environment(episodes: Episodes, env_id: str, config: OfflineRLConfig) -> None:
     """Refuses an environment that does not exist, does not fit, or is another robot's."""
-    families = [family_of(name) for name in (env_id, episodes.env_id or "")]
+    families = [find_family(name) for name in (env_id, episodes.env_id or "")]
     if None not in families and len(set(families)) == 2:
         raise OptionError(
             f"{episodes.name} are episodes of {episodes.env_id}, got env={env_id}; give that one.",
@@ -184,7 +184,7 @@ def summarize_returns(name: str, played: Episodes) -> dict[str, float]:
     if len(returns) > 1:
         values[f"{name}_return_sd_of_episodes"] = float(returns.std(ddof=1))
     values[f"{name}_length"] = float(played.lengths.mean())
-    scores = scores_of(returns, played.env_id)
+    scores = normalized_scores(returns, played.env_id)
     return values if scores is None else values | {f"{name}_score": float(np.mean(scores))}
 
 

@@ -57,7 +57,7 @@ def make_generator(options: SyntheticData) -> Drawn:
     if "+" not in options.rules:
         choice((*RULES, *RECALL), rules=options.rules)
     if not options.recalls:
-        rules = data.rules_of(options.rules, base, options.delay, options.condition)
+        rules = data.parse_rules(options.rules, base, options.delay, options.condition)
         return data.NextSymbol(rules, context)
     if options.rules == "copying" and context % 2:
         raise OptionError(
@@ -86,11 +86,11 @@ def make_batches(drawn: Drawn, config: SyntheticConfig) -> training.Splits:
     """
     seed = config.seed
 
-    def fixed(series: int, stream: int) -> data.DrawnBatches:
-        return data.DrawnBatches(drawn, ROWS, series, seed=seed, stream=stream, fixed=True)
+    def fixed(series: int, stream: int) -> data.GeneratedBatches:
+        return data.GeneratedBatches(drawn, ROWS, series, seed=seed, stream=stream, fixed=True)
 
     return training.Splits(
-        data.DrawnBatches(drawn, config.fit.batch_size, 1, seed=seed, stream=0),
+        data.GeneratedBatches(drawn, config.fit.batch_size, 1, seed=seed, stream=0),
         fixed(config.data.validation_series, 1),
         fixed(config.data.test_series, 2),
     )

@@ -7,7 +7,7 @@ from flax_linattn.data.episodes import (
     REFERENCE_RETURNS,
     Episodes,
     episodes_as_text,
-    family_of,
+    find_family,
     normalized_score,
 )
 
@@ -28,7 +28,7 @@ def test_the_references_are_0_and_100(env_id, random, expert):
 
 
 def test_families():
-    assert {family_of(f"{name}-v5") for name in REFERENCE_RETURNS} == set(REFERENCE_RETURNS)
+    assert {find_family(f"{name}-v5") for name in REFERENCE_RETURNS} == set(REFERENCE_RETURNS)
     for other in (
         "Pendulum-v1",
         "AntMaze_UMaze-v4",
@@ -45,7 +45,7 @@ def test_families():
         "",
         "-",
     ):
-        assert family_of(other) is None
+        assert find_family(other) is None
     with pytest.raises(
         ValueError, match=r"of HalfCheetah, Hopper, Walker2d, Ant, .* 'Pendulum-v1'"
     ):

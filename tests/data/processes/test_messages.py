@@ -7,7 +7,7 @@ import pytest
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.sets.processes import (
-    MOST_MARKS,
+    MAX_EVENT_TYPES,
     HawkesProcess,
     IndependentMarks,
     PoissonProcess,
@@ -95,7 +95,7 @@ def test_draws(process, arguments, message):
 
 @every
 def test_too_many_events(process, monkeypatch):
-    monkeypatch.setattr(process_module, "MOST_EVENTS", 1000)
+    monkeypatch.setattr(process_module, "MAX_EVENTS", 1000)
     with pytest.raises(OptionError, match=r"at most 1,000 events are drawn at once, but \d,\d+"):
         process.draw(2, end=1e3, seed=0)
 
@@ -151,7 +151,7 @@ def test_fits_refuse_what_is_out_of_range():
 
 
 def test_too_many_marks():
-    many = MOST_MARKS + 1
+    many = MAX_EVENT_TYPES + 1
     events = sequences([[1.0, 2.0]], [[0, 1]], many)
     with pytest.raises(ValueError, match=r"at most 100 marks, .* got 101; IndependentMarks\.fit"):
         HawkesProcess.fit(events)

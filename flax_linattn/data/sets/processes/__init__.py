@@ -1,14 +1,14 @@
 """Point processes of known likelihood: drawn, scored and fitted, in NumPy with float64."""
 
 from flax_linattn.data.sets.processes.hawkes import HawkesProcess
-from flax_linattn.data.sets.processes.hawkes_fit import MOST_MARKS
+from flax_linattn.data.sets.processes.hawkes_fit import MAX_EVENT_TYPES
 from flax_linattn.data.sets.processes.marks import IndependentMarks, mark_frequencies
 from flax_linattn.data.sets.processes.poisson import SIN, SIN_END, PoissonProcess, SinePoisson
 from flax_linattn.data.sets.processes.process import LogLikelihood, Process
 from flax_linattn.data.sets.processes.renewal import RenewalProcess
 
 __all__ = [
-    "MOST_MARKS",
+    "MAX_EVENT_TYPES",
     "SIN",
     "SIN_END",
     "HawkesProcess",

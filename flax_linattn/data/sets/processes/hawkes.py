@@ -10,7 +10,7 @@ from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import Steps, check_marks, in_steps
 from flax_linattn.data.sets.processes.hawkes_fit import fit_hawkes
 from flax_linattn.data.sets.processes.marks import log
-from flax_linattn.data.sets.processes.poisson import rates_of
+from flax_linattn.data.sets.processes.poisson import check_rates
 from flax_linattn.data.sets.processes.process import (
     Drawn,
     LogLikelihood,
@@ -58,7 +58,7 @@ class HawkesProcess(Process):
     """
 
     def __init__(self, base: ArrayLike, excitation: ArrayLike, decay: float) -> None:
-        self.base = rates_of("base", base)
+        self.base = check_rates("base", base)
         self.excitation = np.asarray(excitation, np.float64)
         M = len(self.base)
         good = self.excitation.shape == (M, M) and bool(np.isfinite(self.excitation).all())
@@ -95,7 +95,7 @@ class HawkesProcess(Process):
         with a history of some events, nearly all that excites a piece is still seen.
 
         Args:
-            events: Of at most ``MOST_MARKS`` marks.
+            events: Of at most ``MAX_EVENT_TYPES`` marks.
             resolution: In units of time; None takes the smallest gap above 0.
             max_iterations: After which the search ends, converged or not.
 

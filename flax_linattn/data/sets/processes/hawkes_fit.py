@@ -13,7 +13,7 @@ from flax_linattn.data.events import EventSequences
 from flax_linattn.data.sets.processes.flat import Steps, flatten, in_steps, some_forecast
 from flax_linattn.data.sets.processes.marks import mark_frequencies
 
-MOST_MARKS = 100
+MAX_EVENT_TYPES = 100
 """Marks for which the M x M excitation of a Hawkes process is fitted."""
 
 _FEW = 20_000  # events on which starts are compared
@@ -27,9 +27,9 @@ Parameters = tuple[NDArray[np.float64], NDArray[np.float64], float]
 def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations: int) -> Parameters:
     """Returns base, excitation and decay; see ``HawkesProcess.fit``."""
     M = len(events.mark_names)
-    if M > MOST_MARKS:
+    if M > MAX_EVENT_TYPES:
         raise ValueError(
-            f"{events.name}: expected at most {MOST_MARKS} marks, whose excitation of each other "
+            f"{events.name}: expected at most {MAX_EVENT_TYPES} marks, whose excitation of each other "
             f"can be fitted, got {M}; IndependentMarks.fit(events, HawkesProcess.fit) fits a "
             "Hawkes process to the times and frequencies to the marks."
         )

@@ -41,7 +41,7 @@ class PoissonProcess(Process):
     """
 
     def __init__(self, rates: ArrayLike) -> None:
-        self.rates = rates_of("rates", rates)
+        self.rates = check_rates("rates", rates)
         """Events of each mark in a unit of time, float64 [M]."""
 
     @classmethod
@@ -96,7 +96,7 @@ class PoissonProcess(Process):
         return flat.split(self.rate * flat.gaps)
 
 
-def rates_of(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def check_rates(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """Returns rates as float64 [M]; refuses what is none."""
     array = np.asarray(values, np.float64)
     good = array.ndim == 1 and bool(np.isfinite(array).all()) and bool((array >= 0).all())

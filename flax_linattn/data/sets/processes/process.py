@@ -88,7 +88,7 @@ class Process(Protocol):
         """
 
 
-MOST_EVENTS = 20_000_000
+MAX_EVENTS = 20_000_000
 """That are drawn at once."""
 
 _ROUNDS = 1000  # in which a sequence may be drawn again
@@ -152,10 +152,10 @@ def check_window(begin: float, end: float) -> None:
 
 
 def check_expected(expected: float) -> None:
-    """Refuses to draw more than ``MOST_EVENTS``."""
-    if not expected <= MOST_EVENTS:
+    """Refuses to draw more than ``MAX_EVENTS``."""
+    if not expected <= MAX_EVENTS:
         raise OptionError(
-            f"at most {MOST_EVENTS:,} events are drawn at once, but {expected:,.0f} are to be "
+            f"at most {MAX_EVENTS:,} events are drawn at once, but {expected:,.0f} are to be "
             "expected; choose an earlier end or fewer sequences.",
             "end",
             "num_sequences",

@@ -19,7 +19,7 @@ class Drawable(Protocol):
         """Returns arrays of so many rows, drawn from ``rng`` alone."""
 
 
-class DrawnBatches:
+class GeneratedBatches:
     """Batches of a task that draws its examples; there is no state to save, and no data set.
 
     The batch of a step depends on nothing but the task, the options and the step.
@@ -41,7 +41,7 @@ class DrawnBatches:
 
     Example:
         >>> from flax_linattn.data import Parity
-        >>> batches = DrawnBatches(Parity(4), 2, num_batches=10, seed=0, stream=0)
+        >>> batches = GeneratedBatches(Parity(4), 2, num_batches=10, seed=0, stream=0)
         >>> len(batches), batches.batch(57)["tokens"].shape
         (10, (2, 4))
         >>> np.array_equal(batches.batch(57)["tokens"], batches.batch(57)["tokens"])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import quote
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.files import REPAIR_ADVICE, LineReader
 
 NUM_COEFFICIENTS = 13
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -72,6 +72,6 @@ def _frame(reader: LineReader, text: str) -> NDArray[np.float64]:
         raise reader.error(
             f"{NUM_COEFFICIENTS} finite numbers, separated by blanks",
             quote(text),
-            MEND,
+            REPAIR_ADVICE,
         )
     return values

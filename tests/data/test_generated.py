@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from flax_linattn.data import DrawnBatches, Parity
+from flax_linattn.data import GeneratedBatches, Parity
 
 steps = st.integers(0, 2**32 - 1)
 
@@ -17,12 +17,12 @@ class Bits:
 
 
 def first(step=0, *, seed=0, stream=0, fixed=False, num_batches=3):
-    batches = DrawnBatches(Bits(), 2, num_batches, seed=seed, stream=stream, fixed=fixed)
+    batches = GeneratedBatches(Bits(), 2, num_batches, seed=seed, stream=stream, fixed=fixed)
     return int(batches.batch(step)["x"][0])
 
 
 def test_an_epoch_is_new_or_the_same():
-    assert len(DrawnBatches(Parity(3), 2, 3, seed=0, stream=0)) == 3
+    assert len(GeneratedBatches(Parity(3), 2, 3, seed=0, stream=0)) == 3
     assert len({first(step) for step in range(9)}) == 9
     fixed = [first(step, fixed=True) for step in range(9)]
     assert fixed == fixed[:3] * 3
@@ -54,9 +54,9 @@ def test_seeds_and_streams_share_no_draw():
 def test_refusals(options, message):
     good = {"batch_size": 2, "num_batches": 3, "seed": 0, "stream": 0}
     with pytest.raises(ValueError, match=message):
-        DrawnBatches(Parity(3), **(good | options))
+        GeneratedBatches(Parity(3), **(good | options))
 
 
 def test_refuses_a_negative_step():
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):
-        DrawnBatches(Parity(3), 2, 3, seed=0, stream=0).batch(-1)
+        GeneratedBatches(Parity(3), 2, 3, seed=0, stream=0).batch(-1)

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import itemize, quote
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.files import REPAIR_ADVICE, LineReader
 from flax_linattn.data.labels import in_order
 
 MISSING = frozenset({"?", "nan"})
@@ -81,7 +81,7 @@ class ExampleBuilder:
             raise self._reader.error(
                 f"{self._dimensions} dimensions ({self._dimensions_origin}) and a label",
                 f"{len(dimensions)} and {ending}",
-                MEND,
+                REPAIR_ADVICE,
             )
         return label
 
@@ -91,7 +91,7 @@ class ExampleBuilder:
             raise self._reader.error(
                 f"a class label among {classes} at the end of the line",
                 quote(label),
-                f"declare the label in the header, or {MEND}",
+                f"declare the label in the header, or {REPAIR_ADVICE}",
             )
         if self._reader.terminated:
             return self._index[label]
@@ -109,7 +109,7 @@ class ExampleBuilder:
             raise self._reader.error(
                 "all dimensions of an example of one length",
                 f"lengths [{itemize([str(length) for length in lengths])}]",
-                MEND,
+                REPAIR_ADVICE,
             )
         length = lengths[0]
         if self._length is None:
@@ -122,7 +122,7 @@ class ExampleBuilder:
             raise self._reader.error(
                 f"{'at most ' * bounded}{self._length} time steps ({self._length_origin})",
                 f"{length}",
-                f"correct the header, or {MEND}",
+                f"correct the header, or {REPAIR_ADVICE}",
             )
 
     def _parse_values(self, dimensions: list[str]) -> NDArray[np.float64]:

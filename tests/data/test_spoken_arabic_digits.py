@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import data
-from flax_linattn.data import DataFormatError, digits
+from flax_linattn.data import DataFormatError
 
 
 def text(count, frames=2):

@@ -13,12 +13,12 @@ import pandas as pd
 from flax_linattn.checks import OptionError
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.time_index import as_offset, shortest_step
+from flax_linattn.data.time_index import parse_offset, shortest_step
 
 TimesPolicy: TypeAlias = Literal["report", "strict", "irregular"]
 """What is done with times that repeat or do not follow."""
 
-MOST_IRREGULAR = 0.5
+MAX_IRREGULAR_FRACTION = 0.5
 """Share of rows that may not follow the one before by the frequency of their series.
 
 Hours of working days have a gap every night and every holiday; times that two series share, without
@@ -54,7 +54,7 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
         ([1.5, nan, 5.0], '2024-01-01 02:00:00')
     """
     weeks = _WEEKS.fullmatch(every.strip())
-    offset = as_offset(f"{7 * int(weeks[1] or 1)}D" if weeks else every, "resample")
+    offset = parse_offset(f"{7 * int(weeks[1] or 1)}D" if weeks else every, "resample")
     times = series.times
     if times is None:
         raise OptionError(
@@ -87,7 +87,7 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
     return replace(series, values=means.to_numpy() * scale, index=index, lines=None, freq=None)
 
 
-def regular(
+def apply_times_policy(
     all_series: Sequence[TimeSeries], source: str, times: TimesPolicy, every: str
 ) -> tuple[TimeSeries, ...]:
     """Series as they were read, or resampled; refuses those whose times are mostly irregular.
@@ -99,7 +99,7 @@ def regular(
         return tuple(resample(series, every) for series in all_series)
     number = sum(series.num_irregular for series in all_series)
     steps = sum(series.num_steps - 1 for series in all_series)
-    if times == "irregular" or number <= MOST_IRREGULAR * steps:
+    if times == "irregular" or number <= MAX_IRREGULAR_FRACTION * steps:
         return tuple(all_series)
     series = next(series for series in all_series if series.num_irregular)
     row = int(min((*series.repeated, *series.gaps)))
