@@ -8,7 +8,7 @@ from typing import Self
 
 from flax_linattn.checks import OptionError, itemize, quote
 
-COMPARED = 1000
+MAX_COMPARED_NAMES = 1000
 """Channels among which one of a like name is looked for."""
 
 
@@ -23,7 +23,7 @@ class UnknownChannelError(OptionError):
             >>> str(UnknownChannelError.of("laod", "sales.csv", ["load", "price"]))
             "unknown channel 'laod'; sales.csv has load, price; did you mean 'load'?"
         """
-        near = difflib.get_close_matches(str(name), channels[:COMPARED], 1)
+        near = difflib.get_close_matches(str(name), channels[:MAX_COMPARED_NAMES], 1)
         hint = f"did you mean {near[0]!r}?" if near else "choose among these."
         return cls(
             f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}",

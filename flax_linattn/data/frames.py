@@ -45,6 +45,7 @@ def from_frame(
     resample: str = "",
     dialect: Dialect = PLAIN,
     name: str = "frame",
+    sort: bool = False,
 ) -> TimeSeries | tuple[TimeSeries, ...]:
     """The series of a frame: pandas, polars, Arrow, or another that narwhals knows.
 
@@ -64,6 +65,7 @@ def from_frame(
         resample: As in ``load_series``.
         dialect: Of times that are texts or numbers, and what stands for a missing value.
         name: Of the series, if there are no ids.
+        sort: Whether to sort the rows of each series by time instead of refusing times that fall.
 
     Returns:
         The series; with ids a tuple of one for each, in the order of their first rows.
@@ -96,7 +98,7 @@ def from_frame(
         pandas = index_to_columns(pandas, levels)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
-    several = table_to_series(table, name, id_column, channels, times, resample, dialect)
+    several = table_to_series(table, name, id_column, channels, times, resample, dialect, sort)
     return several if id_column else several[0]
 
 
@@ -126,13 +128,14 @@ def table_to_series(
     times: TimesPolicy,
     resample: str,
     dialect: Dialect,
+    sort: bool = False,
 ) -> tuple[TimeSeries, ...]:
     """The series of a table, see ``from_frame``; one of this name without ``id_column``."""
     choice(get_args(TimesPolicy), times=times)
     if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
         dialect = replace(dialect, time_column=NIXTLA_TIME)
     try:
-        found = _read(table, name, id_column, channels, times, dialect)
+        found = _read(table, name, id_column, channels, times, dialect, sort)
         return apply_times_policy(found, table.source, times, resample)
     except DataFormatError as error:
         what, *_ = str(error).split("; ")  # what else may be done is the less likely
@@ -160,6 +163,7 @@ def _read(
     channels: Sequence[str] | None,
     times: TimesPolicy,
     dialect: Dialect,
+    sort: bool,
 ) -> list[TimeSeries]:
     frame = table.frame
     if table.has_header and "" in table.names:
@@ -191,7 +195,7 @@ def _read(
         whole = len(rows) == len(frame)
         lines = None if table.lines is None else table.lines[rows]
         own = index if whole or index is None else index[rows]
-        key = b"" if own is None or whole else own.astype(np.int64).to_numpy().tobytes()
+        key = b"" if own is None or whole or sort else own.astype(np.int64).to_numpy().tobytes()
         if key in alike:
             found.append(replace(alike[key], name=label, values=values[rows], lines=lines))
             continue
@@ -200,6 +204,9 @@ def _read(
                 own = localize(own, dialect.timezone)
             except BadTimeError as bad:
                 raise time_error(table, bad, int(rows[bad.row])) from None
+        if sort and own is not None:
+            order = np.argsort(own, kind="stable")
+            rows, own, whole = rows[order], own[order], False
         check_order(table, own, rows, times)
         found.append(
             TimeSeries(
@@ -227,7 +234,8 @@ def to_frame(
     Args:
         series: One, or several of the same channels.
         library: Of the frame.
-        time_column: Name of the column of times, which is there if the series have times.
+        time_column: Name of the column of times, which is there if the series have times, or
+            integers such as years.
         id_column: Name of the column of names, of several series.
 
     Returns:
@@ -245,24 +253,28 @@ def to_frame(
     """
     choice(("pandas", "polars", "pyarrow"), library=library)
     several = [series] if isinstance(series, TimeSeries) else list(series)
-    kinds = {(one.channels, one.time_zone, one.times is None) for one in several}
+    indices = [one.index if one.has_integer_times else one.times for one in several]
+    kinds = {
+        (one.channels, one.time_zone, None if index is None else index.dtype.kind)
+        for one, index in zip(several, indices, strict=True)
+    }
     if len(kinds) != 1:
         raise ValueError(
             "expected series of the same channels, all with times of one zone or none, got "
             f"{len(kinds)} kinds; make a frame of each kind."
         )
-    ((channels, _, untimed),) = kinds
+    ((channels, _, time_kind),) = kinds
     columns: dict[str, Any] = {}
     if not isinstance(series, TimeSeries):
         columns[id_column] = [one.name for one in several for _ in range(one.num_steps)]
-    if not untimed:
-        first, *others = [one.times for one in several if one.times is not None]
+    if time_kind is not None:
+        first, *others = [index for index in indices if index is not None]
         columns[time_column] = first.append(others)
     if twice := columns.keys() & set(channels):
         raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
     values = np.concatenate([one.values for one in several])
     frame = pd.DataFrame(columns | dict(zip(channels, values.T, strict=True)))
-    if untimed and isinstance(series, TimeSeries):
+    if time_kind is None and isinstance(series, TimeSeries):
         frame.index = series.index
     if library == "pandas":
         return frame

@@ -1,4 +1,4 @@
-"""Batches that are drawn anew at each step, as a pure function of the step."""
+"""Generated batches: a pure function of the step and the seed."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.errors import UnknownChannelError
 from flax_linattn.data.frames import NIXTLA_ID, default_id, table_to_series
-from flax_linattn.data.resampling import TimesPolicy, regular
+from flax_linattn.data.resampling import TimesPolicy, apply_times_policy
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.spoken_arabic_digits import load_spoken_arabic_digits
 from flax_linattn.data.tables import column_names, read_table
@@ -146,7 +146,7 @@ def load_series(
     values = np.concatenate([series.values for series in all_series], axis=1)
     name = Path(path).name.split(".")[0]
     joined = TimeSeries(name, values, tuple(series.name for series in all_series), first.index)
-    return regular([joined], str(path), times, resample)[0]
+    return apply_times_policy([joined], str(path), times, resample)[0]
 
 
 def load_long(

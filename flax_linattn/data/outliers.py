@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SHARE = 1000
+MIN_ROWS_PER_OUTLIER = 1000
 """Up to one value in this many, and at least one, may be an outlier."""
 FACTOR = 10.0
 """Ratio of standard deviations, and of distances, with and without the outliers."""
@@ -82,7 +82,7 @@ def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _few(values: NDArray[np.float64]) -> int:
-    return max(1, len(values) // SHARE)
+    return max(1, len(values) // MIN_ROWS_PER_OUTLIER)
 
 
 def _filled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -24,7 +24,7 @@ MAX_IRREGULAR_FRACTION = 0.5
 Hours of working days have a gap every night and every holiday; times that two series share, without
 the column that tells them apart, repeat in every second.
 """
-_MOST_VALUES = 10**8
+_MAX_VALUES = 10**8
 _MONDAY = pd.Timestamp("1970-01-05")
 """Where intervals begin to be counted, so that weeks begin on Mondays."""
 _DAY = pd.Timedelta(days=1)
@@ -66,7 +66,7 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
             "date_format",
         )
     number = int((times[-1] - times[0]) / shortest_step(offset.freqstr)) + 1
-    if number * len(series.channels) > _MOST_VALUES:
+    if number * len(series.channels) > _MAX_VALUES:
         raise OptionError(
             f"{series.name}: {number:,} intervals of {every} are more than fit; give a longer one.",
             "resample",

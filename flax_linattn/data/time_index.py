@@ -27,7 +27,7 @@ _MIN_INFERRED = 3
 """Rows that ``pandas.infer_freq`` needs."""
 _MONDAY = pd.DatetimeIndex(["2024-01-01"])
 """From where the rows of a season are counted: the first of a quarter and year, too."""
-_MOST_MONTHS = 9999
+_MAX_MONTHS = 9999
 """Months of a step, as ``_MONTH_DAY`` holds them."""
 _MONTH_DAY = re.compile(r"(\d{0,4})M@(\d{1,2})")
 
@@ -365,7 +365,7 @@ def _monthly(local: pd.DatetimeIndex) -> list[str]:
     """Frequencies of whole months."""
     month = local.year * 12 + local.month
     months = int(_most_frequent(np.diff(month)))
-    if not 0 < months <= _MOST_MONTHS:
+    if not 0 < months <= _MAX_MONTHS:
         return []
     day = min(int(local.day.max()), 31)
     found = [f"{'' if months == 1 else months}M@{day}"]

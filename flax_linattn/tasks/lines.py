@@ -23,6 +23,11 @@ from flax_linattn.data.tables import BINARY_SUFFIXES
 
 COMMA = Dialect(separator=",")
 """The dialect of lines whose cells are separated by commas."""
+_BINARY = {"PAR1": "a Parquet file", "ARROW1": "an Arrow file", "PK\x03\x04": "an Excel file"}
+"""What begins so, where lines of text are expected."""
+_ADVICE = (
+    "a stream reads lines of text. Save the table as CSV, or let `flax-linattn predict` read it."
+)
 
 
 @contextmanager
@@ -33,7 +38,7 @@ def open_lines(path: Path | None) -> Iterator[Rows]:
     """
     if path is not None and path.suffix.lower() in BINARY_SUFFIXES:
         raise OptionError(
-            f"expected lines of text in {path}, got a binary table; save it as CSV.", "input"
+            f"expected lines of text in {path}, got a binary table; {_ADVICE}", "input"
         )
     if path is None:
         if isinstance(sys.stdin, io.TextIOWrapper):
@@ -107,6 +112,9 @@ class Rows:
             text = line.removesuffix("\n")
             if self.number == 1:
                 text = text.lstrip("\ufeff")  # byte-order marks
+                for begin, kind in _BINARY.items():
+                    if text.startswith(begin):
+                        raise OptionError(f"expected lines of text, got {kind}; {_ADVICE}", "input")
             if unfinished is not None and text and not line.endswith("\n"):
                 unfinished(text)
             elif not (comments and is_comment(text, begun)):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from flax_linattn import cli, data
+from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast import Row
 from tests.tasks import states
 from tests.tasks.commands import SIZES, fail, flags, no_drawing, no_training, succeed
@@ -162,6 +163,29 @@ def test_rows_of_a_series_have_its_integers():
     series = data.TimeSeries("x", np.zeros((3, 1)), ("a",), pd.Index([2, 4, 6]))
     assert series.has_integer_times and series.step == "2"
     assert not data.TimeSeries("x", np.zeros((3, 1)), ("a",)).has_integer_times
+
+
+def test_a_channel_that_is_named_as_times_and_rises_is_noted(tmp_path, capsys):
+    rows = "".join(f"{np.sin(i / 3):.4f},{i / 50},{i}\n" for i in range(ROWS))
+    train(tmp_path, f"y,time,date\n{rows}".replace(",0\n", ",5\n", 1))
+    said = "".join(capsys.readouterr())
+    assert "channels whose name is that of times (time), which are read as numbers: 1;" in said
+
+
+def test_integer_times_of_a_saved_estimator_are_those_of_its_run(tmp_path, capsys):
+    for name, frame in {
+        "one": pd.DataFrame({"y": np.sin(np.arange(80.0))}, pd.RangeIndex(1900, 1980)),
+        "panel": pd.DataFrame(
+            {"unique_id": ["a", "b"] * 80, "ds": np.repeat(np.arange(1900, 1980), 2), "y": 1.5}
+        ).assign(y=np.sin(np.arange(160.0))),
+    }.items():
+        folder, out = tmp_path / name, tmp_path / f"{name}.csv"
+        estimator = Forecaster(3, context_length=8, epochs=1, run=folder, options=SIZES)
+        with no_training():
+            estimator.fit(frame)
+        succeed(capsys, "predict", str(folder), "--out", str(out))
+        ahead = pd.read_csv(out)
+        assert ahead.iloc[:3, -2].tolist() == [1980, 1981, 1982]
 
 
 def test_a_gap_of_integer_times_is_reported(tmp_path, capsys):

@@ -6,6 +6,7 @@ import sys
 from datetime import datetime
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flax_linattn.checks import OptionError
@@ -40,8 +41,22 @@ def test_a_cell_that_begins_with_a_hash_is_no_comment():
 
 def test_a_binary_table_is_no_stream(tmp_path):
     for name in ("sales.parquet", "sales.XLSX", "sales.feather"):
-        with pytest.raises(OptionError, match=rf"{name}, got a binary table; save it as CSV"):
+        with pytest.raises(OptionError, match=rf"{name}, got a binary table; .* Save the"):
             open_lines(tmp_path / name).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"), [("parquet", "Parquet"), ("feather", "Arrow"), ("xlsx", "Excel")]
+)
+def test_a_binary_table_on_standard_input_is_named(suffix, kind, tmp_path, monkeypatch):
+    path = tmp_path / f"sales.{suffix}"
+    write = {"parquet": "to_parquet", "feather": "to_feather", "xlsx": "to_excel"}[suffix]
+    getattr(pd.DataFrame({"ds": range(5), "y": 1.0}), write)(path)
+    text = io.TextIOWrapper(io.BytesIO(path.read_bytes()), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", text)
+    message = rf"standard input:1: expected lines of text, got an? {kind} file; .*predict` read it"
+    with pytest.raises(OptionError, match=message), open_lines(None) as rows:
+        list(rows.parse(RowLines(("y",)).parse))
 
 
 def test_a_column_year_holds_integer_times():

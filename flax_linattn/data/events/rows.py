@@ -107,7 +107,7 @@ class EventRows:
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         keys = [str(name) for name in names]
 
-        def shown_time(value: float) -> str:
+        def format_time(value: float) -> str:
             return format_date(value) if self.dates else str(float(value))
 
         def sequence(row: int) -> str:
@@ -117,7 +117,7 @@ class EventRows:
             row = int(np.argmax(falls)) + 1
             raise EventFileError(
                 f"{self.where(row)}: expected rows in the order of their times, from "
-                f"{shown_time(self.time[row - 1])} on, got {shown_time(self.time[row])}",
+                f"{format_time(self.time[row - 1])} on, got {format_time(self.time[row])}",
                 self.advice,
                 *self.options,
             )
@@ -126,7 +126,7 @@ class EventRows:
             row = int(back[0]) + 1
             raise EventFileError(
                 f"{self.where(int(order[row]))}: expected times that never go backwards in "
-                f"{sequence(row)}, got {shown_time(time[row])} after {shown_time(time[row - 1])}",
+                f"{sequence(row)}, got {format_time(time[row])} after {format_time(time[row - 1])}",
                 self.advice,
                 *self.options,
             )
@@ -144,8 +144,8 @@ class EventRows:
                 row = int(rows[at])
                 raise EventFileError(
                     f"{self.where(int(order[row]))}: expected events {where} "
-                    f"{shown_time(bound[at])}, the {name} of {sequence(row)}, got one at "
-                    f"{shown_time(time[row])}",
+                    f"{format_time(bound[at])}, the {name} of {sequence(row)}, got one at "
+                    f"{format_time(time[row])}",
                     f"give {change} {name}",
                     name,
                 )

@@ -73,7 +73,7 @@ class BlockPlan:
     def map_heads_with_sums(
         self, function: Callable[..., Any], results: Any, sums: Any, per_batch: Any, *trees: Any
     ) -> tuple[Any, Any]:
-        """Runs ``map_heads`` for a function that also adds to sums over all batches and heads.
+        """Segments ``map_heads`` for a function that also adds to sums over all batches and heads.
 
         Args:
             function: (sums, of_batch, *trees) -> (some of the results, sums).

@@ -17,7 +17,7 @@ alone begins with their geometric mean."""
 
 
 def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Initializes biases to memories spaced evenly in logarithm over the heads.
+    """Initializes biases to log_spaced_memories spaced evenly in logarithm over the heads.
 
     The log-sigmoid of a bias is -1 / memory, with memory in tokens.
 

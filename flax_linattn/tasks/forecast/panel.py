@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.cells import split_cells
+from flax_linattn.data.cells import TIME, YEAR_COLUMN, split_cells
 from flax_linattn.data.errors import UnknownChannelError
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
@@ -129,10 +130,10 @@ def panel_of(
         if names
     ]
     if not kept:
+        remedy = "give more rows, or another split" if short else "give their values"
         raise OptionError(
-            f"expected a series to train on, got {'; '.join(warnings)}; give more rows, or another "
-            "split.",
-            "split",
+            f"expected a series to train on, got {'; '.join(warnings)}; {remedy}.",
+            *(["split"] if short else []),
         )
     needed = (source.context_length or MIN_CONTEXT) + source.horizon
     for which, part in enumerate(PARTS):
@@ -359,17 +360,17 @@ def name_notes(notes: Sequence[tuple[str, list[str]]]) -> list[str]:
     return found
 
 
-def row_notes(series: data.TimeSeries) -> list[str]:
-    """Notes on repeated times, gaps and missing values."""
+def row_notes(series: data.TimeSeries, first: int = 0) -> list[str]:
+    """Notes on repeated times, gaps and missing values, from a first row on."""
     found = []
-    if (rows := series.repeated).size:
+    if (rows := series.repeated[series.repeated > first]).size:
         found.append(f"rows of the time of the row before: {_counted(series, rows)}")
-    if (rows := series.gaps).size:
+    if (rows := series.gaps[series.gaps > first]).size:
         step = f"step {series.step}" if series.freq is None else f"frequency {series.freq}"
         found.append(f"rows that do not follow by the {step}: {_counted(series, rows)}")
-    if series.num_missing:
+    if num_missing := int(np.isnan(series.values[first:]).sum()):
         what = "missing values, which take the last known one and are not tested on"
-        found.append(f"{what}: {series.num_missing}")
+        found.append(f"{what}: {num_missing}")
     return found
 
 
@@ -388,6 +389,11 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     if still:
         what = f"channels that never change ({itemize(still)}), of no use as targets"
         found.append(f"{what}: {len(still)}")
+    if timed := _named_as_times(series):
+        found.append(
+            f"channels whose name is that of times ({itemize(timed)}), which are read as numbers: "
+            f"{len(timed)}; give the name as time_column where the channel holds the times"
+        )
     codes = find_codes(series.values[:stop])
     if codes:
         places = [
@@ -420,6 +426,17 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
                 "one stands for a missing value"
             )
     return found
+
+
+def _named_as_times(series: data.TimeSeries) -> list[str]:
+    """Channels of a series without times that have the name of a column of times, and rise."""
+    if series.step is not None:
+        return []
+    return [
+        name
+        for name, values in zip(series.channels, series.values.T, strict=True)
+        if name.lower() in (*TIME, YEAR_COLUMN) and pd.Series(values).is_monotonic_increasing
+    ]
 
 
 def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:

@@ -34,8 +34,8 @@ Gaps that repeat exactly would else have a component of their own, of infinite d
 
 _STARTS = 3  # one from quantiles, the others from values at random
 _FEW = 20_000  # values on which they are compared
-_MOST_STEPS = 500
-_LEAST_GAIN = 1e-6  # of the mean log density, in one step
+_MAX_STEPS = 500
+_MIN_GAIN = 1e-6  # of the mean log density, in one step
 
 
 Mixture = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
@@ -92,9 +92,9 @@ def _follow(logs: NDArray[np.float64], start: Mixture, floor: float) -> tuple[Mi
     """Where a start leads to, and the mean log density of the logarithms there."""
     x, counts = np.unique(logs, return_counts=True)
     mixture, before = start, -np.inf
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         mixture, reached = em_step(x, counts, mixture, floor)
-        if reached - before < _LEAST_GAIN:
+        if reached - before < _MIN_GAIN:
             break
         before = reached
     return mixture, reached
