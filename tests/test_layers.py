@@ -116,7 +116,7 @@ BUDGETS = {
     "lines of the package": 63_899,
     "files of the package": 352,
     "files of fewer than 60 lines in the package": 49,
-    "lines of tasks": 15_400,
+    "lines of tasks": 15_410,
     "lines of data": 13_400,
     "lines of tests": 49_435,
     "methods of Task": 13,
