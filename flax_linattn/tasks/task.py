@@ -139,7 +139,7 @@ class Task(abc.ABC, Generic[C, D, P]):
             data: of the run.
             config: its options.
             data_spec: what it learned of them.
-            sequence_shards: sequences are split over so many devices: their length has to be a multiple.
+            sequence_shards: number of devices that share a sequence; divides its length.
         """
 
     @abc.abstractmethod

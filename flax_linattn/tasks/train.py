@@ -50,8 +50,8 @@ def train(
     """Trains, selects and tests a model; everything goes to the run folder.
 
     The option ``runs`` trains several seeds at once: run r has the model, the order of the batches
-    and the dropout of ``config.run_config(r)``. The data are those of ``config`` for all of them, so
-    that what its seed holds out for validation all runs hold out.
+    and the dropout of ``config.run_config(r)``. The data are those of ``config`` for all of them,
+    so that what its seed holds out for validation all runs hold out.
 
     Args:
         task: a task, or its name.

@@ -77,7 +77,7 @@ class Source(abc.ABC, Generic[C, P]):
 
     @abc.abstractmethod
     def splits(self, config: C, data_spec: P, sequence_shards: int = 1) -> training.Splits:
-        """Batches to train, validate and test on, of lengths that are multiples of ``sequence_shards``."""
+        """Batches of lengths that are multiples of ``sequence_shards``, for all three splits."""
 
 
 class FileSource(Source[C, P], Generic[C, P, Examples]):

@@ -130,10 +130,10 @@ def panel_of(
         if names
     ]
     if not kept:
+        remedy = "give more rows, or another split" if short else "give their values"
         raise OptionError(
-            f"expected a series to train on, got {'; '.join(warnings)}; give more rows, or another "
-            "split.",
-            "split",
+            f"expected a series to train on, got {'; '.join(warnings)}; {remedy}.",
+            *(["split"] if short else []),
         )
     needed = (source.context_length or MIN_CONTEXT) + source.horizon
     for which, part in enumerate(PARTS):
@@ -360,17 +360,17 @@ def name_notes(notes: Sequence[tuple[str, list[str]]]) -> list[str]:
     return found
 
 
-def row_notes(series: data.TimeSeries) -> list[str]:
-    """Notes on repeated times, gaps and missing values."""
+def row_notes(series: data.TimeSeries, first: int = 0) -> list[str]:
+    """Notes on repeated times, gaps and missing values, from a first row on."""
     found = []
-    if (rows := series.repeated).size:
+    if (rows := series.repeated[series.repeated > first]).size:
         found.append(f"rows of the time of the row before: {_counted(series, rows)}")
-    if (rows := series.gaps).size:
+    if (rows := series.gaps[series.gaps > first]).size:
         step = f"step {series.step}" if series.freq is None else f"frequency {series.freq}"
         found.append(f"rows that do not follow by the {step}: {_counted(series, rows)}")
-    if series.num_missing:
+    if num_missing := int(np.isnan(series.values[first:]).sum()):
         what = "missing values, which take the last known one and are not tested on"
-        found.append(f"{what}: {series.num_missing}")
+        found.append(f"{what}: {num_missing}")
     return found
 
 

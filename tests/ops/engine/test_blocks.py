@@ -183,7 +183,9 @@ def test_heads_in_turns_are_heads_at_once(name: str) -> None:
         sizes = BlockSizes(batches, heads, 4, 4)
 
         def loss(q: Any, k: Any, v: Any, scale: Any, extra: Any) -> Any:
-            pairs = Pairs(q, k, v, None, {"scale": scale}, *[mechanism.of_tokens(extra)] * 2)
+            pairs = Pairs(
+                q, k, v, None, {"scale": scale}, *[mechanism.prepare_per_token(extra)] * 2
+            )
             visibility = Visibility(is_causal=True, real=real)
             return jnp.sum(jnp.sin(mechanism._chunked(pairs, visibility)))
 

@@ -276,8 +276,8 @@ class GeneratedTokens(TokenSource):
         task = self._task(multiple)
         if not isinstance(task, GrownListOps) and self.max_length % sequence_shards:
             raise ValueError(
-                f"sequences of {self.max_length} tokens do not go over {sequence_shards} devices; choose a "
-                "length that is a multiple, or leave seq out of the mesh."
+                f"sequences of {self.max_length} tokens do not go over {sequence_shards} devices; "
+                "choose a length that is a multiple, or leave seq out of the mesh."
             )
         return generated_splits(task, config)
 
@@ -320,8 +320,8 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
         """All pixels of each image."""
         if self.max_length % sequence_shards:
             raise ValueError(
-                f"{self.max_length:,} pixels do not go over {sequence_shards} devices; bring the images to a "
-                "size that does, or leave seq out of the mesh."
+                f"{self.max_length:,} pixels do not go over {sequence_shards} devices; bring the "
+                "images to a size that does, or leave seq out of the mesh."
             )
         arrays: dict[str, NDArray] = {"tokens": part.pixels_as_tokens(), "labels": part.labels}
         seed = config.seed if training else None
