@@ -187,7 +187,7 @@ def test_heads_in_turns_are_heads_at_once(name: str) -> None:
                 q, k, v, None, {"scale": scale}, *[mechanism.prepare_per_token(extra)] * 2
             )
             visibility = Visibility(is_causal=True, real=real)
-            return jnp.sum(jnp.sin(mechanism._chunked(pairs, visibility)))
+            return jnp.sum(jnp.sin(mechanism._attend_chunked(pairs, visibility)))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(blocks, "block_sizes", lambda *_: PerPlatform(sizes, sizes))
