@@ -1,7 +1,7 @@
 """Writes each tutorial as a Jupyter notebook, and puts a link to it on the page.
 
-A code cell holds the examples of a ``{doctest}`` block up to one that shows a result, and that result
-is the cell's output. The tests run the same examples from the page.
+A code cell holds the examples of a ``{doctest}`` block up to one that shows a result, and that
+result is the cell's output. The tests run the same examples from the page.
 """
 
 import doctest

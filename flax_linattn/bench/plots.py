@@ -15,7 +15,7 @@ Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def import_figure() -> Any:
-    """Matplotlib's ``Figure``.
+    """Imports Matplotlib's ``Figure`` or explains how to install it.
 
     Raises:
         ValueError: Matplotlib is not installed.

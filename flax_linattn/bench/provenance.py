@@ -48,7 +48,7 @@ def device() -> str:
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """The head of a results file: the command that repeats it, commit, versions, machine and date.
+    """Head of a results file: command, commit, versions, machine and date.
 
     Example:
         >>> sorted(provenance("flax-linattn bench"))[:4]

@@ -20,7 +20,7 @@ MEMORY_FLOOR = 1e6
 
 
 class Ratio(NamedTuple):
-    """A peer against ours.
+    """Ratios of a peer's time and memory to ours.
 
     Attributes:
         comparison: Name of the comparison.

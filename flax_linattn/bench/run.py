@@ -83,7 +83,7 @@ def run_bench(
     command: str = "run_bench",
     **options: Any,
 ) -> int:
-    """Measures speed and memory of the mechanisms against named peers, in one process and in turns.
+    """Measures speed and memory of the mechanisms against peers, in one process and in turns.
 
     Each program is compiled, then all programs of a comparison run in turns. A ratio is the median
     time, or temporary memory, of a peer over that of ours. An interrupted run is continued.

@@ -50,7 +50,7 @@ _OBSERVERS: list[Callable[[Any], None]] = []
 
 @contextlib.contextmanager
 def observe_compilations(observer: Callable[[Any], None]) -> Iterator[None]:
-    """Calls ``observer`` with the ``jax.stages.Traced`` of each program compiled in this context.
+    """Calls ``observer`` with the ``jax.stages.Traced`` of each program that is compiled.
 
     Example:
         >>> import jax.numpy as jnp
@@ -97,7 +97,7 @@ def compile_program(
 
 
 class Prepared(NamedTuple):
-    """Compiled programs.
+    """Compiled programs, and what compiling them cost.
 
     Attributes:
         programs: Programs that may run, by name.

@@ -79,7 +79,7 @@ def fingerprint(model: nnx.Module) -> int:
 
 
 def copy_to_host(*trees: Any) -> dict[str, np.ndarray]:
-    """Copies of all arrays by name, one after another; of several processes, where they share them.
+    """Copies all arrays to the host by name, gathering those that processes share.
 
     Later steps do not overwrite them. Random keys become their data.
     """
@@ -363,7 +363,7 @@ def write_json(file: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Reads what ``write_json`` wrote.
+    """Reads JSON values that ``write_json`` wrote, and checks them.
 
     Raises:
         CorruptCheckpointError: It is missing, damaged, or has another format, which nobody can tell

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -208,8 +209,11 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("FLAX_LINATTN_DEBUG"):
             raise
-        names = name_flags(error.options, error.values) if isinstance(error, OptionError) else ""
-        print(f"error: {error}{names}", file=sys.stderr)
+        text = str(error)
+        if isinstance(error, OptionError):
+            flags_named = name_flags(error.options, error.values)
+            text = f"{spell_flags(text, error.options)}{flags_named}"
+        print(f"error: {text}", file=sys.stderr)
         return 2
     except (NonFiniteLossError, LostProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -243,6 +247,33 @@ def name_flags(options: Sequence[str], values: Mapping[str, bool | str] | None =
     """
     flags = [_flag(name, (values or {}).get(name, True)) for name in options]
     return f" ({', '.join(flags)})" if flags else ""
+
+
+def spell_flags(message: str, options: Sequence[str]) -> str:
+    """An error's advice in the words of the command line: arguments as flags.
+
+    Example:
+        >>> spell_flags("set day_first=True or time_column=('Date', 'Time')", ["day_first"])
+        "set --day-first or time_column=('Date', 'Time')"
+        >>> spell_flags("join them, with time_column=('Date', 'Time')", ["time_column"])
+        'join them, with --time-column Date Time'
+        >>> spell_flags("read others only, with channels=...", ["channels"])
+        'read others only, with --channels'
+    """
+
+    def spell(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in options:
+            return match[0]
+        if value in ("True", "False", "..."):
+            return _flag(name, value != "False")
+        return _flag(name, shlex.join(re.findall("'([^']*)'", value)))
+
+    return _ARGUMENT.sub(spell, message)
+
+
+_ARGUMENT = re.compile(r"\b([a-z]\w*)=(True|False|\.\.\.|'[^']*'|\([^()]*\))")
+"""An argument in Python's words, as the advice of an error names it."""
 
 
 def _flag(name: str, value: bool | str) -> str:

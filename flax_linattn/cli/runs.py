@@ -94,7 +94,7 @@ def _backtest(
         folds: how many.
         refit: train anew on all rows before each fold, with the options of the run.
         carry: forecast by one stream over all rows, instead of from windows.
-        context: most observations that the stream looks back on; default the run's input length,
+        context: most observations that the stream looks back on; default the run's context length,
             0 = all.
         epochs: of the trainings; default those of the run.
     """

@@ -29,7 +29,7 @@ class Agent(Protocol):
         rewards: NDArray[np.float32],
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
-        """The next actions.
+        """Chooses the next action of each row.
 
         Args:
             observations: float32 [B, S], the current observations.

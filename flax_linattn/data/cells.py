@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from calendar import month_name, monthrange
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
@@ -144,6 +145,26 @@ def parse_time(text: str, first: DateOrder = "year", date_format: str = "") -> d
         return datetime.fromisoformat(f"{date}T{time}")
     except (ValueError, OverflowError):
         return None
+
+
+def impossible_date(text: str) -> str:
+    """The date of digits that a text holds, if the calendar lacks it; "" if there is none.
+
+    Example:
+        >>> impossible_date("2023-02-30 12:00"), impossible_date("31.4.2023"), impossible_date("x")
+        ('30 February 2023', '31 April 2023', '')
+    """
+    dates = []
+    if match := _YEAR_FIRST.fullmatch(text):
+        dates = [(match[1], match[3], match[4] or "1")]
+    elif match := _YEAR_LAST.fullmatch(text):
+        one, *others, year = match.groups()[:5]
+        two = next(part for part in others if part is not None)
+        dates = [(year, two, one), (year, one, two)]
+    for year, month, day in [tuple(map(int, date)) for date in dates]:
+        if year and 1 <= month <= 12 and monthrange(year, month)[1] < day <= 31:
+            return f"{day} {month_name[month]} {year}"
+    return ""
 
 
 def parse_epoch(text: str, unit: TimeUnit) -> datetime | None:

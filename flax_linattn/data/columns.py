@@ -41,7 +41,7 @@ _NOT_NUMBERS = [
         (
             r"[+-]?\d{1,3}([,.' \u00a0\u202f]\d{3})+([,.]\d+)?",
             "with separators of thousands",
-            "remove them, such as by pandas.read_csv(..., thousands=',')",
+            "remove the separators, such as by pandas.read_csv(..., thousands=',')",
         ),
         (
             r"[+-]?([$€£¥]|[a-z]{3}) ?[+-]?[\d.,' ]+|[+-]?[\d.,' ]+([$€£¥%]|[a-z]{3})",
@@ -51,6 +51,10 @@ _NOT_NUMBERS = [
     )
 ]
 """What cells hold besides numbers: what that is called, and what to do about it."""
+_CLOCK_CHANGE = pd.Timedelta(hours=2)
+"""Maximum amount by which clocks go back."""
+_SAMPLE = 100
+"""Number of cells that decide whether a column holds text."""
 _CACHED = 2**16
 """Numbers that are moved at a time."""
 
@@ -295,13 +299,28 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
                 advice,
                 "channels",
             )
-    raise _not_finite(table, row, index, quote(cell))
+    first = cells[row : row + _SAMPLE]
+    is_text = sum(not dialect.is_value(text) for text in first) > len(first) // 2
+    raise _not_finite(table, row, index, quote(cell), is_text=is_text and len(first) > 2)
 
 
-def _not_finite(table: Table, row: int, column: int, got: str) -> DataFormatError:
+def _not_finite(
+    table: Table, row: int, column: int, got: str, *, is_text: bool = False
+) -> DataFormatError:
+    expected = f"a finite number in {table.column(column)}"
+    if is_text:
+        return table.error(
+            row,
+            expected,
+            f"{got}, and further cells of the column are no numbers",
+            "read other columns only, with channels=..., or, if the column names the series of "
+            "each row, say so with id_column=...",
+            "channels",
+            "id_column",
+        )
     return table.error(
         row,
-        f"a finite number in {table.column(column)}",
+        expected,
         got,
         "correct it, leave the cell empty if the value is missing, read other columns only, with "
         "channels=..., or say that it stands for a missing value, with missing_values=..., or that "
@@ -345,10 +364,29 @@ def check_order(
         int(rows[row]),
         f"a time after {times[row - 1]}, that of the row before",
         f"{times[row]}",
-        "sort the rows, drop repeated ones, and write times in UTC, with their offset, or say with "
-        "timezone=... in which zone clocks go back; where the table holds several series, name "
-        "the column that tells them apart, with id_column=...",
-        "times" if times[row] == times[row - 1] else "id_column",
+        *_order_advice(times, row, whole=len(rows) == len(table.frame)),
+    )
+
+
+def _order_advice(times: pd.Index, row: int, *, whole: bool) -> tuple[str, ...]:
+    """What to do about a time that is not after the one before it, and the options concerned."""
+    if times.is_monotonic_decreasing and len(times) > 2 and times[row] != times[row - 1]:
+        return ("sort the rows by time; the newest row comes first",)
+    if times[row] == times[row - 1]:
+        return "drop repeated rows, or accept them with times='report'", "times"
+    falls = times[row - 1] - times[row]
+    if isinstance(times, pd.DatetimeIndex) and times.tz is None and falls <= _CLOCK_CHANGE:
+        return (
+            "sort the rows by time; where clocks go back, write times with their offset from UTC, "
+            "or name the time zone, such as with timezone='Europe/Berlin'",
+            "timezone",
+        )
+    if not whole:
+        return ("sort the rows of each series by time",)
+    return (
+        "sort the rows by time; where the table holds several series, name the column that "
+        "identifies the series of each row, with id_column=...",
+        "id_column",
     )
 
 

@@ -45,6 +45,7 @@ def from_frame(
     resample: str = "",
     dialect: Dialect = PLAIN,
     name: str = "frame",
+    sort: bool = False,
 ) -> TimeSeries | tuple[TimeSeries, ...]:
     """The series of a frame: pandas, polars, Arrow, or another that narwhals knows.
 
@@ -64,6 +65,7 @@ def from_frame(
         resample: As in ``load_series``.
         dialect: Of times that are texts or numbers, and what stands for a missing value.
         name: Of the series, if there are no ids.
+        sort: Whether to sort the rows of each series by time instead of refusing times that fall.
 
     Returns:
         The series; with ids a tuple of one for each, in the order of their first rows.
@@ -96,7 +98,7 @@ def from_frame(
         pandas = index_to_columns(pandas, levels)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
-    several = table_to_series(table, name, id_column, channels, times, resample, dialect)
+    several = table_to_series(table, name, id_column, channels, times, resample, dialect, sort)
     return several if id_column else several[0]
 
 
@@ -126,13 +128,14 @@ def table_to_series(
     times: TimesPolicy,
     resample: str,
     dialect: Dialect,
+    sort: bool = False,
 ) -> tuple[TimeSeries, ...]:
     """The series of a table, see ``from_frame``; one of this name without ``id_column``."""
     choice(get_args(TimesPolicy), times=times)
     if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
         dialect = replace(dialect, time_column=NIXTLA_TIME)
     try:
-        found = _read(table, name, id_column, channels, times, dialect)
+        found = _read(table, name, id_column, channels, times, dialect, sort)
         return apply_times_policy(found, table.source, times, resample)
     except DataFormatError as error:
         what, *_ = str(error).split("; ")  # what else may be done is the less likely
@@ -160,6 +163,7 @@ def _read(
     channels: Sequence[str] | None,
     times: TimesPolicy,
     dialect: Dialect,
+    sort: bool,
 ) -> list[TimeSeries]:
     frame = table.frame
     if table.has_header and "" in table.names:
@@ -191,7 +195,7 @@ def _read(
         whole = len(rows) == len(frame)
         lines = None if table.lines is None else table.lines[rows]
         own = index if whole or index is None else index[rows]
-        key = b"" if own is None or whole else own.astype(np.int64).to_numpy().tobytes()
+        key = b"" if own is None or whole or sort else own.astype(np.int64).to_numpy().tobytes()
         if key in alike:
             found.append(replace(alike[key], name=label, values=values[rows], lines=lines))
             continue
@@ -200,6 +204,9 @@ def _read(
                 own = localize(own, dialect.timezone)
             except BadTimeError as bad:
                 raise time_error(table, bad, int(rows[bad.row])) from None
+        if sort and own is not None:
+            order = np.argsort(own, kind="stable")
+            rows, own, whole = rows[order], own[order], False
         check_order(table, own, rows, times)
         found.append(
             TimeSeries(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, quote
-from flax_linattn.data.cells import parse_time
+from flax_linattn.data.cells import impossible_date, parse_time
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.time_index import parse_zone
 
@@ -265,7 +265,10 @@ def _bad_text(row: int, text: str, dialect: Dialect) -> BadTimeError:
     expected = _EXPECTED[dialect.time_unit]
     if dialect.date_format:
         expected = f"a time of the format {dialect.date_format!r}"
-    return BadTimeError(row, expected, quote(text.strip()), advice, *options)
+    found = quote(text.strip())
+    if dialect.time_unit == "none" and (date := impossible_date(text.strip())):
+        found, advice, options = f"{found}, but there is no {date}", "correct the date", ()
+    return BadTimeError(row, expected, found, advice, *options)
 
 
 def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:

@@ -121,8 +121,8 @@ class Standardizer:
             )
         if (largest := float(np.abs(steps).max())) > MAX_VALUE:
             raise ValueError(
-                f"expected values up to {MAX_VALUE:g}, got {largest:g}; does it stand for a missing "
-                "one? Leave that empty"
+                f"expected values up to {MAX_VALUE:g}, got {largest:g}; does it stand for a "
+                "missing one? Leave that empty"
             )
         mean = steps.mean(axis=0)
         std = np.sqrt(np.square(steps - mean).sum(axis=0) / max(len(steps) - ddof, 1))

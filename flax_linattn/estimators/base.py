@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, choice
+from flax_linattn.checks import OptionError, at_least, choice, quote
 from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Task
@@ -32,6 +33,17 @@ class Estimator:
     run_: Run
     n_features_in_: int
     feature_names_in_: NDArray
+
+    def __new__(cls, *args: Any, **params: Any) -> Self:
+        """Refuses unknown parameters, with the nearest known one in the message.
+
+        Raises:
+            TypeError: There is no parameter of that name.
+        """
+        known = inspect.signature(cls).parameters
+        for name in params.keys() - known.keys():
+            raise TypeError(f"{cls.__name__} has no parameter {name!r}{_suggestion(name, known)}")
+        return super().__new__(cls)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters by name.
@@ -90,9 +102,30 @@ class Estimator:
         if names is not None:
             self.feature_names_in_ = names
 
-    def _options(self, **named: Any) -> dict[str, Any]:
-        """The options of a run: ``self.options``, and those of the named ones that are not None."""
-        given: dict[str, Any] = dict(getattr(self, "options", None) or {})
+    def _run_options(self, task: Task[Any, Any, Any], **named: Any) -> dict[str, Any]:
+        """The options of a run: ``self.options``, and those of the named ones that are not None.
+
+        Raises:
+            TypeError: ``options`` is no mapping.
+            ValueError: It names an option that the task does not have, or one of the named ones.
+        """
+        given = getattr(self, "options", None)
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(
+                f"expected options as a dict such as {{'num_layers': 1}}, got {quote(given)}."
+            )
+        given = dict(given or {})
+        known = task.Config.of().flat()
+        for name in given.keys() - known.keys():
+            if name in _defaults(self):
+                raise OptionError(
+                    f"{name!r} is a parameter of {type(self).__name__}, got it in options; pass "
+                    f"{type(self).__name__}({name}=...).",
+                    "options",
+                )
+            raise OptionError(
+                f"unknown option {name!r} in options{_suggestion(name, known)}", "options"
+            )
         for name, value in named.items():
             if value is None:
                 continue
@@ -108,6 +141,12 @@ def _defaults(estimator: Estimator) -> dict[str, Any]:
     """The arguments of ``__init__`` with their default values."""
     arguments = inspect.signature(type(estimator)).parameters.values()
     return {argument.name: argument.default for argument in arguments}
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of a message on an unknown name: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(str(name), known := list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; choose one of {', '.join(known)}."
 
 
 def config_of(

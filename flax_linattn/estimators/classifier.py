@@ -119,7 +119,8 @@ class Classifier(Estimator):
             tuple(f"dim_{c}" for c in range(given.series[0].shape[1])),
         )
         task: Any = get_task("classify")
-        options = self._options(
+        options = self._run_options(
+            task,
             mechanism=self.mechanism,
             epochs=self.epochs,
             patience=self.patience,

@@ -23,6 +23,7 @@ from flax_linattn.registry import get_task
 from flax_linattn.storage import atomic_write
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
+    MAX_NAMES,
     name_notes,
     panel_of,
     read_series,
@@ -33,12 +34,13 @@ from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import compute_checksum
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import (
+    context_notes,
     forecast_each,
     horizon_notes,
-    num_observed,
     rows_after,
 )
 from flax_linattn.tasks.init_run import InitRun
+from flax_linattn.tasks.options import TooFewRowsError
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.train import fit_data
@@ -122,65 +124,111 @@ class Forecaster(Estimator):
         Warns about gaps, repeated times and missing values.
 
         Args:
-            X: The series.
-            y: Ignored.
+            X: The series, with the targets.
+            y: Ignored, with a warning; refused if it is a frame or has another length than X.
             init_run: Run with the same channels whose parameters and scales training starts from,
                 such as ``run_`` of a fitted forecaster, or its folder; see ``tasks.InitRun``.
                 Parameters of this estimator that are None are those of that run.
 
         Raises:
             ValueError: X has another form or too few rows; a parameter is out of range.
-            TypeError: A parameter has another type, or X holds objects that are no numbers.
+            TypeError: A parameter has another type, X is no array and no frame, or holds objects
+                that are no numbers.
         """
         at_least(1, horizon=self.horizon)
         at_least(0, context_length=self.context_length)
-        given = dict(self.options or {})
+        task: Any = get_task("forecast")
+        given = self._run_options(task)
+        if y is not None:
+            _check_ignored(X, y)
         written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()
         options = FrameOptions(
             given.get("id_column") or NIXTLA_ID,
+            targets=tuple(split_cells(given.get("targets", ""))),
             times=given.get("times", "report"),
             resample=given.get("resample", ""),
             dialect=Dialect(**{name: given[name] for name in written}),
         )
         history = as_history(X, options=options)
-        task: Any = get_task("forecast")
         init = InitRun.of(init_run)
         config = self._config(task, history, init)
         series = tuple(with_frequency(one, config.data.freq) for one in history.series)
+        history = dataclasses.replace(history, series=series)
+        notes: list[str] = []
+        if history.ids is not None:
+            series, notes = self._long_enough(series)
         panel = panel_of(series, config.data, self._split)
-        for note in (*panel.warnings, *_row_notes(panel.series)):
+        notes += [
+            *panel.warnings,
+            *name_notes([(one.name, row_notes(one)) for one in panel.series]),
+        ]
+        for note in notes:
             warnings.warn(note, UserWarning, stacklevel=2)
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
             _keep(Path(self.run) / DATA_FILE, history, config.data)
         run = fit_data(task, config, panel, self.run, init_run=init)
         self.run_ = run._replace(data=None)
-        self._history = dataclasses.replace(history, series=series)
+        self._history = history
         names = np.array(history.feature_names, object)
         self._set_features(len(names), None if history.channels is None else names)
         return self
 
     def _split(self, series: data.TimeSeries, is_panel: bool = True) -> data.Split:
         """All rows but the last tenth to train, and these to select the epoch."""
+        if not is_panel and series.num_steps < self._min_rows:
+            raise self._too_few_rows(f"n_samples={series.num_steps}")
         held = max(self.horizon, series.num_steps // 10)
         trained = series.num_steps - held
-        if trained < (1 if is_panel else self.context_length + self.horizon):
-            raise OptionError(
-                f"expected at least {self.context_length + self.horizon + held} rows for "
-                f"context_length={self.context_length} and horizon={self.horizon}, the last {held} "
-                f"of which select the epoch, got n_samples={series.num_steps}; give more, or lower "
-                "both.",
-                "context_length",
-                "horizon",
-            )
         return data.chronological_split(series.num_steps, f"{trained}/{held}/0")
+
+    @property
+    def _min_rows(self) -> int:
+        """Rows of a series that hold a window of training rows before those for validation."""
+        window = (self.context_length or 1) + self.horizon
+        # The smallest n with n - max(horizon, n // 10) >= window.
+        return max(window + self.horizon, 10 * (window - 1) // 9 + 1)
+
+    def _too_few_rows(self, found: str) -> OptionError:
+        """The error on series that are all too short, of which ``found`` is the longest."""
+        needed = self._min_rows
+        return TooFewRowsError(
+            f"expected a series of at least {needed} rows for "
+            f"context_length={self.context_length} and horizon={self.horizon}, the last "
+            f"{max(self.horizon, needed // 10)} of which select the epoch, got {found}; "
+            "pass more rows, or lower context_length or horizon.",
+            "context_length",
+            "horizon",
+        )
+
+    def _long_enough(
+        self, series: Sequence[data.TimeSeries]
+    ) -> tuple[tuple[data.TimeSeries, ...], list[str]]:
+        """The series of a panel with training rows, and a note on the others."""
+        longest = max(series, key=lambda one: one.num_steps)
+        if longest.num_steps < self._min_rows:
+            of_others = f", the longest of {len(series)} series" if len(series) > 1 else ""
+            raise self._too_few_rows(
+                f"n_samples={longest.num_steps} in series {longest.name!r}{of_others}"
+            )
+        short = [one.name for one in series if one.num_steps <= self.horizon]
+        notes = (
+            [
+                f"series with fewer than {self.horizon + 1} rows, which are left out of training: "
+                f"{len(short)} ({itemize(short, MAX_NAMES)})"
+            ]
+            if short
+            else []
+        )
+        return tuple(one for one in series if one.num_steps > self.horizon), notes
 
     def _config(self, task: Any, history: History, init_run: InitRun | None) -> Any:
         split, names = "0.9/0.1/0", history.series[0].channels
         if history.ids is None:
             parts = self._split(history.series[0], is_panel=False)
             split = f"{len(parts.train)}/{len(parts.validation)}/0"
-        options = self._options(
+        options = self._run_options(
+            task,
             horizon=self.horizon,
             context_length=self.context_length,
             mechanism=self.mechanism,
@@ -206,7 +254,8 @@ class Forecaster(Estimator):
     def predict(self, X: Any = None, X_future: Any = None) -> Any:
         """Forecasts the rows after the last row of each series.
 
-        Warns about gaps, repeated times and missing values of X.
+        Warns about gaps, repeated times and missing values among the last ``context_length`` rows
+        of X.
 
         Args:
             X: At least ``context_length`` past rows of the channels of ``fit``; default the series
@@ -214,7 +263,7 @@ class Forecaster(Estimator):
             X_future: Known future covariates of the horizon: a frame of the form of X with these
                 columns and times, or an array [H, F]. Static covariates may be missing. A missing
                 value repeats the last known one, with a warning. Default: the last H rows of X
-                hold them, with missing targets.
+                hold them, with missing targets. Rows may be in any order.
 
         Returns:
             float64 [H, C], or [H] for a series [T]; a frame of the form of X with the times of the
@@ -294,9 +343,12 @@ class Forecaster(Estimator):
         ahead, note = forecast_each(run, series, future)
         notes = [note] if note else []
         if X is not None:
-            has_horizon = data_spec.known_future and future is None
-            notes += _row_notes(
-                [series[place] for place in ahead], data_spec.targets if has_horizon else None
+            has_horizon = future is None  # else X_future holds the known future covariates
+            notes += name_notes(
+                [
+                    (series[place].name, context_notes(run, series[place], has_horizon))
+                    for place in ahead
+                ]
             )
         if X_future is not None and future is not None:
             notes += _missing_ahead(history, future)
@@ -341,16 +393,20 @@ class Forecaster(Estimator):
         return ForecasterStream(run, self._history.select(series))
 
 
-def _row_notes(
-    series: Sequence[data.TimeSeries], targets: Sequence[int] | None = None
-) -> list[str]:
-    """Notes on repeated times, gaps and missing values, up to the last value of any targets."""
-    found = []
-    for one in series:
-        if targets is not None:
-            one = one.take(slice(num_observed(one, targets)))
-        found.append((one.name, row_notes(one)))
-    return name_notes(found)
+def _check_ignored(X: Any, y: Any) -> None:
+    """Warns that y is ignored; refuses one that can be no customary y of scikit-learn."""
+    sizes = [len(given) if hasattr(given, "__len__") else 0 for given in (X, y)]
+    if hasattr(y, "columns") or sizes[0] != sizes[1]:
+        raise ValueError(
+            f"expected the series in X alone, got X of {sizes[0]} rows and y "
+            f"({type(y).__name__}) of {sizes[1]}; pass y=None and one array or frame X that holds "
+            "the targets, and name these in options={'targets': ...} if X has other columns, too."
+        )
+    warnings.warn(
+        "y is ignored: X holds the series, with the targets; pass y=None.",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def _missing_ahead(

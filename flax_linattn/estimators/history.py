@@ -30,6 +30,7 @@ class FrameOptions:
         times: Treatment of duplicate or irregular times, see ``data.from_frame``.
         resample: Interval to average over, see ``data.from_frame``.
         dialect: Format of times and missing-value codes.
+        targets: Names of the columns of a panel to forecast, which hold numbers.
     """
 
     id: str = NIXTLA_ID
@@ -38,6 +39,7 @@ class FrameOptions:
     times: data.TimesPolicy = "report"
     resample: str = ""
     dialect: Dialect = PLAIN
+    targets: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import narwhals as nw
@@ -19,6 +20,7 @@ from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, to_pandas_frame
 from flax_linattn.estimators.history import FrameOptions, History
 from flax_linattn.estimators.sequences import as_numbers, check_not_empty
 
+DEFAULT_NAME = "the history"
 TARGET = "y"
 """Default target column of a frame in the form of Nixtla's libraries."""
 DEFAULT_OPTIONS = FrameOptions()
@@ -30,7 +32,8 @@ def as_history(
     given: Any,
     channels: Sequence[str] | None = None,
     options: FrameOptions = DEFAULT_OPTIONS,
-    name: str = "the history",
+    name: str = DEFAULT_NAME,
+    sort: bool = False,
 ) -> History:
     """Reads one series or a panel.
 
@@ -40,10 +43,11 @@ def as_history(
         channels: Channels that are required, selected by name from a frame. Default: all.
         options: How a frame is read.
         name: Name of a single series in messages.
+        sort: Whether to sort the rows of each series of a frame by time.
 
     Raises:
         ValueError: The data are empty, no numbers, or lack a channel; times are not sorted.
-        TypeError: The data hold objects that are no numbers.
+        TypeError: The data are no array and no frame, or hold objects that are no numbers.
 
     Example:
         >>> as_history([1.0, 2.0, 4.0]).series[0].channels
@@ -52,15 +56,16 @@ def as_history(
         >>> [(one.name, one.num_steps) for one in as_history(panel).series]
         [('7', 2), ('8', 1)]
     """
+    _check_kind(given, "X" if name == DEFAULT_NAME else name)
     if isinstance(given, pd.Series):
         label = 0 if given.name is None else given.name
-        history = _read_frame(given.to_frame(label), channels, options, name)
+        history = _read_frame(given.to_frame(label), channels, options, name, sort)
         return dataclasses.replace(history, ndim=1, name=given.name)
     if isinstance(given, pd.DataFrame):
-        return _read_frame(given, channels, options, name)
+        return _read_frame(given, channels, options, name, sort)
     frame = nw.from_native(given, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
-        history = _read_frame(to_pandas_frame(given), channels, options, name)
+        history = _read_frame(to_pandas_frame(given), channels, options, name, sort)
         return dataclasses.replace(history, library=frame.implementation)
     values = as_numbers(given)
     if not 1 <= values.ndim <= 2:
@@ -80,8 +85,62 @@ def as_history(
     return History((data.TimeSeries(name, values, tuple(names)),), ndim)
 
 
+def _check_kind(given: Any, name: str) -> None:
+    """Refuses objects that are no array and no frame, and says how to convert them."""
+    rows = list(given) if isinstance(given, list | tuple) else []
+    first = rows[0] if rows else None
+    if given is None:
+        remedy = f"pass the series as {name}"
+    elif isinstance(given, str | Path):
+        remedy = "read the file first, such as by pandas.read_csv"
+    elif isinstance(given, Mapping) or isinstance(first, Mapping):
+        remedy = f"pass pandas.DataFrame({name})"
+    elif hasattr(first, "columns"):
+        remedy = f"pass a panel: pandas.concat, with the name of each series in {NIXTLA_ID!r}"
+    elif len(sizes := {len(row) if hasattr(row, "__len__") else 0 for row in rows}) > 1:
+        raise ValueError(
+            f"expected {name} as rows of the same number of channels, got rows of "
+            f"{itemize([*map(str, sorted(sizes))], 3)} numbers; pass a panel for several series."
+        )
+    else:
+        return
+    of_first = f" of {type(first).__name__}" if rows else ""
+    raise TypeError(
+        f"expected {name} as an array [T, C] or [T], a data frame or a pandas series, got "
+        f"{type(given).__name__}{of_first}; {remedy}."
+    )
+
+
+def _check_ids(ids: pd.Series, name: str) -> None:
+    """Refuses ids of series that are no strings and no integers."""
+    odd = [
+        (row, value)
+        for row, value in enumerate(ids.tolist() if _may_be_odd(ids) else [])
+        if not isinstance(value, str | int)
+        and not (isinstance(value, float) and (value.is_integer() or np.isnan(value)))
+        and value is not None
+        and value is not pd.NA
+    ]
+    if odd:
+        row, value = odd[0]
+        raise ValueError(
+            f"{name}: expected strings or integers in column {ids.name!r}, which names the series "
+            f"of each row, got {quote(value)} ({type(value).__name__}) in row {row} (counting from "
+            "0); convert it by astype(str), or name another column in options={'id_column': ...}."
+        )
+
+
+def _may_be_odd(ids: pd.Series) -> bool:
+    """Whether the dtype of ids admits others than strings and integers."""
+    return not (pd.api.types.is_integer_dtype(ids) or isinstance(ids.dtype, pd.StringDtype))
+
+
 def _read_frame(
-    frame: pd.DataFrame, channels: Sequence[str] | None, options: FrameOptions, name: str
+    frame: pd.DataFrame,
+    channels: Sequence[str] | None,
+    options: FrameOptions,
+    name: str,
+    sort: bool = False,
 ) -> History:
     """Reads a frame with ``data.from_frame``, and remembers which labels its columns had."""
     ids, time, dialect, id_column = None, None, options.dialect, options.id
@@ -93,6 +152,7 @@ def _read_frame(
         if frame.index.name == options.id and options.id not in frame.columns:
             frame = frame.reset_index()  # an older form of Nixtla's frames
         if options.id in frame.columns:
+            _check_ids(frame[options.id], name)
             ids = pd.Index(frame[options.id])
             frame = frame.drop(columns=options.id)
         named = [*dialect.time_columns, options.time, NIXTLA_TIME if ids is not None else None]
@@ -109,7 +169,7 @@ def _read_frame(
         keys: Any = ids if ids.nlevels == 1 else pd.Index(["/".join(map(str, of)) for of in ids])
         if keys.unique().map(lambda key: str(key).strip()).nunique() < len(ids.unique()):
             raise ValueError(f"{name}: expected ids of series that differ as text; rename some.")
-        plain, categories = _encode(plain, keys, options.categories, name)
+        plain, categories = _encode(plain, keys, options, name)
         while id_column in plain.columns:  # of values, beside the ids of an index
             id_column += "_"
         plain.insert(0, id_column, keys)
@@ -128,6 +188,7 @@ def _read_frame(
         resample=options.resample,
         dialect=dialect,
         name=name,
+        sort=sort,
     )
     series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
     for one in series:
@@ -158,13 +219,25 @@ def _is_text(column: pd.Series) -> bool:
     return False
 
 
+def _first_text(column: pd.Series) -> str:
+    """The first value of a column that is no number, and its row, for a message."""
+    is_text = pd.to_numeric(column.astype(object), errors="coerce").isna() & column.notna()
+    row = int(np.argmax(is_text.to_numpy()))
+    return f"{quote(column.iloc[row])} in row {row} (counting from 0)"
+
+
 def _encode(
-    frame: pd.DataFrame,
-    ids: pd.Index,
-    fitted: Mapping[str, tuple[str, ...]] | None,
-    name: str,
+    frame: pd.DataFrame, ids: pd.Index, options: FrameOptions, name: str
 ) -> tuple[pd.DataFrame, Mapping[str, tuple[str, ...]]]:
     """One-hot channels of the string columns of a panel, and the strings of each column."""
+    fitted = options.categories
+    for label in options.targets or (TARGET,):
+        if label in frame.columns and _is_text(frame[label]):
+            raise ValueError(
+                f"{name}: expected numbers in column {label!r}, which is to be forecast, got "
+                f"{_first_text(frame[label])}; convert it by pandas.to_numeric, or name the "
+                "columns to forecast in options={'targets': ...}."
+            )
     if fitted is None:
         found = [label for label in frame.columns if _is_text(frame[label])]
         fitted = {label: tuple(sorted({*frame[label].dropna().map(str)})) for label in found}
@@ -176,13 +249,14 @@ def _encode(
         if of_series.max() > 1:
             series = str(of_series.idxmax())
             raise ValueError(
-                f"{name}: expected numbers in column {label!r}, or a string that is the same in "
-                f"all rows of a series, got {of_series.max()} in {series!r}; convert it."
+                f"{name}: expected numbers in column {label!r}, or one string in all rows of a "
+                f"series, got {_first_text(frame[label])} and {of_series.max()} different values "
+                f"in series {series!r}; convert the column by pandas.to_numeric, or drop it."
             )
         if len(strings) > MAX_CATEGORIES:
             raise ValueError(
-                f"{name}: expected at most {MAX_CATEGORIES} strings in column {label!r}, got "
-                f"{len(strings)}; leave the column out, or group them."
+                f"{name}: expected at most {MAX_CATEGORIES} different strings in column {label!r}, "
+                f"got {len(strings)}; drop the column, or group its strings."
             )
         texts = frame[label].map(str, na_action="ignore")
         channels |= {f"{label}={text}": (texts == text).astype(float) for text in strings}
@@ -200,7 +274,7 @@ def as_future(
 
     Args:
         given: An array [H, F] after an array, or a frame of the form of the history, which may have
-            further columns and later rows.
+            further columns and later rows, in any order.
         history: The history before the horizon.
         names: Channels that are known for the horizon.
         needed: The F channels among them that are required.
@@ -235,7 +309,7 @@ def as_future(
         )
     chosen = [name for name in names if name in columns]
     options = dataclasses.replace(history.options, categories={}, times="irregular", resample="")
-    future = as_history(given, chosen, options, "X_future")
+    future = as_history(given, chosen, options, "X_future", sort=True)
     by_name = {one.name: one for one in future.series}
     found = []
     for one, index in zip(history.series, indices, strict=True):

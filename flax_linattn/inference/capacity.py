@@ -1,4 +1,4 @@
-"""How many observations the rows of a stream have taken in, against what there is room for."""
+"""Free capacity of a stream's rows: observations so far against the room of caches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Counts = NDArray[np.int64]
 
 
 class Capacity:
-    """Counts on the host, and not at all where there is no end.
+    """Counts observations per row on the host, if a cache or table of positions limits them.
 
     No device is waited for, but for masks and resets that lie on one, and for a state that is set.
     Caches of this library end, and tables of positions that a model names in ``num_positions``. An

@@ -1,4 +1,4 @@
-"""What all loops share: one step of a model, and programs that are compiled once for a model."""
+"""One checked step of a model, and programs compiled once for equal models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Futures of event sequences, drawn by the recurrent step."""
+"""Sampling of future events by the recurrent step of an event model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EventModel(StreamingModel, Protocol):
 
 @register_state
 class SampledEvents(NamedTuple):
-    """What ``sample_events`` returns.
+    """Events that ``sample_events`` sampled, and the state to continue from.
 
     Attributes:
         log_gaps: [B, N], logs of the times from one event to the next, in units of the model's
@@ -59,7 +59,7 @@ def sample_events(
     key: Array,
     waited: Float[Array, "B"] | None = None,
 ) -> SampledEvents:
-    """Draws what may follow, an event after the other, in one ``lax.scan`` of steps.
+    """Samples future events one after another, in one ``lax.scan`` of steps.
 
     Args:
         model: A model of events.

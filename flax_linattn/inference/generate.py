@@ -1,4 +1,4 @@
-"""Generation of tokens: prompt, loop and early stop in one program."""
+"""Token generation: prompt, sampling loop and early stop in one program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flax_linattn.typing import Array, Mask, State
 
 @register_state
 class GenerateOutput(NamedTuple):
-    """What ``generate`` returns.
+    """Tokens that ``generate`` generated, and the state to continue from.
 
     Attributes:
         tokens: int32 [B, max_new_tokens]; ``pad`` behind a row's last token.

@@ -1,4 +1,4 @@
-"""What inference asks of a model."""
+"""Protocol of streaming models, and the states that inference makes of them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class StreamingModel(Protocol):
 
 
 def check_model(model: Any, *, sequences: bool = False) -> None:
-    """Refuses what is no streaming model.
+    """Raises TypeError unless a model streams.
 
     Example:
         >>> from flax import nnx
@@ -113,7 +113,7 @@ def check_model(model: Any, *, sequences: bool = False) -> None:
         Traceback (most recent call last):
         ...
         TypeError: expected a model that streams, and Linear has no init_state and no step; \
-see flax_linattn.inference.StreamingModel.
+    see flax_linattn.inference.StreamingModel.
     """
     if isinstance(model, type):
         raise TypeError(
@@ -136,7 +136,7 @@ def resolve_state(
     max_length: int | None,
     dtype: DTypeLike | None,
 ) -> State:
-    """A given state, or the model's before the first observation, a row for each of ``x``.
+    """Returns the given state, or the model's initial state with one row for each of ``x``.
 
     Args:
         model: A model that streams.
@@ -155,14 +155,14 @@ def resolve_state(
 def make_state(
     model: StreamingModel, batch_size: int, max_length: int | None, dtype: DTypeLike
 ) -> State:
-    """The same, for so many rows of a dtype; what is narrower than float32 counts as that."""
+    """Makes an initial state; dtypes narrower than float32 count as float32."""
     if jnp.dtype(dtype).itemsize <= 4:
         return model.init_state(batch_size, max_length)
     return model.init_state(batch_size, max_length, dtype=dtype)
 
 
 def expected_state(model: StreamingModel, batch_size: int) -> dict[str, tuple[int | None, ...]]:
-    """Path -> shape of a state of so many rows; None where ``max_length`` decides."""
+    """Shape of each leaf of a state by path; None marks sizes that ``max_length`` decides."""
     short, long = (
         jax.tree_util.tree_leaves_with_path(
             jax.eval_shape(lambda length=length: model.init_state(batch_size, length))

@@ -1,4 +1,4 @@
-"""Taking in what is known already: in parallel, whole or in pieces of one size."""
+"""Prefill: processes known observations in parallel, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def prefill_chunk(
 
 
 def zero_output(model: StreamingModel, x: Array, state: State) -> Array:
-    """Zeros as ``step`` returns them, [B, ...]."""
+    """Zeros with the shape and dtype of the output of ``step``."""
     try:
         y, _ = jax.eval_shape(model.step, x[:, 0], state)
     except (IndexError, TypeError, ValueError) as error:
@@ -160,7 +160,7 @@ def check_capacity(x: Array, mask: Array | None, max_length: int | None) -> None
 def check_prompt(
     x: ArrayLike, mask: ArrayLike | None, chunk_size: int | None
 ) -> tuple[Array, Array | None]:
-    """Refuses what is no batch of sequences."""
+    """Raises unless x is a batch of sequences."""
     x = jnp.asarray(x)
     if x.ndim < 2 or x.shape[1] == 0:
         raise ValueError(f"expected x as [B, T, ...] with T at least 1, got shape {x.shape}.")

@@ -1,4 +1,4 @@
-"""States on disk, so that a stream goes on after its process has ended."""
+"""Saved states on disk, so that a stream can continue in another process."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def load_state(
     check: Callable[[dict[str, Any]], None] | None = None,
     allow_nan: bool = False,
 ) -> tuple[Tree, dict[str, Any]]:
-    """Reads what ``save_state`` wrote.
+    """Loads a state that ``save_state`` saved, and the facts saved with it.
 
     The file may come from anywhere: nothing in it is run, and no more is read than a state like
     this takes.
@@ -123,7 +123,7 @@ def load_state(
 
 
 class StateFile(NamedTuple):
-    """What ``describe_state`` returns.
+    """Content of a state file, as ``describe_state`` returns it.
 
     Attributes:
         facts: That were saved beside the state.
@@ -137,7 +137,7 @@ class StateFile(NamedTuple):
 
 
 def describe_state(path: str | Path) -> StateFile:
-    """What a file of ``save_state`` holds, without the model that it belongs to.
+    """Describes a state file without the model that it belongs to.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -176,7 +176,7 @@ def _write_archive(file: BinaryIO, arrays: Sequence[NDArray], facts: dict[str, A
 
 
 class _Archive:
-    """An archive to read from, as if a stranger had made it: facts and headers now, arrays later.
+    """Archive of untrusted origin: reads facts and headers first, arrays later.
 
     Args:
         file: Open for as long as the archive is used.

@@ -1,4 +1,4 @@
-"""States in messages: a line for each leaf that differs, with dtype and shape, never its values."""
+"""Messages on differing states: each leaf by dtype and shape, never by its values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flax_linattn.inference.model import StreamingModel, expected_state, path_na
 from flax_linattn.typing import State
 
 MAX_LINES = 4
-"""Leaves that a message names; the others are counted."""
+"""Maximum number of leaves that a message names; the others are counted."""
 
 
 def layout(state: State) -> dict[str, str]:
@@ -38,7 +38,7 @@ def diff_states(expected: State, got: State) -> str:
 
 
 def explain_mismatch(model: StreamingModel, state: State, batch_size: int) -> str | None:
-    """Says how a state is not one of this model with so many rows; None if it is.
+    """Explains why a state does not belong to this model and batch size; None if it does.
 
     Called once something has failed, so that the reason is named instead of what it led to.
     """

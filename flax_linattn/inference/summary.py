@@ -1,4 +1,4 @@
-"""How large a model is, and what a token costs."""
+"""Summary of a model: parameters, state size, and operations of a step."""
 
 from __future__ import annotations
 

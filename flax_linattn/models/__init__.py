@@ -1,4 +1,4 @@
-"""Models: a backbone of transformer blocks on an embedding, and heads on it."""
+"""Models: a backbone of transformer blocks on an embedding, with task-specific heads."""
 
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing

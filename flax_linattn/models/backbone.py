@@ -1,4 +1,4 @@
-"""The backbone that all models share: an embedding, transformer blocks, a final norm."""
+"""Backbone of all models: an embedding, transformer blocks, and a final norm."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from flax_linattn.typing import Array, Features, FeaturesStep, State
 
 @register_state
 class BackboneState(NamedTuple):
-    """What a backbone carries from call to call.
+    """State that a backbone carries from call to call.
 
     Attributes:
-        position: int32 [B], number of tokens of the current segment taken in.
-        window: The embedding's state.
-        layers: The blocks' states.
-        segment_id: Int [B], the segment in which the last call ended; None if not packed.
+        position: int32 [B], the number of tokens of the current segment so far.
+        window: State of the embedding.
+        layers: States of the blocks.
+        segment_id: Integer array of shape [B], the segment in which the last call ended; None if
+            not packed.
     """
 
     position: Int[Array, "B"]
@@ -150,7 +151,6 @@ class Backbone(SequenceModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return {
             "embedding": self.input_embedding,
             "layers": self.layers,
@@ -163,12 +163,10 @@ class Backbone(SequenceModel):
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Of one observation, see ``Embedding``."""
         return self.input_embedding.observation_shape
 
     @property
     def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered."""
         return (
             self.is_causal
             and self.input_embedding.streams
@@ -177,7 +175,6 @@ class Backbone(SequenceModel):
 
     @property
     def num_positions(self) -> int | None:
-        """Maximum length of a sequence imposed by positions; None if unlimited."""
         return self.input_embedding.max_length
 
     @property
@@ -186,7 +183,7 @@ class Backbone(SequenceModel):
         return all(m.capabilities.constant_memory for m in self.mechanisms)
 
     def _map(self, x: Array, call: Call) -> tuple[Features, BackboneState | None]:
-        """Features h [B, T, C]; with a class token [B, 1 + T, C], its features first."""
+        """Maps observations to features [B, T, C], or [B, 1 + T, C] with a class token first."""
         state: BackboneState | None = call.state
         if state is not None:
             check_state(state, BackboneState, len(self.blocks))
@@ -236,7 +233,7 @@ class Backbone(SequenceModel):
     def _map_step(
         self, x: Array, state: BackboneState, mask: Array | None
     ) -> tuple[FeaturesStep, BackboneState]:
-        """Features h [B, C] and the new state."""
+        """Maps one observation per row to features [B, C] and the new state."""
         check_state(state, BackboneState, len(self.blocks))
         h, window = self.input_embedding.step(x, state.window, positions=state.position, mask=mask)
         positions = state.position if self.layers.rotary else None
@@ -255,7 +252,7 @@ class Backbone(SequenceModel):
     def _map_block(
         self, block: nn.TransformerBlock, h: Features, call: Call
     ) -> tuple[Features, State | None]:
-        """Applies a block; ``remat`` decides what is stored for its gradient or computed again."""
+        """Applies a block; ``remat`` selects what is stored for its gradient."""
         if self.layers.remat == "none":
             return block._map(h, call)
         graphdef, variables = nnx.split(block)
@@ -276,7 +273,7 @@ class Backbone(SequenceModel):
         )
 
     def _check_packs(self) -> None:
-        """Raises a ValueError if there is a class token, of which each row has one."""
+        """Raises ValueError if there is a class token, of which each row has only one."""
         if self.class_token is not None:
             raise ValueError(
                 "packed sequences would share the one class token of their row; give each a row of "
@@ -284,7 +281,7 @@ class Backbone(SequenceModel):
             )
 
     def _check_streams(self) -> None:
-        """Raises a ValueError that names the part of the model that has no state."""
+        """Raises ValueError that names the part of the model that has no state."""
         if self.class_token is not None:
             raise ValueError(
                 "a class token sees the whole sequence, so this model has no state and cannot "
@@ -309,7 +306,7 @@ class Backbone(SequenceModel):
 
 
 CLASS_TOKEN_INIT = nnx.initializers.normal(1e-6)
-"""Of class tokens, as timm's vision transformers have it."""
+"""Initializer of class tokens, as in timm's vision transformers."""
 
 
 EMBEDDING_OPTIONS = {
@@ -317,7 +314,7 @@ EMBEDDING_OPTIONS = {
     "embedding_padding": "padding",
     "position": "position",
 }
-"""Options of ``ObservationEmbedding`` by their names in a backbone's short call."""
+"""Options of ``ObservationEmbedding`` by the names that ``Backbone`` gives them."""
 
 
 def resolve_embedding(
@@ -328,9 +325,9 @@ def resolve_embedding(
     parameters: nn.ParameterOptions,
     rngs: nnx.Rngs,
 ) -> Embedding:
-    """What leads into layers: the embedding given, or one of observations of so many channels.
+    """Returns the given embedding, or a new one of observations with this number of channels.
 
-    ``embedding_options`` and ``parameters`` are those of ``split_embedding_options``.
+    ``embedding_options`` and ``parameters`` are the results of ``split_embedding_options``.
     """
     if isinstance(embedding, (int, np.integer)):
         made: Embedding = ObservationEmbedding(
@@ -367,7 +364,7 @@ def resolve_embedding(
 def split_embedding_options(
     options: Mapping[str, Any],
 ) -> tuple[dict[str, Any], nn.ParameterOptions]:
-    """Options of an embedding on observations, and those of parameters."""
+    """Splits options into those of an embedding of observations and those of parameters."""
     of_parameters = nn.ParameterOptions.__annotations__
     names = [*(field.name for field in dataclasses.fields(Layers)), *EMBEDDING_OPTIONS]
     for name in options:
@@ -378,7 +375,7 @@ def split_embedding_options(
 
 
 def _prepend(first: Array, others: Array) -> Array:
-    """What stands for the class token, then what does for the observations, along time."""
+    """Concatenates the class token's part and that of the observations, along time."""
     return jnp.concatenate([first.astype(others.dtype), others], axis=1)
 
 

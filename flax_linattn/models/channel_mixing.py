@@ -1,4 +1,4 @@
-"""Attention from channel to channel, at one moment."""
+"""Cross-channel attention at one time step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flax_linattn.typing import Array
 
 
 def check_channel_mechanism(name: str) -> ops.Mechanism:
-    """The mechanism of this name, which channels can use."""
+    """Returns the mechanism of this name, or raises if it has no non-causal form."""
     try:
         mechanism = nn.resolve_mechanism(name)
     except (TypeError, ValueError) as error:
@@ -39,7 +39,12 @@ def check_channel_mechanism(name: str) -> ops.Mechanism:
 
 
 class ChannelMixing(nnx.Module):
-    """A transformer block whose tokens are the channels of one moment.
+    """Transformer block across channels, whose tokens are the channels of one time step.
+
+    The features of a channel may then depend on all others, as in iTransformer (Liu et al.,
+    "Inverted Transformers Are Effective for Time Series Forecasting", 2024, section 3.2), while
+    time steps stay independent: a stream needs no state for it. Departure: a learned vector of each
+    channel is added to its features, to distinguish the channels.
 
     So what is told of a channel may depend on all others, as in iTransformer (Liu et al., "Inverted
     Transformers Are Effective for Time Series Forecasting", 2024, section 3.2), while moments stay
@@ -47,18 +52,18 @@ class ChannelMixing(nnx.Module):
     its features, which tells it from the others.
 
     Args:
-        num_channels: C.
-        layers: Options of the block; its mechanism and its positions count for moments, not here.
-        mechanism: A name, of one that sees a whole sequence at once.
+        num_channels: Number of channels C.
+        layers: Options of the block; its mechanism and rotary positions are not used.
+        mechanism: Name of the mechanism.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
         **parameters: Dtype and initializers of the parameters; see ``nn.ParameterOptions``.
 
     Attributes:
-        mechanism: The name.
+        mechanism: Name of the mechanism.
 
     Raises:
-        ValueError: A mechanism that there is not, or without a form that is not causal.
+        ValueError: If the mechanism is unknown, or has no non-causal form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,7 +103,7 @@ class ChannelMixing(nnx.Module):
     def __call__(
         self, h: Float[Array, "... C F"], *, dropout_key: Array | None = None
     ) -> Float[Array, "... C F"]:
-        """Features of each channel, mixed with those of the others; a key turns dropout on."""
+        """Mixes the features of each channel with those of the others; a key enables dropout."""
         x = (h + self.channels[...].astype(h.dtype)).reshape(-1, *h.shape[-2:])
         y: Any = self.block(x, dropout_key=dropout_key)
         return y.reshape(h.shape)

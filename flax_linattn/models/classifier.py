@@ -1,4 +1,4 @@
-"""Sequence classification: backbone, pooling, linear head. Trains in parallel, streams."""
+"""Sequence classifier: backbone, pooling and linear head, in parallel or by steps."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
 
 CLASSIFIER_LAYERS = Layers(hidden_features=256)
-"""The layers of a classifier unless others are given: Time-Series-Library's for classification."""
+"""Default layers of a classifier: Time-Series-Library's for classification."""
 
 HEAD_ACTIVATIONS = ("gelu", "none")
 
 
 @register_state
 class ClassifierState(NamedTuple):
-    """What a classifier carries from call to call.
+    """State that a classifier carries from call to call.
 
     Attributes:
-        backbone: The backbone's state.
-        pool: The pooling's state.
+        backbone: State of the backbone.
+        pool: State of the pooling.
     """
 
     backbone: BackboneState
@@ -43,7 +43,13 @@ class ClassifierState(NamedTuple):
 
 
 class SequenceClassifier(Head):
-    """Class logits of sequences of observations.
+    """Computes class logits of sequences of observations.
+
+    Poolings are the "last" valid token, the "mean" over valid tokens, or "flatten",
+    Time-Series-Library's head, in which every position has its own weights (``max_length`` of
+    them). All stream: "flatten" is a sum of contributions of the positions, whose running sum is
+    its state. With "class" the features of a class token are classified (``Backbone``), as in
+    vision transformers; it attends to the whole sequence, so it neither streams nor packs.
 
     Poolings: "last" valid token, "mean" over valid tokens, or "flatten", Time-Series-Library's
     head, in which every position has its own weights (``max_length`` of them). All stream: flatten
@@ -56,24 +62,24 @@ class SequenceClassifier(Head):
     Without any token they are the bias, with pooling "class" what the class token alone gives.
 
     Args:
-        backbone: A :class:`Backbone`; or a number of channels, for one on observations.
+        backbone: A :class:`Backbone`; or a number of channels, to build one on observations.
         num_classes: Number of classes.
         pooling: "last", "mean" or "flatten"; or "class", which a backbone with a class token needs
             and which needs one. For a number of channels it is made, with ``is_causal=False``.
         max_length: Maximum number of observations of a sequence; needed by "flatten". Default the
             backbone's.
-        head_activation: Of the features before they are pooled: "gelu", Time-Series-Library's, or
-            "none".
-        attends_to_padding: Let attention see padding, whose observations are 0, as
-            Time-Series-Library does; pooling leaves it out all the same.
+        head_activation: Activation of the features before pooling: "gelu", as in
+            Time-Series-Library, or "none".
+        attends_to_padding: Whether attention includes padding, whose observations are 0, as in
+            Time-Series-Library; pooling always excludes it.
         layers: Options of the layers of a backbone that is built for a number of channels.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism, is_causal,
+        **options: Further arguments of a new :class:`Backbone` (num_layers, mechanism, is_causal,
             kernel_size, ...).
 
     Raises:
-        ValueError: An option out of range.
+        ValueError: If an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -196,12 +202,10 @@ class SequenceClassifier(Head):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return super().options | {"pooling": self.pooling_name}
 
     @property
     def num_positions(self) -> int | None:
-        """Maximum length of a sequence imposed by positions; None if unlimited."""
         ends = (self.backbone.num_positions, self.max_length if self.flatten else None)
         return min((end for end in ends if end is not None), default=None)
 
@@ -217,10 +221,10 @@ class SequenceClassifier(Head):
     def _map_step(
         self, x: Array, state: ClassifierState, mask: Array | None
     ) -> tuple[Float[Array, "B classes"], ClassifierState]:
-        """Logits [B, classes] and the new state.
+        """Computes logits [B, classes] and the new state.
 
-        With pooling "flatten", logits beyond ``max_length`` observations are NaN: there are no
-        weights for them.
+        With pooling "flatten", logits beyond ``max_length`` observations are NaN, as they have no
+        weights.
         """
         h, backbone = self.backbone._map_step(x, state.backbone, mask)
         h = self._activate(h)
@@ -237,14 +241,14 @@ class SequenceClassifier(Head):
         return h if self.head_activation == "none" else ACTIVATIONS[self.head_activation](h)
 
     def _contributions(self, h: Array, positions: Array) -> Array:
-        """What each position adds to the logits: h [..., C] -> [..., classes]."""
+        """Contribution of each position to the logits: h [..., C] -> [..., classes]."""
         kernel = jnp.take(
             self.kernel[...].astype(h.dtype), positions, axis=0, mode="fill", fill_value=jnp.nan
         )
         return jnp.einsum("...c,...cn->...n", h, kernel)
 
     def _sequence_contributions(self, h: Array, call: Call) -> Array:
-        """Logits that the observations of sequences [B, T, C] contribute."""
+        """Contributions to the logits of observations [B, T, C] of sequences."""
         positions, mask = cast(Array, call.positions), call.mask
         if call.state is not None or call.segments is not None:
             return self._contributions(h, positions)

@@ -1,4 +1,4 @@
-"""What calibration sets in a model after training."""
+"""Variable that calibration on held-out data sets after training."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from flax import nnx
 
 
 class Correction(nnx.Variable[Any]):
-    """What calibration on held-out rows sets; training leaves it as it is."""
+    """Variable that calibration on held-out rows sets; training leaves it unchanged."""

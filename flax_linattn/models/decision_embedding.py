@@ -1,4 +1,4 @@
-"""What leads decisions into a backbone: an action, a return and an observation, a token each."""
+"""Embedding of decision steps: tokens of an action, a return-to-go and an observation."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
 
 TOKENS = 3
-"""Of a step: the action before it, the return that is asked for, the observation."""
+"""Number of tokens of a step: previous action, target return, observation."""
 
 LATEST = 2.0**30
-"""Later times count as this one, which int32 holds."""
+"""Latest time that int32 holds; later times count as this one."""
 
 
 class DecisionColumns(NamedTuple):
-    """What a step of ``DecisionTransformer`` holds, column by column.
+    """Columns of a step of ``DecisionTransformer``.
 
     Attributes:
-        time: [...], the step in its episode, counted from 0.
-        known: [...], 1 where the action before is told; 0 where there was none, as in the first
-            step of an episode, or where it is not to be seen. Its token is then left out.
-        return_to_go: [...], the sum of rewards that is asked for from this step on, scaled.
-        observation: [..., S].
-        action: [..., A], the one before, scaled to -1 ... 1.
+        time: Index of the step in its episode, from 0, of shape [...].
+        known: 1 if the previous action is given, else 0, as in the first step of an episode; its
+            token is then masked. Shape [...].
+        return_to_go: Target return: sum of rewards to reach from this step on, scaled, of shape
+            [...].
+        observation: Observation of the environment, of shape [..., S].
+        action: Previous action, scaled to -1 ... 1, of shape [..., A].
     """
 
     time: Array
@@ -44,18 +45,22 @@ class DecisionColumns(NamedTuple):
 
     @classmethod
     def from_array(cls, x: Array, observation_dim: int) -> DecisionColumns:
-        """Takes steps [..., 3 + S + A] apart."""
+        """Splits steps [..., 3 + S + A] into columns."""
         end = 3 + observation_dim
         return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:end], x[..., end:])
 
     def to_array(self) -> Array:
-        """The steps [..., 3 + S + A]."""
+        """Concatenates the columns to steps [..., 3 + S + A]."""
         first = jnp.stack([self.time, self.known, self.return_to_go], axis=-1)
         return jnp.concatenate([first, self.observation, self.action], axis=-1)
 
 
 class DecisionEmbedding(nnx.Module):
-    """Embeds steps, each as the tokens of the action before it, of the return and of what is seen.
+    """Embeds each step as tokens of its previous action, target return and observation.
+
+    A linear layer for each kind of token, plus an embedding of its time, then a LayerNorm (Chen et
+    al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
+    time of its own step, the previous one. A time below 0 or beyond a learned table gives NaN.
 
     A linear layer for each kind of token, plus what stands for its time, then a LayerNorm (Chen et
     al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
@@ -63,11 +68,12 @@ class DecisionEmbedding(nnx.Module):
     table, gives NaN: never the embedding of another one.
 
     Args:
-        observation_dim: S.
-        action_dim: A.
+        observation_dim: Size S of an observation.
+        action_dim: Size A of an action.
         features: Number of features C.
-        position: Of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
-        max_length: Rows of the learned table.
+        position: Embedding of the time: "learned" for times below ``max_length``, "sinusoidal", or
+            "none".
+        max_length: Number of rows of the learned table.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the parameters.
         kernel_init: Initializer of the kernels.
@@ -75,8 +81,8 @@ class DecisionEmbedding(nnx.Module):
         rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: An option out of range.
-        TypeError: (from the call) steps of another dtype than float32 and float64.
+        ValueError: If an option is out of range.
+        TypeError: (from the call) If steps are neither float32 nor float64.
 
     Example:
         >>> import jax.numpy as jnp
@@ -135,7 +141,7 @@ class DecisionEmbedding(nnx.Module):
         return self.norm(self._add_times(jnp.stack(tokens, axis=-2), columns.time))
 
     def _add_times(self, tokens: Array, time: Array) -> Array:
-        """Tokens [..., 3, C] plus what stands for their times."""
+        """Adds the embeddings of their times to tokens [..., 3, C]."""
         if self.times is None:
             return tokens
         known = time >= 0  # nor is NaN a time

@@ -1,4 +1,4 @@
-"""What to do next, of returns, observations and actions: the decision transformer."""
+"""Decision transformer: actions from returns-to-go, observations and earlier actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.typing import Array
 
 DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", dropout_rate=0.1)
-"""The layers of a decision transformer unless others are given: those of the published code."""
+"""Default layers of a decision transformer: those of the published code."""
 
 DECISION_LENGTH = 4096
 """Times of the learned table, unless another number is given."""
@@ -115,27 +115,25 @@ class DecisionTransformer(Head):
 
     @property
     def observation_dim(self) -> int:
-        """S."""
+        """Size S of an environment's observation."""
         return self.embedding.observation_dim
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """Size A of an action."""
         return self.embedding.action_dim
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Of one step: (3 + S + A,)."""
+        """Shape of one step: (3 + S + A,)."""
         return (3 + self.observation_dim + self.action_dim,)
 
     @property
     def num_positions(self) -> int | None:
-        """Maximum length of an episode imposed by positions; None if unlimited."""
         return self.max_length if self.position == "learned" else None
 
     @property
     def observation_columns(self) -> str:
-        """For error messages."""
         return (
             f" (time, known, return to go, {self.observation_dim} of the observation, "
             f"{self.action_dim} of the action before)"
@@ -146,7 +144,7 @@ class DecisionTransformer(Head):
         return jnp.tanh(self.head(h))
 
     def _map(self, x: Array, call: Call) -> tuple[Array, BackboneState | None]:
-        """Actions [B, T, A], and the backbone's state."""
+        """Computes actions [B, T, A], and the backbone's state."""
         B, T = x.shape[:2]
         ids = call.segment_ids
         token_call = call.replace(
@@ -167,7 +165,7 @@ class DecisionTransformer(Head):
     def _map_step(
         self, x: Array, state: BackboneState, mask: Array | None
     ) -> tuple[Array, BackboneState]:
-        """Actions [B, A] and the state after the three tokens."""
+        """Computes actions [B, A], and the state after the three tokens of a step."""
         real, tokens = self._token_mask(x, mask), self.embedding(x)
         h = tokens[:, -1]
         for n in range(TOKENS):
@@ -175,6 +173,6 @@ class DecisionTransformer(Head):
         return self.read(h), state
 
     def _token_mask(self, x: Array, mask: Array | None) -> Array:
-        """Which tokens there are, bool [..., 3]."""
+        """Boolean mask [..., 3] of the tokens of each step that are present."""
         real = jnp.ones(x.shape[:-1], bool) if mask is None else mask
         return jnp.stack([real & (x[..., 1] > 0), real, real], axis=-1)

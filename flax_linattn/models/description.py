@@ -1,9 +1,8 @@
-"""A model as JSON values, from which one of the same structure is made again.
+"""Descriptions of models as JSON values, from which equal models are built.
 
-Each class of this package tells the arguments that make one like it (``options``), its embedding
-and backbone among them. All of them are written, those too that were left out when it was made:
-a default that changes later changes no saved model. How parameters were drawn is left out, since
-their values are saved.
+Each class of this package lists its constructor arguments in ``options``, embedding and backbone
+included. All of them are written, even those left at their defaults: a default that changes later
+changes no saved model. Initializers are left out, since the values of parameters are saved.
 """
 
 from __future__ import annotations
@@ -62,15 +61,15 @@ KINDS: dict[str, Any] = {
         WindowModel,
     )
 }
-"""The classes that are described; each has ``options``."""
+"""Classes that can be described; each has ``options``."""
 
 
 class NotDescribedError(ValueError):
-    """A part of a model is not of this package, and cannot be made again from JSON."""
+    """A part of a model is not of this package, so that JSON cannot describe it."""
 
 
 def describe(model: Any) -> dict[str, Any]:
-    """What ``make`` takes to make a model like this one, as JSON values.
+    """Describes a model as JSON values, from which ``make`` builds an equal one.
 
     Example:
         >>> from flax import nnx
@@ -88,7 +87,7 @@ def describe(model: Any) -> dict[str, Any]:
 
 
 def make(description: Mapping[str, Any], rngs: Callable[..., nnx.Rngs] = nnx.Rngs) -> Any:
-    """A model of the described structure; ``rngs`` makes the keys, of seeds by their streams.
+    """Builds a model from its description; ``rngs`` makes random keys from seeds by stream.
 
     Example:
         >>> from flax import nnx
@@ -105,7 +104,7 @@ def make(description: Mapping[str, Any], rngs: Callable[..., nnx.Rngs] = nnx.Rng
 
 
 def build_abstract(description: Mapping[str, Any]) -> Any:
-    """The same, with a ``jax.ShapeDtypeStruct`` for each parameter: it takes no memory.
+    """Builds a model with ``jax.ShapeDtypeStruct`` parameters, which need no memory.
 
     Example:
         >>> from flax import nnx
@@ -117,10 +116,10 @@ def build_abstract(description: Mapping[str, Any]) -> Any:
 
 
 class _ConstantStream(nnx.RngStream):
-    """Gives its key again and again.
+    """Random stream that returns the same key every time.
 
-    Where JAX traces, each count takes Flax a look at all that was traced before: minutes for a
-    hundred layers.
+    Under tracing, each count makes Flax search all that was traced before: minutes for a hundred
+    layers.
     """
 
     def __call__(self) -> jax.Array:
@@ -206,7 +205,7 @@ def _mechanism_from_json(
     hyperparameters: dict[str, Any],
     name: str | None = None,
 ) -> str | ops.Mechanism:
-    """The mechanism; its name, where that is what it was given by and still means the same."""
+    """Returns the mechanism, or the name it was given by if that still means the same."""
     options = {field: _from_json(value, rngs) for field, value in hyperparameters.items()}
     mechanism = ops.get_mechanism(kind, **options)
     return name if name is not None and ops.get_mechanism(name) == mechanism else mechanism

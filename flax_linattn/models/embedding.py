@@ -1,4 +1,4 @@
-"""What leads into a backbone: embeddings of values and of tokens, and what they all have."""
+"""Embeddings of values and tokens, and the protocol that embeddings of backbones implement."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PositionName: TypeAlias = Literal["sinusoidal", "learned", "none"]
 POSITIONS = ("sinusoidal", "learned", "none")
 
 EMBEDDING_INIT = nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
-"""Of the norm of one for each token, as ``nnx.Embed`` has it."""
+"""Initializer of tables with a norm of about one for each token, as in ``nnx.Embed``."""
 
 
 class TokenOptions(TypedDict, total=False):
-    """Options that embeddings of tokens share, see ``TokenEmbedding``."""
+    """Options that embeddings of tokens share; see ``TokenEmbedding``."""
 
     position: PositionName
     max_length: int | None
@@ -46,13 +46,13 @@ class TokenOptions(TypedDict, total=False):
 
 @runtime_checkable
 class Embedding(Protocol):
-    """A module that maps observations to features, whole sequences or one after another.
+    """Protocol of modules that map observations to features, in parallel or one after another.
 
     Attributes:
         features: Number of features C.
-        observation_shape: Of one observation: ``(channels,)`` of values, ``()`` of tokens.
-        max_length: Maximum number of tokens of a sequence; None = any number.
-        streams: Whether it looks only at the past, so that it has ``init_state`` and ``step``.
+        observation_shape: Shape of one observation: ``(channels,)`` for values, ``()`` for tokens.
+        max_length: Maximum length of a sequence; None if unlimited.
+        streams: Whether the embedding is causal, so that ``init_state`` and ``step`` are available.
     """
 
     features: int
@@ -73,23 +73,25 @@ class Embedding(Protocol):
         segments: Segments | None = None,
         state: State | None = None,
     ) -> tuple[Features, State]:
-        """Embeds whole sequences.
+        """Embeds whole sequences of observations.
 
         Args:
-            x: Observations ``[B, T, *observation_shape]``. What stands at padding is finite, and
-                changes nothing at valid tokens.
-            positions: Of the valid tokens, counted from 0 in each sequence.
+            x: Observations of shape ``[B, T, *observation_shape]``. Values at padding are finite,
+                and change nothing at valid tokens.
+            positions: Integer array of shape [B, T]; positions of valid tokens, counted from 0 in
+                each sequence.
             mask: Boolean array of shape [B, T]; True marks valid tokens.
-            segments: Packed segments.
+            segments: Boundaries of packed sequences.
             state: State returned by an earlier call; None at the beginning of a sequence.
 
         Returns:
-            h [B, T, C], and the state, of ``init_state``'s structure; None if it does not stream.
+            Features of shape [B, T, C], and the state with the structure of ``init_state``'s, or
+            None if the embedding does not stream.
         """
         ...
 
     def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """Returns the state before the first token, for inputs of this dtype."""
+        """Returns the state before the first observation, for inputs of this dtype."""
         ...
 
     def step(
@@ -103,7 +105,9 @@ class Embedding(Protocol):
 
 
 class BaseEmbedding(nnx.Module, abc.ABC):
-    """What all embeddings of this package share: calls, steps, positions and options.
+    """Base class of the package's embeddings: calls, steps, positions and options.
+
+    A subclass maps observations by ``_map`` and ``_map_step``, which do not add positions.
 
     A subclass maps observations by ``_map`` and ``_map_step``, which leave the positions out.
 
@@ -121,7 +125,7 @@ class BaseEmbedding(nnx.Module, abc.ABC):
     def _set_positions(
         self, position: PositionName, max_length: int | None, rngs: nnx.Rngs
     ) -> None:
-        """Sets what is added for positions, after all other parameters are made."""
+        """Makes the position embedding, after all other parameters."""
         self.max_length = max_length if position == "learned" else None
         self.position = position
         self.positions = make_position(position, self.features, max_length, rngs)
@@ -146,7 +150,7 @@ class BaseEmbedding(nnx.Module, abc.ABC):
         segments: Segments | None = None,
         state: State | None = None,
     ) -> tuple[Features, State]:
-        """Embeds whole sequences; see ``Embedding``."""
+        """Embeds whole sequences of observations; see ``Embedding``."""
         h, state = self._map(x, mask, segments, state)
         return add_positions(h, self.positions, positions), state
 
@@ -166,11 +170,11 @@ class BaseEmbedding(nnx.Module, abc.ABC):
     def _map(
         self, x: Array, mask: Mask | None, segments: Segments | None, state: State | None
     ) -> tuple[Array, State]:
-        """Features [B, T, C] of whole sequences, and the state after them."""
+        """Maps whole sequences to features [B, T, C], and the state after them."""
 
     @abc.abstractmethod
     def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
-        """Features [B, C] of an observation a row, and the new state."""
+        """Maps one observation per row to features [B, C], and the new state."""
 
 
 class PointwiseEmbedding(BaseEmbedding):
@@ -190,11 +194,11 @@ class PointwiseEmbedding(BaseEmbedding):
 
     @abc.abstractmethod
     def _embed(self, x: Array) -> Array:
-        """Features [..., C] of observations."""
+        """Maps observations to features [..., C]."""
 
 
 class ConvolvedEmbedding(BaseEmbedding):
-    """Base class of embeddings with a convolution over time, whose window is the state."""
+    """Base class of embeddings with a convolution over time, whose window is their state."""
 
     @property
     @abc.abstractmethod
@@ -202,21 +206,20 @@ class ConvolvedEmbedding(BaseEmbedding):
 
     @property
     def streams(self) -> bool:
-        """Whether the convolution looks only at the past."""
         return self._convolution.streams
 
     @property
     def kernel_size(self) -> int:
-        """Taps of the convolution."""
+        """Number of taps of the convolution."""
         return self._convolution.kernel_size
 
     @property
     def padding(self) -> str:
-        """Padding of the convolution."""
+        """Padding of the convolution over time."""
         return self._convolution.padding
 
     def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """The window of the convolution, empty."""
+        """Returns the empty window of the convolution."""
         return self._convolution.init_state(batch_size, dtype)
 
     def _map(
@@ -233,7 +236,7 @@ class ConvolvedEmbedding(BaseEmbedding):
         return self._outputs(h, own), state
 
     def _inputs(self, x: Array) -> tuple[Array, Any]:
-        """The inputs of the convolution, and further inputs of ``_outputs``, for observations x."""
+        """Splits observations x into inputs of the convolution and of ``_outputs``."""
         return x, None
 
     def _outputs(self, h: Array, own: Any) -> Array:
@@ -242,16 +245,19 @@ class ConvolvedEmbedding(BaseEmbedding):
 
 
 class ObservationEmbedding(ConvolvedEmbedding):
-    """Embeds observations: a convolution over values, plus marks, plus positions.
+    """Embeds observations: a convolution over values, a linear layer of marks, and positions.
+
+    After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
+    marks, if any: further inputs, such as calendar features, with their own linear layer.
 
     After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
     marks where there are any: further inputs, such as calendar features, which have a linear layer
     of their own.
 
     Args:
-        num_channels: Values of an observation.
+        num_channels: Number of values of an observation.
         features: Number of features C.
-        num_marks: Marks behind them.
+        num_marks: Number of marks that follow the values.
         kernel_size: Number of taps of the convolution.
         padding: Padding of the convolution: "causal" (streams) or "circular"
             (Time-Series-Library's).
@@ -264,7 +270,7 @@ class ObservationEmbedding(ConvolvedEmbedding):
         rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: An option out of range.
+        ValueError: If an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -336,7 +342,7 @@ class ObservationEmbedding(ConvolvedEmbedding):
 
 
 class TokenTable(PointwiseEmbedding):
-    """Base class of embeddings that have a row of a table for each token, plus positions."""
+    """Base class of embeddings with a table row for each token, plus positions."""
 
     option_names = ("num_tokens", "features", "position", "max_length", "dtype", "param_dtype")
 
@@ -360,7 +366,7 @@ class TokenTable(PointwiseEmbedding):
 
     @property
     def param_dtype(self) -> Any:
-        """Dtype of the table."""
+        """Dtype of the embedding table."""
         return self.table.dtype
 
     def _embed(self, x: Array) -> Array:
@@ -373,18 +379,16 @@ class TokenTable(PointwiseEmbedding):
         return h if self.dtype is None else h.astype(self.dtype)
 
     def _transform_rows(self, rows: Array) -> Array:
-        """What is made of the rows [..., C] of the tokens, before their positions are added."""
+        """Transforms the table rows [..., C] of tokens, before positions are added."""
         return rows
 
 
 class TokenEmbedding(TokenTable):
     """Embeds tokens: a table, times sqrt(C), plus positions (Vaswani et al., 2017, section 3.4).
 
-    By the factor a token is about as long as what is added for its position, while a tied head
-    sees the table as it is.
-
-    A token outside the table gives NaN, as positions beyond a learned table do: never the
-    embedding of another one.
+    The factor gives a token about the length of its position embedding, while a tied head uses the
+    table without it. A token outside the table gives NaN, as a position beyond a learned table
+    does.
 
     Args:
         num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
@@ -392,11 +396,11 @@ class TokenEmbedding(TokenTable):
         embedding_init: Initializer of the table.
         rngs: Random number generators; "params" initializes the parameters.
         **options: ``position`` ("sinusoidal", "learned" for positions below ``max_length``, or
-            "none"), ``max_length`` (most tokens of a sequence; needed for learned positions),
-            ``dtype`` of the computation, ``param_dtype`` of the table.
+            "none"), ``max_length`` (maximum length of a sequence, needed by learned positions),
+            ``dtype`` of the computation, and ``param_dtype`` of the table.
 
     Raises:
-        ValueError: An option out of range.
+        ValueError: If an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -419,7 +423,7 @@ class TokenEmbedding(TokenTable):
         super().__init__(num_tokens, features, embedding_init=embedding_init, rngs=rngs, **options)
 
     def attend(self, h: Features) -> Array:
-        """Logits of tied embeddings: h [..., C] -> its products with the table [..., N]."""
+        """Returns logits of a tied head: products of h [..., C] with the table, [..., N]."""
         table = self.table[...].astype(h.dtype)
         wide = accumulation_dtype(h.dtype)
         return jnp.einsum("...c,nc->...n", h, table, preferred_element_type=wide)
@@ -429,16 +433,16 @@ class TokenEmbedding(TokenTable):
 
 
 class OneHotEmbedding(PointwiseEmbedding):
-    """Tokens as they are: one-hot vectors, without parameters and without positions.
+    """Encodes tokens as one-hot vectors, without parameters and positions.
 
     A token outside 0 ... N - 1 gives NaN, as it does in a :class:`TokenEmbedding`.
 
     Args:
-        num_tokens: N; tokens are 0 ... N - 1, and features are as many.
+        num_tokens: Vocabulary size N, and number of features; tokens are 0 ... N - 1.
         rngs: Unused; accepted because all embeddings take it.
 
     Raises:
-        ValueError: There is not at least one token.
+        ValueError: If ``num_tokens`` is below 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -463,14 +467,14 @@ class OneHotEmbedding(PointwiseEmbedding):
 
 
 class FeatureEmbedding(PointwiseEmbedding):
-    """Leads on what is embedded already, as by a head of several tokens an observation.
+    """Passes features on, for heads that embed observations themselves.
 
     Args:
         features: Number of features C.
         rngs: Unused; accepted because all embeddings take it.
 
     Raises:
-        ValueError: C is below 1.
+        ValueError: If ``features`` is below 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -493,7 +497,7 @@ class FeatureEmbedding(PointwiseEmbedding):
 def make_position(
     position: PositionName, features: int, max_length: int | None, rngs: nnx.Rngs
 ) -> nn.SinusoidalPosition | nn.LearnedPosition | None:
-    """What is added to an embedding for its position; None for "none"."""
+    """Makes the position embedding of this name; None for "none"."""
     choice(POSITIONS, position=position)
     if position == "none":
         return None
@@ -509,5 +513,5 @@ def make_position(
 def add_positions(
     h: Array, position: nn.SinusoidalPosition | nn.LearnedPosition | None, positions: Array
 ) -> Array:
-    """h [..., C] with what stands for positions int [...]."""
+    """Adds the embeddings of positions int [...] to h [..., C]."""
     return h if position is None else h + position(positions).astype(h.dtype)

@@ -1,4 +1,4 @@
-"""Time-Series-Library's transformer for forecasting: an encoder, and a decoder of the horizon."""
+"""Encoder-decoder transformer for forecasting, after Time-Series-Library."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flax_linattn.typing import Array, Features, State
 
 @register_state
 class HorizonState(NamedTuple):
-    """What the decoder of a window carries from step to step of the horizon.
+    """State that the decoder of a window carries over the steps of the horizon.
 
     Attributes:
-        position: int32 [B], positions decoded so far, those of the labels among them.
-        window: Of the decoder's embedding.
-        layers: The decoder blocks' states, the window's projections among them.
-        mean: Of the window, [B, channels].
-        std: Its standard deviation, [B, channels].
+        position: int32 [B], the number of positions decoded so far, labels included.
+        window: State of the decoder's embedding.
+        layers: States of the decoder blocks, with the projected window.
+        mean: Mean of the window, of shape [B, channels].
+        std: Standard deviation of the window, of shape [B, channels].
     """
 
     position: Array
@@ -43,6 +43,12 @@ class HorizonState(NamedTuple):
 class EncoderDecoder(nnx.Module):
     """Forecasts the next ``horizon`` values of a window, all at once.
 
+    After Time-Series-Library's ``Transformer``: the sum of values by a circular convolution,
+    calendar features by a linear layer, and positions; post-norm blocks; a decoder that receives
+    the last ``label_length`` observations and zeros for the horizon. With input normalization the
+    window is standardized, and the forecast scaled back (Non-stationary Transformer, Liu et al.,
+    2022, without its learned factors).
+
     After Time-Series-Library's ``Transformer``: values by a circular convolution, calendar features
     by a linear layer and positions are added up; post-LN blocks; a decoder that sees the last
     ``label_length`` observations and zeros in place of the horizon. With input normalization the
@@ -54,25 +60,27 @@ class EncoderDecoder(nnx.Module):
     not say what it put there.
 
     Args:
-        num_channels: Observed channels.
+        num_channels: Number of observed channels.
         horizon: Number of steps H to forecast.
-        num_marks: Calendar features.
-        label_length: Observations that the decoder sees.
-        targets: Which channels to forecast; default all.
+        num_marks: Number of calendar features.
+        label_length: Number of past observations that the decoder receives.
+        targets: Indices of the channels to forecast; default all.
         normalize: Whether a window is normalized.
-        is_causal: Whether the encoder sees only the past, as in the Aaren paper; the library's own
-            sees the whole window.
-        num_decoder_layers: Blocks of the decoder; they have the last of the encoder's mechanisms.
-        embedding_padding: "circular" or "causal"; with "causal" the decoder also steps.
+        is_causal: Whether the encoder is causal, as in the Aaren paper; Time-Series-Library's is
+            not.
+        num_decoder_layers: Number of decoder blocks; they have the last of the encoder's
+            mechanisms.
+        embedding_padding: Padding of the embeddings, "circular" or "causal"; with "causal" the
+            decoder also steps.
         max_length: Maximum number of observations of a window, for mechanisms that learn something
             for each position.
-        layers: Of the encoder, and of the decoder but for their number.
+        layers: Options of the encoder's layers, and of the decoder's except their number.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
         **options: Options of ``layers`` by name.
 
     Raises:
-        ValueError: An option out of range.
+        ValueError: If an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -160,12 +168,12 @@ class EncoderDecoder(nnx.Module):
 
     @property
     def streams(self) -> bool:
-        """Never: it looks at whole windows; over their horizon see ``steps_ahead``."""
+        """False: the model processes whole windows; see ``steps_ahead`` for the horizon."""
         return False
 
     @property
     def steps_ahead(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered, over the horizon of a window."""
+        """Whether ``init_state`` and ``step`` are available, over the horizon of a window."""
         return self.decoder_embedding.streams and all(
             m.capabilities.recurrent for m in self.layers.mechanisms
         )
@@ -178,7 +186,7 @@ class EncoderDecoder(nnx.Module):
         *,
         dropout_key: Array | None = None,
     ) -> Float[Array, "B H targets"]:
-        """Forecasts from windows.
+        """Forecasts the whole horizon from a batch of windows.
 
         Args:
             values: float32 [B, L, num_channels], L >= label_length.
@@ -187,7 +195,7 @@ class EncoderDecoder(nnx.Module):
                 ``nn.TransformerBlock``.
 
         Raises:
-            ValueError: Wrong shapes.
+            ValueError: If shapes do not match.
         """
         length = values.shape[1]
         self._check_values(values)
@@ -240,7 +248,8 @@ class EncoderDecoder(nnx.Module):
                 default label_length + horizon.
 
         Raises:
-            ValueError: Wrong shapes; the embedding is circular, or the mechanism has no state.
+            ValueError: If shapes do not match, the embedding is circular, or the mechanism has no
+                state.
         """
         if not self.steps_ahead:
             raise ValueError(
@@ -278,7 +287,7 @@ class EncoderDecoder(nnx.Module):
             The forecast [B, targets], and the new state.
 
         Raises:
-            ValueError: Marks are missing, or not expected.
+            ValueError: If marks are missing, or not expected.
         """
         batch = state.position.shape[0]
         self._check_marks(None if marks is None else marks[:, None], batch, 1)

@@ -1,4 +1,4 @@
-"""What leads events into a backbone: their mark, the gap before them, and phases of their time."""
+"""Embedding of events: their mark, the gap before them, and periodic features of their time."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.typing import Array
 
 FREQUENCIES = tuple(math.pi / 8 * 2**n for n in range(6))
-"""Of the waves that a gap's scaled logarithm is told by: from 16 deviations to half a one."""
+"""Frequencies of the waves that encode a gap's scaled logarithm, periods 16 to 0.5."""
 
 MAX_EVENT_TYPE = 2**24
-"""Up to which float32 holds every whole number: marks stand in a row with the times."""
+"""Largest integer below which float32 holds all: marks are columns of float observations."""
 
 
 class EventColumns(NamedTuple):
-    """What an observation of ``EventEmbedding`` holds, column by column.
+    """Columns of an observation of ``EventEmbedding``.
 
     Attributes:
-        log_gap: [...], log of the time since the event before, in units of the model's scale; 0
-            where ``known`` is.
-        known: [...], 1 where there was an event before, or the begin of the observation; else 0.
-        mark: [...], which of the M marks; M of the begin of an observation, which is no event.
-        waves: [..., 2 P], of the time's phase in each of the P periods the cosines, then the sines.
+        log_gap: Log of the time since the previous event, in units of the model's scale, of shape
+            [...]; 0 where ``known`` is 0.
+        known: 1 if there was a previous event or a beginning of the observation, else 0; shape
+            [...].
+        mark: Mark (event type) 0 ... M - 1, or M for the beginning of an observation, which is not
+            an event; shape [...].
+        waves: Cosines, then sines, of the time's phase in each of the P periods, of shape [..., 2
+            P].
     """
 
     log_gap: Array
@@ -45,17 +48,26 @@ class EventColumns(NamedTuple):
 
     @classmethod
     def from_array(cls, x: Array) -> EventColumns:
-        """Takes observations [..., 3 + 2 P] apart."""
+        """Splits observations [..., 3 + 2 P] into columns."""
         return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:])
 
     def to_array(self) -> Array:
-        """The observations [..., 3 + 2 P]."""
+        """Concatenates the columns to observations [..., 3 + 2 P]."""
         first = jnp.stack([self.log_gap, self.known, self.mark], axis=-1)
         return jnp.concatenate([first, self.waves], axis=-1)
 
 
 class EventEmbedding(ConvolvedEmbedding):
     """Embeds events: a table of marks, plus a short convolution over marks and times.
+
+    The logarithm of the gap before an event is encoded by waves of ``FREQUENCIES``, so that no unit
+    is too large or too small. The phase of an event in each of some periods (hour of the day, day
+    of the week) is encoded by a cosine and a sine, which the host computes in float64. The
+    transformer Hawkes process (Zuo et al., 2020) adds such waves of the absolute time, with
+    geometrically increasing periods; here ``periods`` can be chosen. Its embedding depends on one
+    event only, as with ``kernel_size=1``.
+
+    A mark outside 0 ... M gives NaN.
 
     The gap before an event goes in by its logarithm, told by waves of ``FREQUENCIES``, so that no
     unit is too large or too small; where in each of some periods the event lies (the hour of a day,
@@ -67,22 +79,22 @@ class EventEmbedding(ConvolvedEmbedding):
     A mark outside 0 ... M gives NaN: never the embedding of another one.
 
     Args:
-        num_marks: M; marks are 0 ... M - 1, and M stands for the begin of an observation.
+        num_marks: Number M of marks 0 ... M - 1; M stands for the beginning of an observation.
         features: Number of features C.
-        kernel_size: Events that the convolution sees, the last of them among them.
+        kernel_size: Number of events that the convolution covers, the current one included.
         periods: Lengths of the P periods, in units of the model's scale.
-        spread: The deviation of the logarithms of gaps, by which they are divided.
-        position: Of the place in the sequence: "none", "sinusoidal" or "learned".
+        spread: Standard deviation of the log gaps, by which they are divided.
+        position: Embedding of the event's index: "none", "sinusoidal" or "learned".
         max_length: Maximum number of tokens of a sequence; needed for learned positions.
         dtype: Dtype of the computation; inferred from inputs and parameters if None.
         param_dtype: Dtype of the parameters.
         embedding_init: Initializer of the table.
-        kernel_init: Of the convolution.
+        kernel_init: Initializer of the convolution.
         rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: An option out of range.
-        TypeError: (from the calls) observations of another dtype than float32 and float64.
+        ValueError: If an option is out of range.
+        TypeError: (from the calls) If observations are neither float32 nor float64.
 
     Example:
         >>> import jax.numpy as jnp
@@ -142,7 +154,7 @@ class EventEmbedding(ConvolvedEmbedding):
 
     @property
     def param_dtype(self) -> Any:
-        """Dtype of the table."""
+        """Dtype of the embedding table."""
         return self.table.dtype
 
     @property
@@ -150,7 +162,7 @@ class EventEmbedding(ConvolvedEmbedding):
         return self.window
 
     def _inputs(self, x: Array) -> tuple[Array, Array]:
-        """What is known of the times and the marks [..., inputs], and the marks alone [..., C]."""
+        """Encodes times and marks [..., inputs] for the convolution, and marks alone [..., C]."""
         if x.dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
                 f"observations of events must be float32 or float64, got {x.dtype}, which has no "

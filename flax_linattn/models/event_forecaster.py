@@ -1,4 +1,4 @@
-"""The next event after each event: causal backbone, mixture of log-normals, marks."""
+"""Event forecaster: causal backbone, log-normal mixture of the next gap, and mark logits."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from flax_linattn.typing import Array
 EVENT_LAYERS = Layers(
     features=64, num_layers=2, num_heads=4, hidden_features=128, norm="pre", dropout_rate=0.0
 )
-"""The layers of a forecaster of events unless others are given."""
+"""Default layers of an event forecaster."""
 
 MIN_STD = 0.01
-"""Of a component, in deviations of all log gaps: those that repeat have no endless density."""
+"""Minimum std of a component, in stds of all log gaps; repeated gaps would have infinite density.
+"""
 
 
 class NextEvent(NamedTuple):
-    """What is known of the next event: its time and its mark, independent of each other.
+    """Distribution of the next event: its time and its mark, independent of each other.
 
     Attributes:
-        gap: Distribution of the time until then, in units of the model's scale.
-        mark_logits: float32 [..., M].
+        gap: Distribution of the time until the event, in units of the model's scale.
+        mark_logits: Logits of the marks, float32 of shape [..., M].
     """
 
     gap: LogNormalMixture
@@ -154,25 +155,25 @@ class EventForecaster(Head):
         return jnp.concatenate([times, self.marks(h)], axis=-1)
 
     def next_event(self, outputs: Float[Array, "... outputs"]) -> NextEvent:
-        """What outputs say of the next event.
+        """Converts outputs to the distribution of the next event.
 
         Args:
-            outputs: [..., 3 K + M], of a call or of ``step``.
+            outputs: Outputs of a call or of ``step``, of shape [..., 3 K + M].
         """
         return next_event(outputs, self.num_components, self.spread)
 
     def observation(
         self, before: Float[Array, "... W"], log_gap: Array, mark: Array
     ) -> Float[Array, "... W"]:
-        """The observation of an event that follows another, as for futures that are drawn.
+        """Builds the observation of an event that follows another, to sample futures.
 
-        Its phases are those of the one before, turned by the gap in float32: exact enough for as
-        many periods as 1e4.
+        Its phases are those of the previous event, rotated by the gap in float32: exact enough for
+        up to 1e4 periods.
 
         Args:
-            before: [..., 3 + 2 P], of the event before.
-            log_gap: [...], log of the time since then, in units of the scale.
-            mark: [...], int.
+            before: Observation of the previous event, of shape [..., 3 + 2 P].
+            log_gap: Log of the time since then, in units of the scale, of shape [...].
+            mark: Mark of the event, an integer array of shape [...].
         """
         waves = EventColumns.from_array(before).waves
         log_gap = log_gap.astype(before.dtype)
@@ -190,7 +191,7 @@ class EventForecaster(Head):
 def next_event(
     outputs: Float[Array, "... outputs"], num_components: int, spread: float
 ) -> NextEvent:
-    """What outputs [..., 3 K + M] of an ``EventForecaster`` say, without the model."""
+    """Converts outputs [..., 3 K + M] of an ``EventForecaster`` without the model."""
     K = num_components
     weights, means, deviations = jnp.split(outputs[..., : 3 * K], 3, axis=-1)
     # Components begin side by side over the gaps that there are, a single one in their middle.

@@ -1,4 +1,4 @@
-"""Forecasts after each observation: causal backbone, linear head. Trains in parallel, streams."""
+"""Forecaster: a causal backbone and a linear head, which forecasts after each observation."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep
 
 FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
-"""The layers of a forecaster unless others are given."""
+"""Default layers of a forecaster."""
 
 
 @register_state
 class ForecasterState(NamedTuple):
-    """What a forecaster carries from call to call.
+    """State that a forecaster carries from call to call.
 
     Attributes:
-        backbone: The backbone's state.
-        moments: Those of the observations so far; None without input normalization.
+        backbone: State of the backbone.
+        moments: Moments of the observations so far; None without input normalization.
     """
 
     backbone: BackboneState
@@ -42,7 +42,7 @@ class ForecasterState(NamedTuple):
 
 
 class SeriesHead(Head):
-    """What heads that forecast series share: forecasts from windows, and quantiles beside them."""
+    """Base class of heads that forecast series: forecasts from windows, and quantiles."""
 
     horizon: int
     targets: tuple[int, ...]
@@ -51,7 +51,7 @@ class SeriesHead(Head):
     def _set_quantiles(
         self, levels: Sequence[float], *, per_target: bool, rngs: nnx.Rngs, **options: Any
     ) -> None:
-        """Makes the head of quantiles, where there are levels."""
+        """Makes the quantile head, if there are levels."""
         shape = (self.layers.features, self.horizon, len(self.targets))
         self.quantile_head = (
             QuantileHead(levels, *shape, per_target=per_target, rngs=rngs, **options)
@@ -61,7 +61,7 @@ class SeriesHead(Head):
 
     @property
     def quantiles(self) -> tuple[float, ...]:
-        """Levels of the quantiles that are forecast beside the mean."""
+        """Levels of the quantiles that are forecast in addition to the mean."""
         return () if self.quantile_head is None else self.quantile_head.levels
 
     def forecast(
@@ -73,13 +73,14 @@ class SeriesHead(Head):
         ahead: Float[Array, "B P H F"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "B P H targets"]:
-        """Forecasts from windows, as every forecaster does.
+        """Forecasts from windows, with the interface that all forecasters share.
 
         Args:
-            values: float32 [B, L, num_channels].
-            marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
-            positions: The observations to forecast from.
-            ahead: The known channels of their horizons, of a model that has any.
+            values: Past values, float32 of shape [B, L, num_channels].
+            marks: Further inputs of the window and perhaps of later steps, float32 of shape [B, >=
+                L, num_marks].
+            positions: Integer array of shape [P]; the observations after which to forecast.
+            ahead: Known future covariates of the horizons, if the model has any.
             dropout_key: Random key that enables dropout; None disables it.
         """
         if marks is not None:
@@ -93,35 +94,38 @@ class SeriesHead(Head):
 
 
 class Forecaster(SeriesHead):
-    """The next ``horizon`` values of a series, after each of its observations.
+    """Forecasts the next ``horizon`` values of a series after each of its observations.
 
     Every observation is normalized by the mean and standard deviation of those so far, and the
-    forecast brought back by the same: the input normalization of the Non-stationary Transformer
-    (Liu et al., 2022), taken over the past instead of a window, so that nothing looks ahead and the
-    model streams. All steps of the horizon come from one linear layer.
+    forecast is scaled back by the same: the input normalization of the Non-stationary Transformer
+    (Liu et al., 2022), computed over the past instead of a window, so that the model is causal and
+    streams. One linear layer gives all steps of the horizon.
 
-    A call returns forecasts float32 [B, H, targets] after the last real observation; with
+    A call returns forecasts float32 [B, H, targets] after the last valid observation; with
     ``every_step`` [B, T, H, targets] after every one, with ``positions`` [B, P, H, targets] after
-    some. Packed sequences need one of these. Of a row without tokens forecasts mean nothing.
+    some. Packed sequences need one of these options. Forecasts of a row without tokens are
+    undefined.
 
     Args:
-        backbone: A :class:`Backbone` that streams, for observations of the channels and the marks
-            behind them; or the number of channels, for such a one.
+        backbone: A :class:`Backbone` that streams, for observations of the channels followed by the
+            marks; or the number of channels, to build one.
         horizon: Number of steps H to forecast.
-        num_marks: Further inputs that are known and not forecast, such as calendar features.
-        targets: Which channels to forecast; default all.
+        num_marks: Number of further inputs that are known and not forecast, such as calendar
+            features.
+        targets: Indices of the channels to forecast; default all.
         normalize: Whether inputs are normalized.
-        memory: Tokens over which the normalization forgets, see ``Moments``; None = none.
-        quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
-            then has a last axis of the mean and the quantiles, see ``QuantileHead``.
-        layers: Options of the layers of a backbone that is built for a number of channels.
+        memory: Time constant, in tokens, of the normalization's moments, see ``Moments``; None
+            weights all tokens equally.
+        quantiles: Increasing levels to forecast in addition to the mean, such as (0.1, 0.5, 0.9):
+            the last axis of a forecast then holds the mean and the quantiles, see ``QuantileHead``.
+        layers: Options of the layers of a new backbone.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
+        **options: Further arguments of a new :class:`Backbone` (num_layers, mechanism with a causal
             form, kernel_size, position, max_length, ...).
 
     Raises:
-        ValueError: An option out of range.
+        ValueError: If an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -223,7 +227,6 @@ class Forecaster(SeriesHead):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return super().options | {
             "num_marks": self.backbone.observation_shape[0] - self.num_channels,
             "normalize": self.moments is not None,
@@ -243,7 +246,7 @@ class Forecaster(SeriesHead):
     def _map_step(
         self, x: FeaturesStep, state: ForecasterState, mask: Array | None
     ) -> tuple[Float[Array, "B H targets"], ForecasterState]:
-        """Forecasts [B, H, targets] and the new state."""
+        """Computes forecasts [B, H, targets] and the new state."""
         x = jnp.asarray(x)
         moments = state.moments
         mean, std = self._neutral(x)
@@ -259,7 +262,7 @@ class Forecaster(SeriesHead):
     def _normalize_inputs(
         self, x: Features, call: Call
     ) -> tuple[Features, tuple[Array, Array], MomentsState | None]:
-        """The inputs of the backbone, what they were normalized by, and the moments after them."""
+        """Normalizes inputs; returns them, the mean and std used, and the moments after them."""
         if self.moments is None:
             return x, self._neutral(x), None
         before = None if call.state is None else call.state.moments
@@ -277,7 +280,7 @@ class Forecaster(SeriesHead):
 
 
 def _num_channels(backbone: Backbone, num_marks: int) -> int:
-    """Channels of the observations of a backbone, without the marks behind them."""
+    """Number of channels of a backbone's observations, without the marks that follow them."""
     embedding = backbone.input_embedding
     if len(embedding.observation_shape) != 1:
         raise ValueError(
@@ -302,7 +305,7 @@ def _num_channels(backbone: Backbone, num_marks: int) -> int:
 
 
 def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int, ...]:
-    """The channels to forecast, as a tuple; all by default."""
+    """Returns the indices of the channels to forecast as a tuple; all by default."""
     chosen = tuple(range(num_channels)) if targets is None else tuple(targets)
     if not chosen or not all(0 <= index < num_channels for index in chosen):
         raise OptionError(
@@ -313,6 +316,6 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
 
 
 def _standardize(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
-    """The channels normalized, the marks as they are."""
+    """Standardizes the channels, and leaves the marks unchanged."""
     values = (x[..., :num_channels].astype(jnp.float32) - mean) / std
     return jnp.concatenate([values.astype(x.dtype), x[..., num_channels:]], axis=-1)

@@ -1,4 +1,4 @@
-"""The base class of heads: a backbone, and outputs that are read from its features."""
+"""Base class of heads: a backbone, and outputs that are read from its features."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ from flax_linattn.nn.call import Call
 from flax_linattn.typing import Array, State
 
 HEAD_OPTIONS = ("param_dtype", "kernel_init", "bias_init")
-"""Those of ``ParameterOptions`` that a head of one layer has."""
+"""Options of ``ParameterOptions`` that a head with one linear layer accepts."""
 
 
 class Head(SequenceModel):
     """Base class of models that read an output from a backbone's features at each observation.
 
     A subclass has a constructor, which sets ``backbone``, and ``read``. If outputs depend on
+    several observations, or inputs are transformed before the backbone, it overrides ``_map`` and
+    ``_map_step``.
+
+    A subclass has a constructor, which sets ``backbone``, and ``read``. If outputs depend on
     several observations, or inputs are changed before the backbone, it overrides ``_map`` and
     ``_map_step``.
 
     Attributes:
-        backbone: Maps observations to features.
+        backbone: Backbone that maps observations to features.
     """
 
     state_type: ClassVar[type] = BackboneState
@@ -43,7 +47,7 @@ class Head(SequenceModel):
 
     @property
     def layers(self) -> Layers:
-        """Options of the backbone's layers."""
+        """Options of the layers of the backbone."""
         return self.backbone.layers
 
     @property
@@ -53,17 +57,14 @@ class Head(SequenceModel):
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of one observation, see ``Embedding``."""
         return self.backbone.observation_shape
 
     @property
     def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered."""
         return self.backbone.streams
 
     @property
     def num_positions(self) -> int | None:
-        """Maximum length of a sequence imposed by positions; None if unlimited."""
         return self.backbone.num_positions
 
     def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State | None]:
@@ -74,7 +75,6 @@ class Head(SequenceModel):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> State:
-        """Returns the state before the first observation; see ``Backbone.init_state``."""
         return self.backbone.init_state(batch_size, max_length, dtype=dtype)
 
     def _map_step(self, x: Array, state: Any, mask: Array | None) -> tuple[Array, State]:
@@ -117,14 +117,16 @@ def resolve_backbone(
     """Returns the given backbone or a new one, and the parameter options of the head's layers.
 
     Args:
-        backbone: Of the head; or a number of channels, tokens or event types.
-        layers: Of the backbone for a number; default ``default``.
-        default: The layers of such a head unless others are given.
-        embedding: Class of the embedding for the number; default ``ObservationEmbedding``.
-        embedding_options: Options of that class that were given to the head; None = not given.
+        backbone: Backbone of the head; or a number of channels, tokens or event types, to build
+            one.
+        layers: Options of the layers of a new backbone; default ``default``.
+        default: Default layers of this kind of head.
+        embedding: Class of a new backbone's embedding; default ``ObservationEmbedding``.
+        embedding_options: Options of that class that were given to the head; None marks those not
+            given.
         reads_class_token: Whether the head reads a class token, and nothing else.
-        **options: ``rngs``; and of the backbone for a number, and how the parameters of both are
-            made.
+        **options: ``rngs``; options of a new backbone; and dtype and initializers of the parameters
+            of both.
     """
     head_parameters = head_options(options)
     if isinstance(backbone, Backbone):
@@ -162,7 +164,7 @@ def resolve_backbone(
 
 
 def check_class_token(backbone: Backbone, needed: bool) -> None:
-    """Refuses a backbone without the class token that a head reads, or with one it does not."""
+    """Raises unless the backbone has a class token exactly if the head reads one."""
     if needed and backbone.class_token is None:
         raise OptionError(
             "the head reads a class token, which the backbone does not have; make it with "

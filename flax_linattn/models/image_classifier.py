@@ -1,4 +1,4 @@
-"""Image classification by a vision transformer, on any mechanism."""
+"""Image classifier: a vision transformer on any mechanism."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
 
 VIT_SIZES = {"ti": (192, 3), "s": (384, 6)}
-"""Width and heads, by name."""
+"""Width and number of heads of vision transformers, by size."""
 
 IMAGE_POOLINGS = ("class", "mean")
 
@@ -40,11 +40,11 @@ def vit_layers(size: Literal["ti", "s"] = "ti", **others: Any) -> Layers:
     transformers have 1e-6, truncated normal kernels of 0.02 and biases of 0.
 
     Args:
-        size: "ti" or "s".
-        **others: Of :class:`Layers`, in place of these.
+        size: Size of the model, "ti" or "s".
+        **others: Options of :class:`Layers` that replace these.
 
     Raises:
-        ValueError: An unknown size, or an option out of range.
+        ValueError: If the size is unknown, or an option is out of range.
 
     Example:
         >>> layers = vit_layers("s", mechanism="softmax")
@@ -67,7 +67,11 @@ def vit_layers(size: Literal["ti", "s"] = "ti", **others: Any) -> Layers:
 
 
 class ImageClassifier(nnx.Module):
-    """Class logits of images: patches, positions, a backbone, and a linear head.
+    """Classifies images: patches, positions, a backbone, and a linear head.
+
+    A vision transformer (Dosovitskiy et al., 2021) with any mechanism that attends to whole
+    sequences. Positions are added to the patches only; a class token has none, as in TaylorShift's
+    code. With the layers of ``vit_layers`` it is TaylorShift's model for ImageNet.
 
     A vision transformer (Dosovitskiy et al., 2021) with any mechanism that sees whole sequences.
     Positions are added to the patches alone; a class token has none, as in TaylorShift's code.
@@ -75,21 +79,22 @@ class ImageClassifier(nnx.Module):
 
     Args:
         image_size: H and W of every image.
-        patch_size: Pixels along an edge of a patch.
+        patch_size: Edge length of a patch in pixels.
         num_classes: Number of classes.
-        in_channels: Of the images.
-        embedding: Of the patches: "linear" or "conv", see ``nn.PatchEmbedding``.
+        in_channels: Number of channels of the images.
+        embedding: Embedding of the patches, "linear" or "conv"; see ``nn.PatchEmbedding``.
         position: "learned", "sinusoidal", or "none".
-        pooling: What is classified: a class token ("class"), or the mean of the patches ("mean").
-        is_causal: Patches see those before them only; with "mean" pooling.
-        layers: The blocks; default ``vit_layers("ti")``.
+        pooling: Features to classify: those of a class token ("class"), or the mean of the patches
+            ("mean").
+        is_causal: Whether patches attend only to earlier ones; with "mean" pooling.
+        layers: Options of the blocks; default ``vit_layers("ti")``.
         param_dtype: Dtype of the parameters.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
         **options: Options of ``layers`` by name.
 
     Raises:
-        ValueError: An option that is unknown or out of range.
+        ValueError: If an option is unknown or out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -173,7 +178,7 @@ class ImageClassifier(nnx.Module):
 
     @property
     def streams(self) -> bool:
-        """Never: an image comes whole."""
+        """False: an image is processed as a whole."""
         return False
 
     @automatic(1)
@@ -184,19 +189,19 @@ class ImageClassifier(nnx.Module):
         dropout_key: Array | None = None,
         form: str = "auto",
     ) -> Float[Array, "B classes"]:
-        """Classifies images.
+        """Computes class logits of a batch of images.
 
         Args:
-            x: Images [B, H, W, channels], of a floating dtype, scaled as in training.
-            dropout_key: A key turns dropout and drop path on (training).
+            x: Images of shape [B, H, W, channels] and a floating dtype, scaled as in training.
+            dropout_key: Random key that enables dropout and drop path; None disables them.
             form: Form of the computation; see ``ops.Mechanism.attend``.
 
         Returns:
             Logits float32 [B, classes].
 
         Raises:
-            ValueError: Images of another size.
-            TypeError: Images of whole numbers.
+            ValueError: If images have another size.
+            TypeError: If images have an integer dtype.
         """
         rate = self.classifier.backbone.layers.drop_path_rates[-1]
         key = resolve_dropout_key(self.dropout, dropout_key, rate)

@@ -1,4 +1,4 @@
-"""What is known of the horizon, added to a forecast step by step."""
+"""Contribution of known future covariates to a forecast, step by step."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
 
 HIDDEN = 32
-"""Features between the inputs and what they add."""
+"""Width of the hidden layer."""
 
 
 class KnownFuture(nnx.Module):
-    """What inputs that are known for the horizon add to each of its steps.
+    """Adds the effect of known future covariates to each step of the horizon.
+
+    A network with one hidden layer receives the covariates of a step and those of the observation
+    to forecast from; all steps share it. Its output is initially 0.
 
     A network of one hidden layer sees the inputs of a step and those of the observation that is
     forecast from, the same for all steps. It begins as 0.
 
     Args:
-        num_inputs: F.
-        num_targets: C.
+        num_inputs: Number of covariates F.
+        num_targets: Number of targets C.
         param_dtype: Dtype of the parameters.
         rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: A number below 1.
+        ValueError: If a number is below 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,6 +63,6 @@ class KnownFuture(nnx.Module):
     def __call__(
         self, now: Float[Array, "... F"], ahead: Float[Array, "... H F"]
     ) -> Float[Array, "... H C"]:
-        """What is added to the steps, from the inputs now and at each of them."""
+        """Computes what to add to each step, from the covariates now and at the step."""
         both = jnp.concatenate([ahead, jnp.broadcast_to(now[..., None, :], ahead.shape)], axis=-1)
         return self.contract(nnx.gelu(self.expand(both))).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""A language model: token embedding, causal backbone, logits of the next token."""
+"""Language model: token embedding, causal backbone, and logits of the next token."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
 
 LANGUAGE_LAYERS = Layers(norm="pre")
-"""The layers of a language model unless others are given: pre-norm, as GPT-2 and later ones."""
+"""Default layers of a language model: pre-norm, as in GPT-2 and later models."""
 
 
 class LanguageModel(Head):
-    """Logits of the next token, after each token of a sequence.
+    """Computes logits of the next token after each token of a sequence.
 
     Args:
-        backbone: A :class:`Backbone` on a :class:`TokenEmbedding`; or a number of tokens, for one
-            of these.
-        tied: Whether the head is the embedding's table (Press and Wolf, 2017) instead of a linear
-            layer of its own.
-        position: Of the embedding for so many tokens: "sinusoidal", "learned" or "none".
+        backbone: A :class:`Backbone` on a :class:`TokenEmbedding`; or a vocabulary size, to build
+            one.
+        tied: Whether the head is the embedding's table (Press and Wolf, 2017) instead of its own
+            linear layer.
+        position: Position embedding of a new backbone: "sinusoidal", "learned" or "none".
         layers: Options of the layers of a backbone that is built for a number of tokens.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism, max_length,
+        **options: Further arguments of a new :class:`Backbone` (num_layers, mechanism, max_length,
             ...).
 
     Raises:
-        ValueError: An option out of range, or a backbone that looks at the future or at something
-            else than tokens.
+        ValueError: If an option is out of range, or the backbone is not causal or not on a
+            ``TokenEmbedding``.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The transformer blocks of a model, as options, declared once for all models and commands."""
+"""Options of a stack of transformer blocks, declared once for all models and commands."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 
 Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
-"""A mechanism, by name or itself, for all layers, or one for each."""
+"""A mechanism (or its name) for all layers, or one for each layer."""
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
 
 MAX_LAYERS = 1000
-"""Of one stack: as deep as any that has been published, and made in seconds."""
+"""Maximum depth of a stack: as deep as any published one, and built within seconds."""
 
 REMAT: dict[str, Any] = {
     "dots": jax.checkpoint_policies.dots_saveable,
     "blocks": jax.checkpoint_policies.nothing_saveable,
 }
-"""What ``jax.checkpoint`` keeps of a block, by the value of ``remat`` beside "none"."""
+"""Policies of ``jax.checkpoint`` for a block, by the value of ``remat`` other than "none"."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """A stack of transformer blocks; frozen and hashable.
+    """Options of a stack of transformer blocks; frozen and hashable.
 
     Attributes:
-        features: C, width of the model.
-        num_layers: Transformer blocks.
-        num_heads: Attention heads of each block.
+        features: Width C of the model.
+        num_layers: Number of transformer blocks.
+        num_heads: Number of attention heads of each block.
         hidden_features: Width of the feed-forward layers; default 4 C.
-        mechanism: The attention mechanism, by name; its hyperparameters may follow, as in
-            elementwise_series:order=2. Several are one for each layer (a hybrid stack).
-        norm: LayerNorm before ("pre") or after ("post") each sublayer's residual.
-        activation: Of the feed-forward layers: "gelu", "relu" or "tanh".
+        mechanism: Attention mechanism by name, with optional hyperparameters, as in
+            elementwise_series:order=2. Several names give one for each layer (a hybrid stack).
+        norm: Whether LayerNorm comes before ("pre") or after ("post") each sublayer.
+        activation: Activation of the feed-forward layers: "gelu", "relu" or "tanh".
         dropout_rate: Fraction of features dropped during training.
-        rotary: Rotate queries and keys by their positions, see ``nn.RotaryPosition``.
-        dtype: Of the computation; parameters, sums and losses stay float32, and float64 inputs stay
-            float64 with "float32".
-        remat: What training keeps of a block for its gradient: all ("none"), the results of matrix
-            products ("dots") or its input ("blocks").
-        drop_path_rate: Share of rows for which training leaves out a branch of the last block; it
-            grows evenly from 0 in the first, so that a single block leaves out none.
-        layer_scale: What the learned factors of every branch start as, see ``nn.LayerScale``; None
-            = there are no factors.
+        rotary: Whether to rotate queries and keys by their positions, see ``nn.RotaryPosition``.
+        dtype: Dtype of the computation; parameters, sums and losses stay float32, and float64
+            inputs stay float64 with "float32".
+        remat: What training stores of a block for its gradient: everything ("none"), the results of
+            matrix products ("dots"), or only its input ("blocks").
+        drop_path_rate: Probability that training skips a branch of the last block; it increases
+            linearly from 0 in the first block, so that a single block skips none.
+        layer_scale: Initial value of the learned factors of every branch, see ``nn.LayerScale``;
+            None for no factors.
 
     Raises:
-        ValueError: An option out of range, or a mechanism or hyperparameter that there is not.
-        TypeError: An option of another type than its annotation.
+        ValueError: If an option is out of range, or a mechanism or hyperparameter is unknown.
+        TypeError: If an option has another type than its annotation.
 
     Example:
         >>> layers = Layers(features=16, num_layers=3, mechanism=("aaren", "aaren", "softmax"))
@@ -139,16 +139,16 @@ class Layers:
 
     @property
     def mechanisms(self) -> tuple[ops.Mechanism, ...]:
-        """The mechanism of each layer."""
+        """The mechanism of each layer, in order."""
         if isinstance(self.mechanism, tuple):
             return tuple(map(nn.resolve_mechanism, self.mechanism))
         return (nn.resolve_mechanism(self.mechanism),) * self.num_layers
 
     def map_mechanisms(self, function: Callable[[ops.Mechanism], ops.Mechanism]) -> Self:
-        """The layers with the mechanisms that a function makes of theirs.
+        """Returns layers whose mechanisms are replaced by a function of them.
 
         Args:
-            function: Such as a method that splits a mechanism over devices.
+            function: Function of a mechanism, such as a method that splits it over devices.
 
         Example:
             >>> layers = Layers(num_layers=2, mechanism="elementwise_series")
@@ -161,7 +161,7 @@ class Layers:
 
     @property
     def drop_path_rates(self) -> tuple[float, ...]:
-        """The rate of each block.
+        """Drop-path rate of each block, in order.
 
         Example:
             >>> Layers(num_layers=3, drop_path_rate=0.1).drop_path_rates
@@ -172,11 +172,11 @@ class Layers:
 
     @property
     def compute_dtype(self) -> DTypeLike | None:
-        """What a layer takes as ``dtype``: None where inputs and parameters decide."""
+        """Argument ``dtype`` of the layers; None if inputs and parameters decide."""
         return None if self.dtype == "float32" else jnp.dtype(self.dtype)
 
     def take(self, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """With those of the options that are its own, and the others.
+        """Splits options into its own, with which it returns a copy, and the others.
 
         Example:
             >>> layers, others = Layers().take({"features": 16, "kernel_size": 5})
@@ -190,7 +190,7 @@ class Layers:
 
     @property
     def _block_options(self) -> dict[str, Any]:
-        """What blocks and decoder blocks take alike."""
+        """Options that blocks and decoder blocks share."""
         names = ("num_heads", "hidden_features", "norm", "activation", "dropout_rate")
         return {name: getattr(self, name) for name in names} | {"dtype": self.compute_dtype}
 
@@ -202,7 +202,7 @@ class Layers:
         drop_path_rate: float = 0.0,
         **parameters: Unpack[nn.ParameterOptions],
     ) -> nn.TransformerBlock:
-        """A block of these options with this mechanism, and its own of ``drop_path_rates``."""
+        """Makes a block of these options with this mechanism and one of ``drop_path_rates``."""
         return nn.TransformerBlock(
             self.features,
             mechanism=mechanism,
@@ -217,14 +217,14 @@ class Layers:
     def decoder_block(
         self, mechanism: ops.Mechanism, rngs: nnx.Rngs, **parameters: Unpack[nn.ParameterOptions]
     ) -> nn.DecoderBlock:
-        """A decoder block of these options with this mechanism."""
+        """Makes a decoder block of these options with this mechanism."""
         return nn.DecoderBlock(
             self.features, mechanism=mechanism, rngs=rngs, **self._block_options, **parameters
         )
 
 
 def check_causal(layers: Layers) -> None:
-    """Refuses a mechanism that a model which never sees the future cannot use."""
+    """Raises unless all mechanisms have a causal form, for models that never see the future."""
     for mechanism in layers.mechanisms:
         if not mechanism.capabilities.causal:
             raise OptionError(
@@ -235,7 +235,7 @@ def check_causal(layers: Layers) -> None:
 
 
 def sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
-    """Tells a mechanism that learns something for each position how many there are."""
+    """Sets the ``max_length`` of a mechanism that learns something for each position."""
     if max_length is None or not hasattr(mechanism, "max_length"):
         return mechanism
     if mechanism.max_length is not None:

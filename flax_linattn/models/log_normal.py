@@ -1,4 +1,4 @@
-"""Mixtures of log-normal distributions: of the time to the next event, in any unit."""
+"""Mixtures of log-normal distributions, for times to the next event in any unit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jaxtyping import Float
 from flax_linattn.typing import Array
 
 _NUM_BISECTIONS = 40
-"""After which an interval of 1000 is 1e-9 wide."""
+"""Number of bisections, after which an interval of 1000 is 1e-9 wide."""
 _MAX_Z = 40.0
-"""Deviations beyond which lies no share of a normal distribution that float64 can hold."""
+"""Standard deviations beyond which float64 holds no probability of a normal distribution."""
 _SERIES_Z = 20.0
-"""Deviations beyond which the hazard of a normal distribution is told by a series."""
+"""Standard deviations beyond which a series gives the hazard of a normal distribution."""
 
 
 class LogNormalMixture(NamedTuple):
@@ -30,9 +30,9 @@ class LogNormalMixture(NamedTuple):
     Source: Shchur, Bilos, Guennemann, "Intensity-free learning of temporal point processes" (2020).
 
     Attributes:
-        log_weights: [..., K], of weights that sum to one.
-        means: [..., K], of the logarithm of the time.
-        deviations: [..., K], its standard deviations, above 0.
+        log_weights: Logarithms of weights that sum to one, of shape [..., K].
+        means: Means of the logarithm of the time, of shape [..., K].
+        deviations: Standard deviations of the logarithm of the time, above 0, of shape [..., K].
 
     Example:
         >>> one = LogNormalMixture(jnp.zeros(1), jnp.zeros(1), jnp.ones(1))
@@ -62,9 +62,10 @@ class LogNormalMixture(NamedTuple):
         return jnp.minimum(logsumexp(self.log_weights + _log_ndtr(self._z_scores(x)), axis=-1), 0)
 
     def log_hazard(self, x: Array) -> Array:
-        """Log intensity at ``exp(x)``, where nothing has come before: density over survival.
+        """Log intensity at ``exp(x)`` without an earlier event: log density minus log survival.
 
-        The difference of two logarithms: right to 0.01 up to 1,000 deviations in float32.
+        It is a difference of two logarithms, exact to 0.01 up to 1,000 standard deviations in
+        float32.
         """
         return self.log_density(x) - self.log_survival(x)
 
@@ -74,15 +75,15 @@ class LogNormalMixture(NamedTuple):
         return mean
 
     def log_quantile(self, share: float | Array, waited: Array | None = None) -> Array:
-        """Log of the time that a share of all times does not exceed.
+        """Log of the time that is exceeded with probability ``1 - share``.
 
         Args:
-            share: Above 0 and below 1; a number, or an array of the leading axes.
-            waited: [...], log of a time that has passed without an event; the quantile is then of
-                the times beyond. -inf = none, as None.
+            share: Probability, above 0 and below 1; a number, or an array of the leading axes.
+            waited: Log of the time that has passed without an event, of shape [...]; the quantile
+                is then that of later times. None or -inf for no such time.
 
         Returns:
-            [...], by bisection: a constant to gradients.
+            Quantiles of shape [...], by bisection; gradients treat them as constants.
         """
         shares = jnp.asarray(share, self.means.dtype)
         spread = _MAX_Z * self.deviations
@@ -118,8 +119,9 @@ class LogNormalMixture(NamedTuple):
         """Probability of an event up to ``exp(x)``, where none came up to ``exp(waited)``.
 
         Args:
-            x: [...], log of a time since the last event.
-            waited: [...], log of the time that has passed without an event; None = none has.
+            x: Log of a time since the last event, of shape [...].
+            waited: Log of the time that has passed without an event, of shape [...]; None for no
+                such time.
 
         Returns:
             [...], from 0 to 1.
@@ -135,10 +137,10 @@ class LogNormalMixture(NamedTuple):
 
 @jax.custom_jvp
 def _log_ndtr(z: Array) -> Array:
-    """Log of the normal distribution function, with a gradient that is right in the far tail too.
+    """Log of the normal distribution function, with an exact gradient in the far tail.
 
-    There jax's is the exponential of a difference of two large numbers: in float32 off by half at
-    5,000 deviations, and infinite at 100,000.
+    JAX's gradient is the exponential of a difference of two large numbers there: in float32 it is
+    off by half at 5,000 standard deviations, and infinite at 100,000.
     """
     return log_ndtr(z)
 

@@ -21,8 +21,8 @@ class MomentsState(NamedTuple):
     """Moments of the valid tokens so far; leaves [..., C] or [...].
 
     Attributes:
-        num_tokens: int32, how many tokens.
-        weight: Their total weight; of each channel, where values may be missing.
+        num_tokens: int32, number of tokens.
+        weight: Total weight of the tokens; per channel if values may be missing.
         mean: Weighted mean.
         spread: Weighted sum of squared differences from the mean.
     """
@@ -37,14 +37,18 @@ class MomentsState(NamedTuple):
 class Moments:
     """Mean and standard deviation of each channel over the tokens so far.
 
+    Merged as Chan, Golub and LeVeque (1979) combine variances, which loses no digits if means are
+    large. With ``memory`` older tokens have weight exp(-age / memory), so that the moments follow a
+    drifting level over a stream of any length.
+
     Merged as Chan, Golub and LeVeque (1979) add up variances, which loses no digits where means are
     large. With ``memory`` older tokens count less, exp(-age / memory): the moments follow a level
     that drifts, over a stream of any length.
 
     Args:
-        memory: Tokens after which a weight has fallen to 1/e; None = all count the same.
-        missing: Whether inputs are [..., 2 C], values and then which of them are missing (1; else
-            0): these count for nothing, whatever stands in their place, while all tokens age.
+        memory: Age in tokens at which a weight has decayed to 1/e; None weights all tokens equally.
+        missing: Whether inputs are [..., 2 C], values followed by flags of missing ones (1; else
+            0). Missing values have no weight, whatever their value, while all tokens age.
 
     Example:
         >>> import jax.numpy as jnp
@@ -65,11 +69,11 @@ class Moments:
         mask: Mask | None = None,
         starts: Array | None = None,
     ) -> tuple[tuple[Float[Array, "B T C"], Float[Array, "B T C"]], MomentsState]:
-        """The moments of every prefix.
+        """Computes the moments of every prefix.
 
         Args:
             x: float32; 0 at masked positions. With ``missing`` [B, T, 2 C].
-            state: What came before.
+            state: State of the tokens before.
             mask: Boolean array of shape [B, T]; True marks valid tokens.
             starts: Bool [B, T], True = a packed segment begins here.
 
@@ -105,7 +109,7 @@ class Moments:
         )
 
     def lift(self, x: Float[Array, "... N"]) -> MomentsState:
-        """The state of single tokens."""
+        """Returns the states of single tokens."""
         count = jnp.ones(x.shape[:-1], jnp.int32)
         if self.missing:
             x, missing = jnp.split(x, 2, axis=-1)
@@ -115,7 +119,7 @@ class Moments:
         return MomentsState(count, jnp.ones(x.shape[:-1], x.dtype), x, jnp.zeros_like(x))
 
     def merge(self, a: MomentsState, b: MomentsState) -> MomentsState:
-        """The state of tokens a followed by tokens b."""
+        """Merges the states of tokens a and of the tokens b that follow."""
         kept = jnp.ones_like(a.weight)
         if self.memory is not None:
             kept = jnp.exp(-b.num_tokens.astype(a.weight.dtype) / self.memory)
@@ -133,7 +137,7 @@ class Moments:
         )
 
     def read(self, state: MomentsState) -> tuple[Float[Array, "... C"], Float[Array, "... C"]]:
-        """Mean and standard deviation; 0 and nearly 0 before the first token."""
+        """Returns mean and standard deviation; 0 and nearly 0 before the first token."""
         weight = self._per_channel(jnp.where(state.weight > 0, state.weight, 1.0))
         return state.mean, jnp.sqrt(state.spread / weight + EPSILON)
 

@@ -1,4 +1,4 @@
-"""Forecasts from patches of each channel: parallel over patches, one step an observation."""
+"""Patch forecaster: parallel over patches of each channel, one step per observation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, FeaturesStep
 
 PATCH_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
-"""The layers of a patch forecaster unless others are given."""
+"""Default layers of a patch forecaster."""
 
 ZEROS = nnx.initializers.zeros
 
@@ -410,7 +410,7 @@ class PatchForecaster(SeriesHead):
 
     @property
     def _window(self) -> int:
-        """Observations that are kept for those that follow."""
+        """Number of past observations that the state stores."""
         return max(self.patch_length, self.context) - 1
 
     def _check_packs(self) -> None:
@@ -427,15 +427,15 @@ class PatchForecaster(SeriesHead):
             )
 
     def _initial_state(self, batch_size: int) -> PatchState:
-        """Without phases."""
+        """Returns the initial state, but without the phases."""
         count = len(self.targets)
         recent = jnp.zeros((batch_size, self._window, count * (1 + self.missing)), jnp.float32)
         return PatchState(self.moments.init_state(batch_size, count), recent, ())
 
     def _split_inputs(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-        """The targets, which of them are missing behind them, the other marks, what is known.
+        """Splits inputs into targets (with missing flags), other marks and known covariates.
 
-        That is of now [..., F] and of the horizon [..., H, F], or nothing.
+        Known covariates are those of now [..., F] and of the horizon [..., H, F], or empty.
         """
         known: tuple[Array, ...] = ()
         if self.known_future:
@@ -450,9 +450,9 @@ class PatchForecaster(SeriesHead):
         return values, rest[..., self.num_channels :], known
 
     def _tokens(self, patch: Array, marks: Array, mean: Array, std: Array) -> Array:
-        """What the backbone reads: patches [..., P, C] and marks [..., M] -> [..., C, P + M].
+        """Makes the backbone's inputs of patches [..., P, C] and marks [..., M] -> [..., C, P + M].
 
-        Where values may be missing, [..., P, 2 C] and [..., M] -> [..., C, 2 P + M].
+        If values may be missing, [..., P, 2 C] and [..., M] -> [..., C, 2 P + M].
         """
         patch, *missing = jnp.split(patch, 1 + self.missing, axis=-1)
         patch = (patch - mean[..., None, :]) / std[..., None, :]
@@ -473,8 +473,8 @@ class PatchForecaster(SeriesHead):
     ) -> tuple[Float[Array, "B S K targets C"], tuple[Array, ...]]:
         """Features of every patch of some phases, and the state after them by phase.
 
-        ``history`` is what came before, then the values of the call, of which the first ``count``
-        are real; ``starts`` are the first observations of the phases.
+        ``history`` holds earlier values, then those of the call, of which the first ``count`` are
+        valid; ``starts`` are the first observations of the phases.
         """
         batch, length = marks.shape[:2]
         size = self.patch_length
@@ -504,14 +504,14 @@ class PatchForecaster(SeriesHead):
         return rearrange(h, "(b s c) k f -> b s k c f", b=batch, c=channels), phases
 
     def _last_values(self, history: Array, at: Int[Array, "B N"], size: int) -> Array:
-        """The last values up to some observations, counted behind the window: [B, N, size, C]."""
+        """Last values up to some observations, counted after the window: [B, N, size, C]."""
         first = self._window + 1 - size
         offsets = jnp.arange(first, first + size, dtype=jnp.int32)
         taken = _take(history, (at[..., None] + offsets).reshape(at.shape[0], -1))
         return taken.reshape(*at.shape, size, history.shape[-1])
 
     def _rows(self, phases: tuple[Array, ...]) -> BackboneState:
-        """The backbone's state of leaves [..., targets, ...], all leading axes as one of rows."""
+        """Backbone state whose rows merge all leading axes of leaves [..., targets, ...]."""
         like = jax.eval_shape(lambda: self.backbone.init_state(1))
         count = math.prod(phases[0].shape[: 1 + phases[0].ndim - jax.tree.leaves(like)[0].ndim])
         leaves = [
@@ -523,11 +523,11 @@ class PatchForecaster(SeriesHead):
 
 
 def _take(x: Array, at: Int[Array, "B N"]) -> Array:
-    """x [B, T, ...] at some places of each row: [B, N, ...]."""
+    """Gathers x [B, T, ...] at indices of each row: [B, N, ...]."""
     return x[jnp.arange(x.shape[0], dtype=jnp.int32)[:, None], at]
 
 
 def _fill_empty(state: PatchState, first: Array) -> Array:
-    """The last observations, ``first`` [B, C] in place of those of an empty row."""
+    """Replaces the last observations of empty rows by ``first`` [B, C]."""
     empty = state.moments.num_tokens == 0
     return jnp.where(empty[:, None, None], first[:, None], state.recent)

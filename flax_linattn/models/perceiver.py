@@ -157,7 +157,7 @@ class PerceiverReader(SequenceModel):
 
     @property
     def layers(self) -> Layers:
-        """Those among the latents."""
+        """Options of the blocks among the latents."""
         return self.backbone.layers
 
     @property

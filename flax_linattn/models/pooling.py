@@ -1,4 +1,4 @@
-"""Pooling over time as monoids, so that one engine pools prefixes, totals, packs and streams."""
+"""Pooling over time as monoids: one engine pools prefixes, totals, packs and streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flax_linattn.typing import Array, State
 
 
 class Pooling(Protocol):
-    """A way to summarize the valid tokens of a sequence; states have leaves [..., C] or [...]."""
+    """Protocol of poolings of the valid tokens; states have leaves [..., C] or [...]."""
 
     def lift(self, h: Array) -> State:
         """The state of single tokens h [..., C]."""
@@ -30,11 +30,11 @@ class Pooling(Protocol):
 
 @register_state
 class CountedState(NamedTuple):
-    """A pooled vector and how many tokens it stands for.
+    """Pooled vector and the number of tokens it summarizes.
 
     Attributes:
-        value: [B, C].
-        num_tokens: int32 [B].
+        value: Pooled vectors of shape [B, C].
+        num_tokens: int32 [B], number of tokens.
     """
 
     value: Array
@@ -51,19 +51,19 @@ class _Counted:
 
 
 class LastPooling(_Counted):
-    """The last valid token."""
+    """Pools to the last valid token."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
-        """The later one, unless it is empty."""
+        """Returns the later state, unless it is empty."""
         value = jnp.where((state_b.num_tokens > 0)[..., None], state_b.value, state_a.value)
         return CountedState(value, state_a.num_tokens + state_b.num_tokens)
 
 
 class MeanPooling(_Counted):
-    """The mean of the valid tokens, kept as a running mean, which no stream length overflows."""
+    """Pools to the mean of the valid tokens, as a running mean, which no length overflows."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
-        """The mean weighted by the counts."""
+        """Returns the mean weighted by the counts."""
         count = state_a.num_tokens + state_b.num_tokens
         share = state_b.num_tokens.astype(state_b.value.dtype) / jnp.maximum(count, 1).astype(
             state_b.value.dtype
@@ -73,10 +73,10 @@ class MeanPooling(_Counted):
 
 
 class SumPooling(_Counted):
-    """The sum of the valid tokens."""
+    """Pools to the sum of the valid tokens."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
-        """The sum."""
+        """Adds the values and the counts."""
         return CountedState(state_a.value + state_b.value, state_a.num_tokens + state_b.num_tokens)
 
 
@@ -86,7 +86,7 @@ def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> Counte
 
 
 def pooling_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
-    """Binds a pooling for ``ops.engine.prefix.attend``, whose tokens are features [B, T, C]."""
+    """Makes the monoid of a pooling for ``ops.engine.prefix.attend``, on features [B, T, C]."""
     return scan_monoid(
         lift=pooling.lift,
         merge=pooling.merge,
@@ -100,7 +100,7 @@ POOLINGS: dict[str, type[LastPooling] | type[MeanPooling] | type[SumPooling]] = 
     "mean": MeanPooling,
     "flatten": SumPooling,
 }
-"""Poolings by name; "flatten" sums logits that each position contributed by weights of its own."""
+"""Poolings by name; "flatten" sums logits to which each position contributes with own weights."""
 
 CLASS_TOKEN = "class"
-"""Not a pooling but instead of one: the class token's features are those of the sequence."""
+"""Name that stands for no pooling: the class token's features represent the sequence."""

@@ -1,4 +1,4 @@
-"""Quantiles around a point forecast."""
+"""Quantile head: quantiles around a point forecast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ ZEROS = nnx.initializers.zeros
 
 
 class QuantileHead(nnx.Module):
-    """Quantiles of each step of a horizon, beside a forecast of the mean.
+    """Forecasts quantiles of each step of a horizon, in addition to the mean.
+
+    A quantile is the point forecast + std * (the normal quantile + a linear map of the features) +
+    a correction. The map is initially 0, and so is the correction, float32 [H, targets, Q], which
+    calibration sets (``Correction``). Gradients of the quantiles do not reach the point forecast,
+    except by the features that both share: it remains a forecast of the mean.
 
     A quantile is the point forecast + deviation * (that of a normal distribution + a linear map of
     the features) + a correction. The map begins as 0, and so does the correction, float32 [H,
@@ -35,16 +40,16 @@ class QuantileHead(nnx.Module):
     the true quantiles), while sums of positive gaps would tie the outer levels to the inner ones.
 
     Args:
-        levels: Q, rising, each between 0 and 1.
-        in_features: Of the features.
+        levels: Q increasing levels between 0 and 1.
+        in_features: Number of input features.
         horizon: Number of steps H to forecast.
-        num_targets: C, channels that are forecast.
-        per_target: Whether features are those of each target, whose weights are then shared.
+        num_targets: Number C of channels to forecast.
+        per_target: Whether features are given for each target; the targets then share weights.
         rngs: Random number generators; "params" initializes the parameters.
-        **options: Of ``nn.linear``.
+        **options: Options of ``nn.linear``.
 
     Raises:
-        ValueError: Levels that are not between 0 and 1, or do not rise.
+        ValueError: If levels are not between 0 and 1, or do not increase.
 
     Example:
         >>> head = QuantileHead((0.1, 0.5, 0.9), 8, 4, 2, rngs=nnx.Rngs(0))
@@ -75,12 +80,12 @@ class QuantileHead(nnx.Module):
     def __call__(
         self, h: Array, point: Float[Array, "... H C"], std: Float[Array, "... C"]
     ) -> Float[Array, "... H C levels"]:
-        """The point forecasts and, behind them on a last axis, the quantiles.
+        """Returns the point forecasts followed, on a new last axis, by the quantiles.
 
         Args:
-            h: Features [..., F], or of each target [..., C, F].
-            point: The forecasts of the mean, float32.
-            std: What a target's deviation is known to be.
+            h: Features of shape [..., F], or [..., C, F] if ``per_target``.
+            point: Forecasts of the mean, float32.
+            std: Standard deviations of the targets.
 
         Returns:
             float32 [..., H, C, 1 + Q].
@@ -97,7 +102,7 @@ class QuantileHead(nnx.Module):
 
 
 def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
-    """The levels of quantiles, rising between 0 and 1, as a tuple."""
+    """Returns levels of quantiles as a tuple; raises unless they increase between 0 and 1."""
     chosen = tuple(float(level) for level in levels)
     if not all(0 < level < 1 for level in chosen) or list(chosen) != sorted(set(chosen)):
         raise OptionError(

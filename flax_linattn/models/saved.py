@@ -1,4 +1,4 @@
-"""Models on disk: one call to save, one to load, without the code that made them."""
+"""Saving and loading of models with their options, without the code that built them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Saved = TypedDict(
         "manifest": checkpoint.Manifest,
     },
 )
-"""What the file holds, as JSON values."""
+"""Content of ``model.json``, as JSON values."""
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -116,7 +116,7 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
     """Loads what ``save_model`` saved, once every file is checked.
 
     Args:
-        path: The folder.
+        path: Folder of a saved model.
         like: A model of the same structure, which stays as it is: for modules of your own, for
             parameters that are to lie on a mesh as its own do, or to have its dtypes.
 
@@ -124,7 +124,7 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
         The model, in evaluation mode; with ``like`` one of its class and mode.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: If there is no such folder.
         ValueError: It is damaged, not of ``save_model``, of a later version, or not ``like`` the
             model given; or it is of a class that is not of this package, and needs ``like``.
 
@@ -158,7 +158,7 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What ``model.json`` holds, once it and all files it names are checked."""
+    """Returns the content of ``model.json``, after checking it and all files it names."""
     again = "Restore it from a copy, or save the model again."
     try:
         saved = checkpoint.read_json(path / FILE)
@@ -176,7 +176,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _describe(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
-    """The description, or why there is none."""
+    """Returns the description and None, or None and the reason why there is none."""
     try:
         description = describe(model)
     except NotDescribedError as error:

@@ -1,4 +1,4 @@
-"""The base class of all models: calls on whole sequences, and steps as a recurrent network."""
+"""Base class of models: calls on whole sequences, and steps as a recurrent network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flax_linattn.typing import Array, Mask, SegmentIds, SequenceOptions, State
 
 
 class CallOptions(SequenceOptions, total=False):
-    """Options of a call of a ``SequenceModel``, see there."""
+    """Keyword options of a call of ``SequenceModel``."""
 
     dropout_key: Array | None
     every_step: bool
@@ -58,7 +58,7 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     @property
     def observation_columns(self) -> str:
-        """Description of the columns of an observation, for error messages."""
+        """Description of an observation's columns, for error messages."""
         return ""
 
     @property
@@ -94,10 +94,10 @@ class SequenceModel(nnx.Module, abc.ABC):
         form: str = "auto",
         **own: Any,
     ) -> Array | tuple[Array, State]:
-        """Maps whole sequences.
+        """Maps whole sequences of observations to outputs, in parallel.
 
         Args:
-            x: Observations ``[B, T, *observation_shape]``, T >= 1.
+            x: Observations of shape ``[B, T, *observation_shape]``, T >= 1.
             mask: Boolean array of shape [B, T]; True marks valid tokens.
             segment_ids: Integer array of shape [B, T]; ids of packed sequences.
             state: State returned by an earlier call, whose observations precede these.
@@ -115,9 +115,10 @@ class SequenceModel(nnx.Module, abc.ABC):
             they are meaningless.
 
         Raises:
-            ValueError: Wrong shapes, too long a sequence, a state where the model cannot stream, or
-                packed sequences where it does not take them.
-            TypeError: X is no array.
+            ValueError: If shapes do not match, a sequence is too long, a state is passed or
+                requested and the model cannot stream, or sequences are packed and the model does
+                not support that.
+            TypeError: If x is not an array.
         """
         self._check_input(x, mask, segment_ids)
         mask = check_mask("mask", mask, x.shape[:2])
@@ -138,7 +139,10 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State]:
-        """Implements the call: outputs, and the state or None. Observations are 0 at padding."""
+        """Implements the call on observations that are 0 at padding.
+
+        Returns outputs, and the state or None.
+        """
 
     @abc.abstractmethod
     def init_state(
@@ -153,7 +157,7 @@ class SequenceModel(nnx.Module, abc.ABC):
             dtype: Dtype of the inputs: float64 ones need a state of float64.
 
         Raises:
-            ValueError: The model cannot stream.
+            ValueError: If the model cannot stream.
         """
 
     @automatic(1)
@@ -161,7 +165,7 @@ class SequenceModel(nnx.Module, abc.ABC):
         """Processes one observation per row, without dropout.
 
         Args:
-            x: ``[B, *observation_shape]``.
+            x: Observations of shape ``[B, *observation_shape]``.
             state: State from ``init_state``, ``__call__`` or ``step``.
             mask: Boolean array of shape [B]; where False, the row's state is unchanged and its
                 output is undefined.
@@ -170,7 +174,7 @@ class SequenceModel(nnx.Module, abc.ABC):
             Outputs [B, ...] and the new state.
 
         Raises:
-            ValueError: Shapes that do not fit, or the model cannot stream.
+            ValueError: If shapes do not match, or the model cannot stream.
         """
         self._check_streams()
         self._check_shape(x, "B")
@@ -179,7 +183,7 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
-        """Implements ``step``: outputs and the new state."""
+        """Implements ``step``; returns outputs and the new state."""
 
     def _check_input(self, x: Array, mask: Mask | None, segment_ids: SegmentIds | None) -> None:
         """Validates observations and segment ids.
@@ -211,10 +215,10 @@ class SequenceModel(nnx.Module, abc.ABC):
             )
 
     def _check_packs(self) -> None:
-        """Raises a ValueError if the model does not take packed sequences, with the reason."""
+        """Raises ValueError with the reason if the model does not support packed sequences."""
 
     def _check_streams(self) -> None:
-        """Raises a ValueError if the model has no state, with the reason."""
+        """Raises ValueError with the reason if the model has no state."""
 
 
 def check_state(
@@ -223,7 +227,7 @@ def check_state(
     """Validates the state that a model is given.
 
     Raises:
-        ValueError: It is no state of this kind, or has another number of layers or rows.
+        ValueError: If it is not a state of this kind, or has another number of layers or rows.
 
     Example:
         >>> from flax_linattn.models import BackboneState

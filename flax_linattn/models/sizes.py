@@ -1,4 +1,4 @@
-"""Sizes of transformers by name, as the papers' experiments use them."""
+"""Named sizes of transformers, from the papers' experiments."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TaylorShift paper's tasks."""
 
 
 def get_size(name: str) -> Layers:
-    """The layers of that size, for a model.
+    """Returns the layers of a named size, for a model.
 
     Args:
-        name: A key of ``SIZES``.
+        name: Key of ``SIZES``.
 
     Raises:
-        ValueError: The name is unknown.
+        ValueError: If the name is unknown.
 
     Example:
         >>> size = get_size("bert-base")

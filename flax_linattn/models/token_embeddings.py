@@ -1,4 +1,4 @@
-"""Embeddings of tokens as TaylorShift's models have them: a linear layer, or three convolutions."""
+"""Token embeddings of TaylorShift's models: a linear layer, or three convolutions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from flax_linattn.typing import Array
 
 
 class LinearTokenEmbedding(TokenTable):
-    """Embeds tokens as a linear layer with bias does one-hot vectors, plus positions.
+    """Embeds tokens as a linear layer with bias maps one-hot vectors, plus positions.
+
+    A token's features are a row of the table plus the bias, both initialized as PyTorch's linear
+    layer. Unlike in a :class:`TokenEmbedding` no factor scales them up, so that positions weigh
+    more. A token outside 0 ... N - 1 gives NaN.
 
     A token's features are a row of the table plus the bias, both drawn as PyTorch draws a linear
     layer's. Unlike in a :class:`TokenEmbedding` no factor lengthens them, so that positions weigh
@@ -34,7 +38,7 @@ class LinearTokenEmbedding(TokenTable):
             :class:`TokenEmbedding`.
 
     Raises:
-        ValueError: An option out of range.
+        ValueError: If an option is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -80,7 +84,8 @@ class ConvTokenEmbedding(ConvolvedEmbedding):
         rngs: Random number generators; "params" initializes the parameters.
 
     Raises:
-        ValueError: An option out of range; (from the call) packed segments or a state with "same".
+        ValueError: If an option is out of range; (from the call) if packed segments or a state are
+            passed with "same".
 
     Example:
         >>> import jax.numpy as jnp

@@ -36,18 +36,18 @@ from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array
 
 READOUTS = ("flatten", "last")
-"""What scores are read from: the flattened context, or its last token."""
+"""Input of the readout: the flattened context, or its last token."""
 
 PROJECTIONS = ("position", "shared")
-"""Whose queries, keys and values are: each position's own, or all positions'."""
+"""Whether each position has its own projections, or all positions share them."""
 
 
 def window_layers(num_symbols: int, **options: Any) -> Layers:
-    """The layers of a window model unless others are given: the paper's, d = N wide.
+    """Returns the default layers of a window model: the paper's, of width d = N.
 
     Args:
-        num_symbols: N.
-        **options: Of :class:`Layers`, in place of the paper's.
+        num_symbols: Number of symbols N.
+        **options: Options of :class:`Layers` that replace the paper's.
 
     Example:
         >>> layers = window_layers(16, mechanism="softmax:scale=1")
@@ -68,11 +68,11 @@ def window_layers(num_symbols: int, **options: Any) -> Layers:
 
 @register_state
 class WindowState(NamedTuple):
-    """The last tokens of each row.
+    """Last tokens of each row, the state of a window model.
 
     Attributes:
-        tokens: int32 [B, context], the newest last; 0 before the first.
-        num_tokens: int32 [B], how many of them there are.
+        tokens: int32 [B, context], the newest last; 0 before the first token.
+        num_tokens: int32 [B], the number of valid ones.
     """
 
     tokens: Int[Array, "B T"]
@@ -175,7 +175,7 @@ class WindowModel(Head):
         return self.head(h).astype(jnp.float32)
 
     def _map(self, x: Array, call: Call) -> tuple[Array, WindowState]:
-        """Scores of the last tokens of the state and x."""
+        """Computes scores after the last tokens of the state and x."""
         check_tokens(x)
         tokens, real = x[:, -self.context :], None
         if call.mask is not None or call.state is not None or x.shape[1] < self.context:
@@ -187,12 +187,12 @@ class WindowModel(Head):
 
     @property
     def streams(self) -> bool:
-        """Always."""
+        """True: the state is the window, whatever the mechanism."""
         return True
 
     @property
     def constant_memory(self) -> bool:
-        """Always: the state is the window, whatever the mechanism."""
+        """True: the state is the window, whatever the mechanism."""
         return True
 
     @property
@@ -211,7 +211,7 @@ class WindowModel(Head):
     def _map_step(
         self, x: Array, state: WindowState, mask: Array | None
     ) -> tuple[Array, WindowState]:
-        """Scores [B, N] and the new state."""
+        """Computes scores [B, N] and the new state."""
         return self._map(
             x[:, None], Call(mask=None if mask is None else mask[:, None], state=state)
         )
@@ -226,7 +226,7 @@ class WindowModel(Head):
     def _last_tokens(
         self, x: Array, mask: Array | None, state: WindowState | None
     ) -> tuple[Array, Array]:
-        """The last tokens of the state and x, behind padding, and which are real."""
+        """Returns the last tokens of the state and x, left-padded, and which of them are valid."""
         state = self.init_state(x.shape[0]) if state is None else state
         before = jnp.arange(self.context) >= self.context - state.num_tokens[:, None]
         real = jnp.concatenate([before, jnp.ones(x.shape, bool) if mask is None else mask], axis=1)

@@ -27,7 +27,7 @@ from flax_linattn.typing import (
 
 
 class AttentionCallOptions(SequenceOptions, total=False):
-    """Keyword options of ``Attention.__call__``."""
+    """Keyword options of a call of ``Attention``."""
 
     is_causal: bool
     positions: Int[Array, "B T"] | None
@@ -50,7 +50,7 @@ class Context(NamedTuple):
 
 
 class Attention(ProjectedAttention):
-    """Multi-head attention by any mechanism; one set of parameters trains in parallel and streams.
+    """Multi-head attention by any mechanism, whose parameters serve parallel and recurrent use.
 
     Some mechanisms change the parameters of the layer:
 

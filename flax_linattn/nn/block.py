@@ -36,7 +36,7 @@ NORMS = ("pre", "post")
 
 
 class BlockCallOptions(SequenceOptions, total=False):
-    """Keyword options of ``TransformerBlock.__call__``."""
+    """Keyword options of a call of ``TransformerBlock``."""
 
     is_causal: bool
     positions: Int[Array, "B T"] | None

@@ -36,7 +36,10 @@ class DecoderState(NamedTuple):
 
 
 class DecoderBlock(nnx.Module):
-    """Causal self-attention, cross-attention to a memory and a feed-forward layer, with residuals.
+    """Causal self-attention, cross-attention to a memory and feed-forward layer, with residuals.
+
+    After Time-Series-Library's decoder layer (post-norm) and its pre-norm variant. If the mechanism
+    has no cross-attention, softmax attention serves for it.
 
     After Time-Series-Library's decoder layer (post-norm) and its pre-norm variant. If the mechanism
     has no cross-attention, softmax attention serves for it.

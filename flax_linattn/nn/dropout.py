@@ -13,7 +13,7 @@ from flax_linattn.typing import Array
 
 
 def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
-    """Makes a dropout module that is disabled until it gets a key or ``model.train()`` is called.
+    """Makes dropout that is disabled until it gets a key or ``model.train()`` is called.
 
     Args:
         dropout_rate: Fraction of features dropped during training.

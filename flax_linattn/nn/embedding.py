@@ -228,7 +228,7 @@ def recent_tokens_step(
 def recent_tokens(
     x: Features, window: Float[Array, "B W C"], mask: Mask, segments: Segments | None
 ) -> tuple[Float[Array, "B T taps C"], Float[Array, "B W C"]]:
-    """Gathers each token with the W valid tokens before it, oldest first, zeros if there are fewer.
+    """Gathers each token with the W valid tokens before it, oldest first, padded with zeros.
 
     Args:
         x: Tokens of shape [B, T, C], with T >= 1.

@@ -17,7 +17,7 @@ from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SequenceOpt
 
 
 class LatentCallOptions(SequenceOptions, total=False):
-    """Keyword options of ``LatentAttention.__call__``."""
+    """Keyword options of a call of ``LatentAttention``."""
 
     is_causal: bool
     latents: Array | None

@@ -145,7 +145,7 @@ class PositionLinear(nnx.Linear):
         def per_position(init: nnx.Initializer | None) -> nnx.Initializer:
             one = UniformFanIn(in_features) if init is None else init
 
-            def draw(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> Any:
+            def initialize(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> Any:
                 first: Any = one(key, shape, dtype)
                 carries = isinstance(first, nnx.VariableMetadata)  # a sharding, perhaps
 
@@ -158,7 +158,7 @@ class PositionLinear(nnx.Linear):
                     return every
                 return dataclasses.replace(first, raw_value=every, metadata=_shift_sharding(first))
 
-            return draw
+            return initialize
 
         super().__init__(
             in_features,

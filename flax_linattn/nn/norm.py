@@ -14,7 +14,7 @@ LAYER_NORM_EPSILON = 1e-5
 
 
 class LayerNorm(nnx.LayerNorm):
-    """Layer normalization with PyTorch's epsilon, computed in the accumulation dtype of its input.
+    """Layer normalization with PyTorch's epsilon, in the accumulation dtype of its input.
 
     Args:
         features: Number of features C.

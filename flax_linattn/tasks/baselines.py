@@ -45,7 +45,7 @@ class Baselines:
         >>> on_both = {**values, "validation_mse": 0.7, "ridge_validation_mse": 1.0}
         >>> print(baselines.verdict(on_both).replace("; ", "\n"))
         on test the ridge baseline is better: MSE 0.388, this model 0.516
-        on validation (optimistic, as it selected: the model) this model is better than every ...
+        on validation (optimistic, because these rows selected the model) this model is ...
     """
 
     metric: str
@@ -106,8 +106,8 @@ class Baselines:
         if not on_test or not on_validation:
             return on_test
         known = [n for n in self.selected if f"{n}_validation_{self.metric}" in values]
-        selected = ", ".join(["the model", *known])
-        optimistic = f"(optimistic, as it selected: {selected})"
+        selected = " and ".join(["the model", *(f"the {name}" for name in known)])
+        optimistic = f"(optimistic, because these rows selected {selected})"
         return f"on test {on_test}; on validation {optimistic} {on_validation}"
 
     def _clause(self, values: Mapping[str, Any], validation: bool) -> str:

@@ -27,7 +27,7 @@ Say = Callable[..., None]
 
 
 def say(text: str, *options: str) -> None:
-    """To stderr; see ``Say``."""
+    """Prints a note on stderr; see ``Say``."""
     print(f"# {text}", file=sys.stderr)
 
 
@@ -128,7 +128,7 @@ def _tell(stream: Streaming, skip_processed: bool, say: Say) -> None:
         say(where)
     else:
         say(
-            f"{where}; skip what it has seen if the input begins at the start again",
+            f"{where}; if the input starts from its first row again, skip the rows already read",
             "skip_processed",
         )
 

@@ -44,8 +44,8 @@ class Streaming(abc.ABC):
 
     Attributes:
         header: as given.
-        record_attributes: further attributes in the record, such as "agent.steps": numbers, arrays or
-            trees of them, of constant shapes and dtypes.
+        record_attributes: further attributes in the record, such as "agent.steps": numbers, arrays
+            or trees of them, of constant shapes and dtypes.
         num_steps: observations taken in so far, in all sessions.
         num_breaks: rows so far that were none, such as those that only begin a new sequence.
         run_dir: the run's folder, for who looks at a state file; None if not known.
@@ -128,7 +128,7 @@ class Streaming(abc.ABC):
 
     @property
     def state_bytes(self) -> int:
-        """Of the model's state."""
+        """The size of the model's state in bytes."""
         return inference.state_bytes(self._stream.state)
 
     @property

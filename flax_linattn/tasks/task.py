@@ -64,8 +64,9 @@ class Report:
 
     @property
     def is_beaten(self) -> bool:
-        """Whether a baseline does better than the model in any way that is judged."""
-        return self.baselines is not None and any(self.baselines.judged(self.values).values())
+        """Whether a baseline does better than the model on the test data, in any metric."""
+        judged = {} if self.baselines is None else self.baselines.judged(self.values)
+        return any(names for key, names in judged.items() if key != "beaten_by_on_validation")
 
     @property
     def verdict(self) -> str:
@@ -139,7 +140,7 @@ class Task(abc.ABC, Generic[C, D, P]):
             data: of the run.
             config: its options.
             data_spec: what it learned of them.
-            sequence_shards: sequences are split over so many devices: their length has to be a multiple.
+            sequence_shards: number of devices that share a sequence; divides its length.
         """
 
     @abc.abstractmethod

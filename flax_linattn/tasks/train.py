@@ -50,8 +50,8 @@ def train(
     """Trains, selects and tests a model; everything goes to the run folder.
 
     The option ``runs`` trains several seeds at once: run r has the model, the order of the batches
-    and the dropout of ``config.run_config(r)``. The data are those of ``config`` for all of them, so
-    that what its seed holds out for validation all runs hold out.
+    and the dropout of ``config.run_config(r)``. The data are those of ``config`` for all of them,
+    so that what its seed holds out for validation all runs hold out.
 
     Args:
         task: a task, or its name.
@@ -114,7 +114,7 @@ def _train(
     devices: training.Placement,
     init_run: InitRun | None,
 ) -> Report:
-    """Trains on devices."""
+    """Trains and tests a run on the given devices."""
     run_dir, placement = Path(session.run_dir), devices.run_placement
     init = None
     if session.resume:

@@ -367,7 +367,13 @@ def test_an_excel_export(tmp_path):
         ("date,a\n2016-10-30 01:30,1\n2016-10-30 02:30,2\n2016-10-30 03:30,3\n",
          {"dialect": ZURICH}, ":3: .* Europe/Zurich show it twice", "timezone"),
         ("date,a\n2016-10-30 02:50,1\n2016-10-30 02:00,2\n", {},
-         ":3: expected a time after 2016-10-30 02:50:00.* with their offset", "id_column"),
+         ":3: expected a time after 2016-10-30 02:50:00.* with their offset", "timezone"),
+        ("date,a\n2024-01-03,1\n2024-01-02,2\n2024-01-01,3\n", {},
+         ":3: .*; sort the rows by time; the newest row comes first$", None),
+        ("date,a\n2023-02-28,1\n2023-02-30,2\n", {},
+         r":3: .* in column 1 \(date\), got '2023-02-30', but there is no 30 February 2023; ", None),
+        ("date,a,b\n2024-01-01,1,x\n2024-01-02,2,y\n2024-01-03,3,z\n", {},
+         ":2: .* further cells of the column are no numbers; read other columns only", "channels"),
         ("a,when\n1,2016-07-01\n", {}, ":2: .* with time_column=", "time_column"),
         ("Date;Time;a\n16/12/2006;17:24:00;1\n", {"dialect": Dialect(day_first=True)},
          r":2: .*\(Time\), got '17:24:00'.* time_column=\('Date', 'Time'\)", "time_column"),
@@ -486,7 +492,7 @@ def test_repeated_and_missing_times_stay(tmp_path):
     assert [series.place(row) for row in (2, 3)] == ["line 5", "line 7"]
     with pytest.raises(DataFormatError, match=r"toy\.csv:5: expected a time after 2024-01-02") as e:
         data.load_series(write(tmp_path, TWICE), times="strict")
-    assert "drop repeated ones" in str(e.value) and e.value.options == ("times",)
+    assert "drop repeated rows" in str(e.value) and e.value.options == ("times",)
     path = write(tmp_path, "date,a\n2024-01-01,1\n2024-01-01,2\n")
     with pytest.raises(DataFormatError, match=r"toy\.csv:3: .* got 1 of 1 .* times='irregular'"):
         data.load_series(path)

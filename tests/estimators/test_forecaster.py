@@ -139,12 +139,37 @@ def test_what_does_not_fit(fitted, values):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
         fitted.predict(values[:10])
-    with pytest.raises(ValueError, match="expected at least 24 rows for context_length=16"):
+    with pytest.raises(ValueError, match="expected a series of at least 24 rows for context"):
         make().fit(values[:20])
     with pytest.raises(ValueError, match="already holds a run"):
         make(run=fitted.run).fit(values)
-    with pytest.raises(ValueError, match="option must be one of"):
+    with pytest.raises(ValueError, match="unknown option 'nothing' in options; did you mean"):
         make(options={"nothing": 3}).fit(values)
+
+
+def test_panels_that_are_too_short_are_named():
+    """With the number of rows that a series needs."""
+    frame = shops()[["unique_id", "ds", "y"]]
+    short = frame.groupby("unique_id").head(10).drop(index=0)
+    message = "at least 24 rows for context_length=16 and horizon=4, the last 4 of which select"
+    with pytest.raises(ValueError, match=f"{message} .*n_samples=10 in series '3', the longest of"):
+        make().fit(short)
+    left_out = pd.concat([frame[:60], frame[60:63]])
+    with no_training(), pytest.warns(UserWarning) as found:
+        fitted = make(options=SMALL).fit(left_out)
+    (note,) = {str(one.message) for one in found}
+    assert note == "series with fewer than 5 rows, which are left out of training: 1 (3)"
+    assert [member.name for member in fitted.run_.data_spec.members] == ["7"]
+
+
+def test_y_is_no_argument_of_a_forecaster(values):
+    with pytest.raises(ValueError, match=r"in X alone, got X of 9 rows and y \(list\) of 8; pass"):
+        make().fit(values[:9], [0] * 8)
+    frame = shops()
+    with pytest.raises(ValueError, match=r"got X of 120 rows and y \(DataFrame\) of 120; pass y="):
+        make().fit(frame.drop(columns="y"), frame[["y"]])
+    with no_training(), pytest.warns(UserWarning, match="y is ignored: X holds the series"):
+        make(options=SMALL).fit(values[:60], np.zeros(60))
 
 
 def test_a_run_is_kept_only_if_its_series_can_be_read_again(values, tmp_path):
@@ -214,6 +239,11 @@ def test_a_panel_of_nixtla(of_shops, tmp_path):
     assert (forecaster.predict(X_future=other)["y"] > found["y"]).all()
     more = pd.concat([later.iloc[::-1][:4].iloc[::-1], later[:4]])
     assert forecaster.predict(X_future=more).equals(found)
+    assert forecaster.predict(X_future=later.iloc[::-1]).equals(found)
+    shuffled = later.sample(frac=1, random_state=0)
+    assert forecaster.predict(X_future=shuffled).equals(found)
+    with pytest.raises(ValueError, match="expected one row of each time, got 2024-"):
+        forecaster.predict(X_future=pd.concat([shuffled, later[:1]]))
     with pytest.raises(ValueError, match="expected X_future with price for the 4 rows after 2024-"):
         forecaster.predict()
     # As the command says of a table with the rows of the horizon, whose targets are missing.
@@ -371,11 +401,11 @@ REPEAT = "^rows of the time of the row before: 1 .row 21 .counting from 0., 2024
         (HOURS.insert(20, HOURS[20]), [], [REPEAT]),
         (HOURS, [30, 31], ["^missing values, which take the last known one .*: 2$"]),
         (HOURS.delete(20), [30], [GAP, "^missing values, .*: 1$"]),
-        (pd.RangeIndex(80), [3], ["^missing values, .*: 1$"]),
+        (pd.RangeIndex(80), [30], ["^missing values, .*: 1$"]),
     ],
 )
 def test_gaps_repeats_and_missing_values_are_warned_of_once(index, missing, messages):
-    """By ``fit``, and by ``predict`` of other rows; not again of those that were fitted."""
+    """By ``fit``, and by ``predict`` in the context of other rows; not again of fitted ones."""
     series = pd.Series(np.sin(np.arange(float(len(index)))), index)
     series.iloc[missing] = np.nan
     forecaster = make(options=SMALL)
@@ -391,13 +421,14 @@ def test_gaps_repeats_and_missing_values_are_warned_of_once(index, missing, mess
     with no_training():
         warned(lambda: forecaster.fit(series))
     forecaster.predict()
-    warned(lambda: forecaster.predict(series))
+    forecaster.predict(series)  # nothing is odd in its last 16 rows
+    warned(lambda: forecaster.predict(series[:34]))
 
 
 def test_notes_on_a_panel_name_the_series(of_shops):
     forecaster, _ = of_shops
     frame = shops()
-    known = frame.groupby("unique_id", sort=False).head(56).drop(index=10)
+    known = frame.groupby("unique_id", sort=False).head(56).drop(index=50)
     with pytest.warns(UserWarning, match="^7: rows that do not follow by the frequency D: 1 "):
         forecaster.predict(known, X_future=frame)
     # Targets of the horizon are no missing values.

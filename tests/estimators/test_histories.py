@@ -162,8 +162,48 @@ def test_strings_that_never_change_within_a_series_are_channels():
     assert other.series[0].values[0].tolist() == [0, 0, 0, 0]
     with pytest.raises(ValueError, match="expected the column 'region', as in fit"):
         as_history(panel(size=0), channels, options)
-    with pytest.raises(ValueError, match="same in all rows of a series, got 2 in '7'"):
+    with pytest.raises(
+        ValueError, match=r"got 'a' in row 0 .* and 2 different values in series '7'"
+    ):
         as_history(panel(region=[*"abb", *"cccc"]))
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        (None, "expected X as an array .* got NoneType; pass the series as X"),
+        ("file.csv", "got str; read the file first"),
+        ({"y": [1.0]}, r"got dict; pass pandas.DataFrame\(X\)"),
+        ([{"y": 1.0}], r"got list of dict; pass pandas.DataFrame\(X\)"),
+        ([pd.DataFrame({"y": [1.0]})], "got list of DataFrame; pass a panel: pandas.concat"),
+    ],
+)
+def test_objects_that_are_no_series(history, message):
+    with pytest.raises(TypeError, match=message):
+        as_history(history)
+
+
+def test_rows_of_different_lengths():
+    with pytest.raises(ValueError, match="same number of channels, got rows of 1, 2 numbers"):
+        as_history([[1.0, 2.0], [3.0]])
+
+
+def test_columns_of_a_panel_of_the_wrong_type():
+    rows = r"in row 1 \(counting from 0\)"
+    with pytest.raises(ValueError, match=f"numbers in column 'y', which .* got 'oops' {rows}; con"):
+        as_history(panel(y=[0, "oops", *range(5)]))
+    with pytest.raises(ValueError, match=r"numbers in column 'y', which .* got 'x' in row 0"):
+        as_history(panel(y="x"))
+    options = FrameOptions(targets=("sales",))
+    with pytest.raises(ValueError, match="numbers in column 'sales', which is to be forecast"):
+        as_history(panel(sales="x"), options=options)
+    for ids, odd in (
+        (np.arange(7) + 0.5, r"0.5 \(float\)"),
+        (WHEN[[0, 0, 0, 1, 1, 1, 1]], r"Timestamp\(.* \(Timestamp\)"),
+        (pd.Series([[1]] * 7), r"\[1\] \(list\)"),
+    ):
+        with pytest.raises(ValueError, match=f"strings or integers in column 'unique_id', .*{odd}"):
+            as_history(panel(unique_id=ids))
 
 
 def test_what_is_known_of_the_horizon():

@@ -46,6 +46,21 @@ def test_seeds():
             seed_of(bad)
 
 
+def test_unknown_parameters_and_options_are_named_with_the_nearest_one():
+    with pytest.raises(TypeError, match="has no parameter 'horizont'; did you mean 'horizon'"):
+        Forecaster(horizont=24)
+    with pytest.raises(TypeError, match="has no parameter 'model_optons'; did you mean 'options'"):
+        Classifier(model_optons={})
+    with pytest.raises(ValueError, match="unknown option 'feature' in options; did you mean 'feat"):
+        Forecaster(options={"feature": 8}).fit(np.zeros(200))
+    with pytest.raises(ValueError, match="'num_layer' in options; did you mean 'num_layers'"):
+        Classifier(options={"num_layer": 8}).fit(np.zeros((4, 6)), [0, 1] * 2)
+    with pytest.raises(ValueError, match="'random_state' is a parameter of Forecaster, got it in"):
+        Forecaster(options={"random_state": 8}).fit(np.zeros(200))
+    with pytest.raises(TypeError, match=r"expected options as a dict such as .*, got \['a'\]"):
+        Forecaster(options=["a"]).fit(np.zeros(200))
+
+
 def test_an_option_twice():
     with pytest.raises(ValueError, match="expected epochs once, got it in options, too; remove"):
         Forecaster(epochs=4, options={"epochs": 3}).fit(np.zeros(200))

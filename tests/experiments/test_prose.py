@@ -8,17 +8,18 @@ import pytest
 from tests.experiments.prose import Allowed, Sentence, page, prose, spelled, unchecked
 
 PAGES = ("time-series", "results", "efficiency", "synthetic", "events", "offline-rl", "sequences")
-WITH_README = (*PAGES, "README")
+WITH_SENTENCES = (*PAGES, "README", "concepts/choose-a-mechanism")
 
 
 def checks(name: str) -> ModuleType:
-    return importlib.import_module(f"tests.experiments.prose.{name.lower().replace('-', '_')}")
+    name = name.rpartition("/")[2].lower().replace("-", "_")
+    return importlib.import_module(f"tests.experiments.prose.{name}")
 
 
 def sentences() -> list:
     return [
         pytest.param(name, sentence, id=f"{name}: {sentence.text[:60]}")
-        for name in WITH_README
+        for name in WITH_SENTENCES
         for sentence in checks(name).SENTENCES
     ]
 

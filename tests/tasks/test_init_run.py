@@ -92,12 +92,12 @@ def test_a_panel_keeps_the_scales_of_its_series(forecaster):
     more = dataclasses.replace(
         one, members=(member("b", 5.0), member("c", 6.0)), standardizer=usual, tells_missing=False
     )
-    spec = more.continuing(one)
+    spec = more.continue_from(one)
     assert [own.mean for own in spec.members] == [(2.0,), (6.0,)]
     assert spec.standardizer is one.standardizer and spec.tells_missing
-    assert more.continuing(one, refit_scales=True).members == more.members
+    assert more.continue_from(one, refit_scales=True).members == more.members
     single = dataclasses.replace(more, dataset="b", members=())
-    assert single.continuing(one).standardizer.mean.tolist() == [2.0]
+    assert single.continue_from(one).standardizer.mean.tolist() == [2.0]
 
 
 def test_a_new_series_takes_the_scale_of_covariates_that_all_share(forecaster):
@@ -116,12 +116,12 @@ def test_a_new_series_takes_the_scale_of_covariates_that_all_share(forecaster):
         )
 
     old, new = data_spec("ab", 1.0, 10.0), data_spec("ac", 5.0, 77.0)
-    spec = new.continuing(old)
+    spec = new.continue_from(old)
     assert [(one.mean, one.std) for one in spec.members] == [
         ((1.0, 10.0), (1.0, 10.0)),
         ((5.0, 10.0), (1.0, 10.0)),
     ]
-    assert new.continuing(old, refit_scales=True).members == new.members
+    assert new.continue_from(old, refit_scales=True).members == new.members
 
 
 def test_other_outputs_are_refused(forecaster):
@@ -131,7 +131,7 @@ def test_other_outputs_are_refused(forecaster):
         r"expected data with the targets of the run to continue \(\[0, 1.*\), got \[0\]; give"
     )
     with pytest.raises(OptionError, match=expected):
-        fewer.continuing(data_spec)
+        fewer.continue_from(data_spec)
     marks = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
     with pytest.raises(OptionError, match=r"mark_names of the run to continue \(\['x', 'y'\]\)"):
         dataclasses.replace(marks, mark_names=("x", "z")).continue_from(marks)
@@ -140,7 +140,7 @@ def test_other_outputs_are_refused(forecaster):
 def test_sequences_stay_as_long_as_the_model_takes():
     run = untrained_run("classify")
     shorter = dataclasses.replace(run.data_spec, lengths=(11,), classes=run.data_spec.classes)
-    assert shorter.continuing(run.data_spec).lengths == (11, run.data_spec.max_length)
+    assert shorter.continue_from(run.data_spec).lengths == (11, run.data_spec.max_length)
     assert run.data_spec.continue_from(shorter).lengths == run.data_spec.lengths
 
 

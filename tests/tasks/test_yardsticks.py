@@ -88,13 +88,13 @@ class TestVerdict:
         assert chosen.beaten_by(values, validation=True) == ["ridge"]
         assert chosen.verdict(values) == (
             "on test this model is better than every baseline: MSE 3, naive 4; on validation "
-            "(optimistic, as it selected: the model, ridge) the ridge baseline is better: MSE 1, "
-            "this model 2"
+            "(optimistic, because these rows selected the model and the ridge) the ridge baseline "
+            "is better: MSE 1, this model 2"
         )
         judged = tasks.Report(values, baselines=chosen).judged
         assert (judged["beaten_by"], judged["beaten_by_on_validation"]) == ([], ["ridge"])
         del values["ridge_validation_mse"]
-        assert "as it selected: the model) this model is" in chosen.verdict(values)
+        assert "because these rows selected the model) this model is" in chosen.verdict(values)
 
     def test_a_report_without_yardsticks_says_nothing(self):
         report = tasks.Report({"test_mse": 1.0})

@@ -63,8 +63,10 @@ def find_family(env_id: str) -> str | None:
         Its name there; None where it has no references.
 
     Example:
-        >>> find_family("Hopper-v5"), find_family("halfcheetah-medium-v2"), find_family("Pendulum-v1")
-        ('Hopper', 'HalfCheetah', None)
+        >>> find_family("Hopper-v5"), find_family("halfcheetah-medium-v2")
+        ('Hopper', 'HalfCheetah')
+        >>> find_family("Pendulum-v1") is None
+        True
     """
     if found := _OF_GYMNASIUM.fullmatch(env_id):
         return found[1] if found[1] in REFERENCE_RETURNS else None

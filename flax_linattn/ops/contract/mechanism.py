@@ -361,7 +361,7 @@ class Mechanism(abc.ABC):
         self._check_recurrent()
         if not self.capabilities.mergeable:
             raise ValueError(
-                f"{self.name!r} keeps all tokens and cannot merge states; pass the first span's "
+                f"{self.name!r} stores all tokens and cannot merge states; pass the first span's "
                 "state as initial_state of the second."
             )
         for state in (state_a, state_b):
@@ -409,7 +409,8 @@ class Mechanism(abc.ABC):
         at_least(1, num_queries=num_queries)
         if num_queries is not None and not self.capabilities.given_queries:
             raise ValueError(
-                f"a state of {self.name!r} is made for no number of queries: leave num_queries out."
+                f"{self.name!r} does not support external queries, got num_queries={num_queries}; "
+                "omit num_queries."
             )
         sums = accumulation_dtype(dtype)
         return self._init_state(

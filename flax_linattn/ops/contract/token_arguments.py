@@ -87,13 +87,13 @@ class TokenArgument:
             )
         if not self.low <= self.high:
             raise ValueError(
-                f"{name!r} must have low <= high, got {self.low:g} and {self.high:g}; leave one "
-                "out where there is no limit."
+                f"{name!r} must have low <= high, got {self.low:g} and {self.high:g}; omit "
+                "a limit that does not apply."
             )
         if self.activation is identity and (math.isfinite(self.low) or math.isfinite(self.high)):
             raise ValueError(
                 f"{name!r} has limits, {self.low:g} and {self.high:g}, so a layer needs an "
-                "activation that keeps them, such as jax.nn.sigmoid for 0 to 1; give one."
+                "activation within them; pass one, such as jax.nn.sigmoid for 0 to 1."
             )
 
     def layout(self, *, time: bool) -> str:
@@ -145,7 +145,7 @@ def check_token_arguments(
         Traceback (most recent call last):
         ...
         ValueError: log_decay of 'mine' must be at most 0, got 1.0 at [0, 0, 0] of
-        [B, S, H]; a layer makes it by log_sigmoid, or cut what is beyond: jnp.clip(x, max=0).
+        [B, S, H]; a layer makes it by log_sigmoid, or clip it: jnp.clip(x, max=0).
     """
     time, checked = k.ndim == 4, {}
     for argument in declared:
@@ -203,6 +203,6 @@ def _range_message(
     made = getattr(argument.activation, "__name__", "its activation")
     return (
         f"{argument.name} of {name!r} must be {allowed}, got {x[tuple(where)]} at {where} of "
-        f"{argument.layout(time=time)}; a layer makes it by {made}, or cut what is beyond: "
+        f"{argument.layout(time=time)}; a layer makes it by {made}, or clip it: "
         f"jnp.clip(x, {cut})."
     )

@@ -166,7 +166,7 @@ take 2 or 4, or allow_odd_order=True.
             at_least(1, terms=self.terms)
             if self.order not in (type(self).order, self.terms - 1):
                 raise ValueError(
-                    f"give order (the highest exponent) or terms (order + 1), not both; got "
+                    f"pass either order (the highest exponent) or terms (order + 1), not both; got "
                     f"order={self.order} and terms={self.terms}."
                 )
             for name, value in (("order", self.terms - 1), ("terms", None)):

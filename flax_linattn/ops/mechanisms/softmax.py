@@ -94,7 +94,7 @@ class SoftmaxAttention(ScoredAttention):
         at_least(1, window=self.window)
         if self.window is not None and self.implementation is not None:
             raise ValueError(
-                f"implementation={self.implementation!r} has no window; leave one of the two out."
+                f"implementation={self.implementation!r} does not support a window; omit one."
             )
         if self.implementation not in (None, "xla", "cudnn"):
             raise ValueError(
@@ -152,7 +152,7 @@ class SoftmaxAttention(ScoredAttention):
             )
         except RuntimeError as error:
             raise ValueError(
-                f"implementation={self.implementation!r} does not run here: {error} Leave it out."
+                f"implementation={self.implementation!r} does not run here: {error} Omit it."
             ) from error
         return y[..., : v.shape[-1]]
 

@@ -293,7 +293,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if self.coefficients != type(self).coefficients:
             raise ValueError(
                 f"coefficients (a, b, c) are those of a polynomial of order 2, got "
-                f"{self.coefficients} with order={self.order}; leave one of them out."
+                f"{self.coefficients} with order={self.order}; omit one of them."
             )
         if self.switch != "speed":
             raise ValueError(

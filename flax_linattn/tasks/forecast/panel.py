@@ -130,10 +130,10 @@ def panel_of(
         if names
     ]
     if not kept:
+        remedy = "give more rows, or another split" if short else "give their values"
         raise OptionError(
-            f"expected a series to train on, got {'; '.join(warnings)}; give more rows, or another "
-            "split.",
-            "split",
+            f"expected a series to train on, got {'; '.join(warnings)}; {remedy}.",
+            *(["split"] if short else []),
         )
     needed = (source.context_length or MIN_CONTEXT) + source.horizon
     for which, part in enumerate(PARTS):
@@ -179,13 +179,14 @@ def _check_windows(
     enough = f" ({total} rows in all)" if total < len(most) else ""
     whose = f", whose longest series {one.name}" if source.csv and len(series) > 1 else ""
     missing = length + horizon - rows
+    given = f"context_length={length} and " if source.context_length else ""
+    lower = "horizon or context_length" if source.context_length else "horizon"
     raise TooFewRowsError(
         f"{source.csv or one.name}{whose} has {one.num_steps} rows, of which split={source.split} "
         f"makes {len(split[which])} {PARTS[which]} rows; expected at least "
-        f"{len(split[which]) + missing} for context_length={length} and horizon={horizon}{enough}; "
-        "give more rows, a smaller horizon or context_length, or another split.",
-        "horizon",
-        "context_length",
+        f"{len(split[which]) + missing} for {given}horizon={horizon}{enough}; "
+        f"give more rows, a smaller {lower}, or another split.",
+        *(("horizon", "context_length") if source.context_length else ("horizon",)),
         "split",
     )
 
@@ -270,7 +271,7 @@ def _read_table(
     except OptionError as error:
         error.values["header"] = "yes|no"  # as the option has it
         unknown = isinstance(error, UnknownChannelError)
-        if not source.id_column and error.options == ("channels",) and not unknown:
+        if _is_tsf(path) and error.options == ("channels",) and not unknown:
             error.options = ("channels", "global_model")  # of series that differ
         if not source.id_column or "id_column" not in error.options:
             raise
@@ -360,17 +361,17 @@ def name_notes(notes: Sequence[tuple[str, list[str]]]) -> list[str]:
     return found
 
 
-def row_notes(series: data.TimeSeries) -> list[str]:
-    """Notes on repeated times, gaps and missing values."""
+def row_notes(series: data.TimeSeries, first: int = 0) -> list[str]:
+    """Notes on repeated times, gaps and missing values, from a first row on."""
     found = []
-    if (rows := series.repeated).size:
+    if (rows := series.repeated[series.repeated > first]).size:
         found.append(f"rows of the time of the row before: {_counted(series, rows)}")
-    if (rows := series.gaps).size:
+    if (rows := series.gaps[series.gaps > first]).size:
         step = f"step {series.step}" if series.freq is None else f"frequency {series.freq}"
         found.append(f"rows that do not follow by the {step}: {_counted(series, rows)}")
-    if series.num_missing:
+    if num_missing := int(np.isnan(series.values[first:]).sum()):
         what = "missing values, which take the last known one and are not tested on"
-        found.append(f"{what}: {series.num_missing}")
+        found.append(f"{what}: {num_missing}")
     return found
 
 
@@ -379,7 +380,10 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     found = []
     if series.time_zone is not None:
         zone, first = series.time_zone, series.index[0]
-        found.append(f"times and the calendar are in the time zone {zone}, the first {first}")
+        hint = ""
+        if zone == "UTC":
+            hint = "; for local time, set timezone to a zone such as Europe/Berlin"
+        found.append(f"times and the calendar are in the time zone {zone}, the first {first}{hint}")
     found += row_notes(series)
     still = [
         name

@@ -40,7 +40,7 @@ class ForecastStreamOptions:
 
     Attributes:
         context: most observations that a forecast looks back on, at least half as many; default the
-            run's input length, 0 = all.
+            run's context length, 0 = all.
         series: which one, of a run on several series. One that it never saw has the median of their
             scales.
     """
@@ -311,15 +311,17 @@ class ForecastStream(Streaming):
         if time is None or self._time is None or time > self._time:
             return
         expected = f"expected a time after {self._time}, that of the last observation, got {time}"
-        if time < self._time or self._run.config.data.times == "strict":
-            raise ValueError(f"{expected}; leave out what the stream has seen.")
-        if time == self._restored_time:
+        is_restored = self._restored_time is not None and self._time == self._restored_time
+        if is_restored:
             raise OptionError(
-                f"{expected}, which may be that one again; leave it out. If it is another row of "
-                "that time, give the input from its beginning on, and skip what the stream has "
-                "seen.",
+                f"{expected}; the saved stream may have read this row already. Remove the rows "
+                "that it has read, or pass the whole input and skip them.",
                 "skip_processed",
             )
+        if time < self._time:
+            raise ValueError(f"{expected}; sort the rows by time.")
+        if self._run.config.data.times == "strict":
+            raise ValueError(f"{expected}; remove the repeated row.")
 
     def _known_ahead(
         self, last: NDArray[np.float64], ahead: NDArray[np.float64]

@@ -288,19 +288,27 @@ def forecast_after(
     return HorizonForecast(index, values if values.ndim == 3 else values[..., None])
 
 
-def context_notes(run: Run, series: data.TimeSeries) -> list[str]:
-    """Notes on the rows that the forecast after a series is made from, and on those it is for."""
+def context_notes(run: Run, series: data.TimeSeries, has_horizon: bool = True) -> list[str]:
+    """Notes on the context of the forecast after a series, and on the rows of the horizon.
+
+    Args:
+        run: The trained run.
+        series: The history.
+        has_horizon: Whether the last rows of the series hold known future covariates, if the run
+            has any.
+    """
     data_spec, options = run.data_spec, run.config.data
-    observed = _observed(data_spec, series, options.horizon) if data_spec.known_future else series
+    has_horizon = has_horizon and bool(data_spec.known_future)
+    observed = _observed(data_spec, series, options.horizon) if has_horizon else series
     stop = observed.num_steps
-    context = series.take(slice(max(stop - options.context_length, 0), stop))
     horizon = series.values[stop:][: options.horizon]
     missing = [
         data_spec.channels[which]
         for which in data_spec.known_future
         if which not in data_spec.static and np.isnan(horizon[:, which]).any()
     ]
-    return [*row_notes(context), *horizon_notes({name: [series.name] for name in missing})]
+    notes = row_notes(observed, max(stop - options.context_length, 0))
+    return [*notes, *horizon_notes({name: [series.name] for name in missing})]
 
 
 def horizon_notes(missing: Mapping[str, Sequence[str]], of_panel: bool = False) -> list[str]:

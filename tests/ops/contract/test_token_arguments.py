@@ -134,8 +134,8 @@ def test_out_of_range(mechanism: ops.Mechanism, argument: TokenArgument, way: st
         came = float(np.float32(number))
         message = (
             f"{argument.name} of '{mechanism.name}' must be {limit}, got {came} at {where} of "
-            f"{argument.layout(time=way != 'step')}; a layer makes it by {made}, or cut what is "
-            f"beyond: jnp.clip(x, {clip})."
+            f"{argument.layout(time=way != 'step')}; a layer makes it by {made}, or clip it: "
+            f"jnp.clip(x, {clip})."
         )
         with pytest.raises(ValueError, match=re.escape(message)):
             run(mechanism, way, tokens, **{argument.name: wrong})
@@ -266,7 +266,7 @@ FLAWED: dict[str, tuple[dict[str, Any], str]] = {
     "an axis twice": ({"axes": "HKK"}, 'each once, such as "H" or "HK", got \'HKK\''),
     "nothing between": ({"low": 1.0, "high": 0.0}, "must have low <= high, got 1 and 0"),
     "NaN": ({"high": np.nan}, "must have low <= high, got -inf and nan"),
-    "no activation": ({"low": 0.0, "activation": identity}, "needs an activation that keeps them"),
+    "no activation": ({"low": 0.0, "activation": identity}, "needs an activation within them"),
 }
 
 

@@ -183,9 +183,11 @@ def test_heads_in_turns_are_heads_at_once(name: str) -> None:
         sizes = BlockSizes(batches, heads, 4, 4)
 
         def loss(q: Any, k: Any, v: Any, scale: Any, extra: Any) -> Any:
-            pairs = Pairs(q, k, v, None, {"scale": scale}, *[mechanism.of_tokens(extra)] * 2)
+            pairs = Pairs(
+                q, k, v, None, {"scale": scale}, *[mechanism.prepare_per_token(extra)] * 2
+            )
             visibility = Visibility(is_causal=True, real=real)
-            return jnp.sum(jnp.sin(mechanism._chunked(pairs, visibility)))
+            return jnp.sum(jnp.sin(mechanism._attend_chunked(pairs, visibility)))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(blocks, "block_sizes", lambda *_: PerPlatform(sizes, sizes))

@@ -330,7 +330,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda q, k, v: AAREN.init_state(B, H, K, V, num_queries=0), "num_queries must be at least 1"),
     (
         lambda q, k, v: ops.get_mechanism("linear").init_state(B, H, K, V, num_queries=3),
-        "leave num_queries out",
+        "omit num_queries",
     ),
     (
         lambda q, k, v: ops.get_mechanism("bidirectional_aaren").attend(q, k, v),

@@ -126,11 +126,11 @@ def test_a_window_makes_the_blocks_of_its_band_alone() -> None:
 
     def pairs(length: int) -> int:
         plan = BlockPlan(sizes, length, length)
-        return len(plan.pairs(Visibility(is_causal=True, window=mechanism.window)))
+        return len(plan.block_pairs(Visibility(is_causal=True, window=mechanism.window)))
 
     assert pairs(64 * 64) == 2 * 64 - 1
     with_cache = BlockPlan(sizes, 128, 128 + 64)
-    assert len(with_cache.pairs(Visibility(is_causal=True, cached=64, window=64))) == 4
+    assert len(with_cache.block_pairs(Visibility(is_causal=True, cached=64, window=64))) == 4
 
 
 def test_a_window_says_what_it_lacks() -> None:
@@ -142,7 +142,7 @@ def test_a_window_says_what_it_lacks() -> None:
         mechanism.merge(mechanism.init_state(1, 2, 4, 4), mechanism.init_state(1, 2, 4, 4))
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         ops.get_mechanism("softmax", window=0)
-    with pytest.raises(ValueError, match="implementation='xla' has no window"):
+    with pytest.raises(ValueError, match="implementation='xla' does not support a window"):
         ops.get_mechanism("softmax", window=4, implementation="xla")
     other = ops.get_mechanism("softmax").init_state(1, 2, 4, 4, max_length=4)
     with pytest.raises((ValueError, TypeError), match="state"):

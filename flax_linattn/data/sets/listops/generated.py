@@ -23,7 +23,7 @@ from flax_linattn.data.sets.listops.expressions import (
 
 
 class GeneratedListOps(abc.ABC):
-    """Expressions that are generated, see ``data.GeneratedBatches``; their classes are the values."""
+    """Generated expressions, see ``data.GeneratedBatches``; their classes are the values."""
 
     num_classes = DIGITS
 

@@ -29,8 +29,8 @@ def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations:
     M = len(events.mark_names)
     if M > MAX_EVENT_TYPES:
         raise ValueError(
-            f"{events.name}: expected at most {MAX_EVENT_TYPES} marks, whose excitation of each other "
-            f"can be fitted, got {M}; IndependentMarks.fit(events, HawkesProcess.fit) fits a "
+            f"{events.name}: expected at most {MAX_EVENT_TYPES} marks, whose excitation of each "
+            f"other can be fitted, got {M}; IndependentMarks.fit(events, HawkesProcess.fit) fits a "
             "Hawkes process to the times and frequencies to the marks."
         )
     at_least(1, max_iterations=max_iterations)

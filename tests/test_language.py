@@ -1,0 +1,217 @@
+"""The language of the package (CONTRIBUTING.md): words that do not name anything by themselves, or
+that the field has another word for, do not come back in names and in first lines of docstrings.
+"""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import flax_linattn
+
+PACKAGE = Path(flax_linattn.__file__).parent
+EXPERIMENTS = PACKAGE.parent / "experiments"
+
+FORBIDDEN = (
+    "told tell tells kept drawn draw yardstick yardsticks placed shown found seen asked anew mend "
+    "mended doctored most largest least smallest deviation share beside behind several member "
+    "marks mark clone clones imitate"
+)
+"""Words of names: a baseline is no yardstick, a limit is MAX_ or MIN_, a participle is no name."""
+PHRASES = re.compile(
+    r"\b(yardsticks?|tells?|told|anew|doctored|at hand|worked off|those (that|of|which)|of such|"
+    r"so many|of before|in (its|their) place|what is known|as if (it|they)|beside)\b",
+    re.IGNORECASE,
+)
+"""Phrases of first lines of docstrings that a reader has to translate."""
+MIN_WORDS, MAX_CHARACTERS = 5, 90
+
+CEILINGS = {
+    "bench": {
+        "phrases": 3,
+        "variables": 4,
+    },
+    "checkpoint": {
+        "phrases": 3,
+        "variables": 4,
+    },
+    "cli": {
+        "long first lines": 1,
+        "names": 2,
+        "phrases": 3,
+        "short docstrings": 3,
+        "variables": 1,
+    },
+    "control": {
+        "phrases": 1,
+        "variables": 5,
+    },
+    "data": {
+        "long first lines": 9,
+        "names": 44,
+        "phrases": 24,
+        "short docstrings": 17,
+        "variables": 147,
+    },
+    "estimators": {
+        "names by preposition": 9,
+        "phrases": 3,
+        "short docstrings": 2,
+        "variables": 8,
+    },
+    "experiments": {
+        "long first lines": 2,
+        "names": 81,
+        "names by preposition": 66,
+        "phrases": 85,
+        "short docstrings": 118,
+        "variables": 342,
+    },
+    "inference": {
+        "phrases": 3,
+        "variables": 13,
+    },
+    "models": {
+        "names": 2,
+        "phrases": 3,
+        "variables": 44,
+    },
+    "nn": {
+        "phrases": 1,
+        "variables": 7,
+    },
+    "ops": {
+        "phrases": 10,
+        "variables": 53,
+    },
+    "tasks": {
+        "long first lines": 1,
+        "names": 6,
+        "names by preposition": 1,
+        "phrases": 12,
+        "variables": 11,
+    },
+    "tasks/classify": {
+        "long first lines": 2,
+        "names": 7,
+        "phrases": 9,
+        "variables": 28,
+    },
+    "tasks/events": {
+        "long first lines": 1,
+        "names": 9,
+        "names by preposition": 1,
+        "phrases": 8,
+        "short docstrings": 13,
+        "variables": 57,
+    },
+    "tasks/forecast": {
+        "long first lines": 6,
+        "names": 10,
+        "names by preposition": 16,
+        "phrases": 13,
+        "short docstrings": 11,
+        "variables": 43,
+    },
+    "tasks/offline_rl": {
+        "long first lines": 1,
+        "names": 9,
+        "phrases": 2,
+        "short docstrings": 17,
+        "variables": 26,
+    },
+    "tasks/synthetic": {
+        "long first lines": 2,
+        "phrases": 1,
+        "short docstrings": 6,
+        "variables": 9,
+    },
+    "top": {
+        "names": 1,
+        "names by preposition": 1,
+        "phrases": 2,
+        "short docstrings": 1,
+        "variables": 7,
+    },
+    "training": {
+        "long first lines": 3,
+        "names": 5,
+        "names by preposition": 11,
+        "phrases": 6,
+        "variables": 9,
+    },
+}
+"""Folder -> what of each kind is left in it; whoever lands a rename lowers the number."""
+
+
+def folder_of(path):
+    parts = path.parts
+    if parts[0] == "tasks" and len(parts) > 2:
+        return f"tasks/{parts[1]}"
+    return parts[0] if len(parts) > 1 else "top"
+
+
+def words(name):
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+
+
+def faults(path, source):
+    """(kind, where) of each fault in a module."""
+    tree = ast.parse(source)
+    if not ast.get_docstring(tree):
+        yield "modules without docstring", f"{path}:1"
+    if words(path.stem) & set(FORBIDDEN.split()):
+        yield "names", f"{path}:1 module"
+    for node in ast.walk(tree):
+        names, kind = [], "variables"
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names, kind = [node.name], "names"
+            if re.search(r"_of$|^_?(of|as)_", node.name):
+                yield "names by preposition", f"{path}:{node.lineno} {node.name}"
+            if text := ast.get_docstring(node):
+                first, line = text.split("\n\n")[0], text.splitlines()[0]
+                where = f"{path}:{node.lineno} {node.name}: {line}"
+                if len(first.split()) < MIN_WORDS:
+                    yield "short docstrings", where
+                if len(line) > MAX_CHARACTERS:
+                    yield "long first lines", where
+                if PHRASES.search(line):
+                    yield "phrases", where
+        elif isinstance(node, ast.arg):
+            names = [node.arg]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names, kind = [node.id], "names" if node.id.isupper() else "variables"
+        for name in names:
+            if words(name) & set(FORBIDDEN.split()):
+                yield kind, f"{path}:{node.lineno} {name}"
+
+
+def all_faults():
+    found = {}
+    for root in (PACKAGE, EXPERIMENTS):
+        for file in sorted(root.rglob("*.py")):
+            path = file.relative_to(root)
+            folder = folder_of(path) if root == PACKAGE else "experiments"
+            for kind, where in faults(path, file.read_text()):
+                found.setdefault(folder, []).append((kind, where))
+    return found
+
+
+FAULTS = all_faults()
+
+
+@pytest.mark.parametrize("folder", sorted(FAULTS.keys() | CEILINGS.keys()))
+def test_language(folder):
+    """A failure lists each place; ``pytest -k 'language and ops'`` chooses a folder."""
+    here, ceilings = FAULTS.get(folder, []), CEILINGS.get(folder, {})
+    counts = Counter(kind for kind, _ in here)
+    over = [f"{kind}: {where}" for kind, where in here if counts[kind] > ceilings.get(kind, 0)]
+    assert over == [], f"{dict(counts)} in {folder}, allowed are {ceilings}:\n" + "\n".join(over)
+
+
+if __name__ == "__main__":  # the present counts, and each place
+    for folder, here in sorted(FAULTS.items()):
+        print(folder, dict(Counter(kind for kind, _ in here)))
+        print("\n".join(f"    {kind}: {where}" for kind, where in sorted(here)))
