@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A task.
+    """A task's class and its one-line description.
 
     Attributes:
         target: "module:class", imported when the task is used.
@@ -80,7 +80,7 @@ def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def get_task(name: str) -> Task[Any, Any, Any]:
-    """A task by name.
+    """Returns the task of a name.
 
     Raises:
         ValueError: The name is unknown, or its class cannot be imported or has another name.

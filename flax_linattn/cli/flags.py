@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import docstring_parser
 import tyro
@@ -29,6 +29,8 @@ from flax_linattn.models import Mechanisms
 
 MARKERS = (tyro.conf.OmitArgPrefixes,)
 """Options have names of their own, without that of their part."""
+GROUPS = {"config": "", "start": "Run", "fit": "Training", "dialect": "Table", "stream": "Stream"}
+"""Titles of the groups of options in help texts, by the names of parts whose titles differ."""
 
 
 def registry() -> ConstructorRegistry:
@@ -90,6 +92,12 @@ def _part(info: StructTypeInfo) -> StructConstructorSpec | None:
     for field in dataclasses.fields(info.type):
         value, hint = getattr(info.default, field.name), hints[field.name]
         hint = type(value) if isinstance(hint, TypeVar) else hint
+        if dataclasses.is_dataclass(type(value)):
+            hint = Annotated[hint, tyro.conf.arg(name=GROUPS.get(field.name, field.name.title()))]
+        elif (value is None or value is False or value == "") and get_origin(hint) is not Annotated:
+            hint = Annotated[
+                hint, tyro.conf.arg(help_behavior_hint="")
+            ]  # the help says the default
         fields.append(StructFieldSpec(field.name, hint, value, about.get(field.name)))
     return StructConstructorSpec(instantiate=lambda **values: values, fields=tuple(fields))
 

@@ -39,18 +39,19 @@ def rollout(
 
     Args:
         run: the run folder, of a task that acts.
-        env: the environment, such as Hopper-v5, or package:Name-v0, which imports the package;
-            default that of the run, where it has one.
-        out: a new .hdf5 or .npz file for the episodes, in the keys of D4RL.
-        episodes: number of episodes.
-        num_envs: number of episodes played side by side.
+        env: Environment of Gymnasium, such as Hopper-v5, or package:Name-v0, which imports the
+            package. Default: the environment of the run, if it has one.
+        out: New .hdf5 or .npz file for the episodes, with the keys of D4RL.
+        episodes: Number of episodes.
+        num_envs: Number of episodes that are played in parallel.
         seed: of the first episode; the next ones have the next numbers. Default that of the run's
             test, where nothing is written to a file, so that no episode begins as one of the data
             does; else 0.
-        target_return: the return that the run is asked to reach.
+        target_return: Target return of the episodes.
         act: how the run acts, in the words of its training; default as it was trained.
-        checkpoint: best are the parameters that were selected, last those that training ended with.
-        gif: a new file to draw the first episode to.
+        checkpoint: best: the parameters with the best validation; last: those at the end of
+            training.
+        gif: New .gif file for an animation of the first episode.
     """
     from flax_linattn import tasks
     from flax_linattn.tasks.protocols import Acting

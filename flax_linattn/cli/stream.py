@@ -25,17 +25,17 @@ class Files:
     """Whose stream it is, what it reads and writes.
 
     Attributes:
-        seed_index: index of the run in a folder of several seeds, from 0; default the run that
-            validated best.
-        input: a file to read instead of standard input (.gz and .xz too).
-        state: a file to go on from, if it is there, and to save to: every so many rows, at the end,
-            and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows what it holds.
+        seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
+            best validation.
+        input: File to read instead of standard input; .gz and .xz are decompressed.
+        state: File to resume from, if it exists, and to save the state to: every --save-every rows,
+            at the end, and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows its contents.
         skip_processed: the input begins where the stream did: leave out the rows that the state has
             seen, by their times where they have any, else by their number.
-        save_every: rows after which the state is saved.
-        figure: draw what came last to this PNG file (needs matplotlib).
-        accept_partial_line: also take in a last line that has no newline at its end; it is left out
-            by default, since it may be cut in the middle of a number.
+        save_every: Number of rows after which the state is saved.
+        figure: PNG file for a figure of the last outputs (needs matplotlib).
+        accept_partial_line: Accept a last line without a newline at its end. By default it is left
+            out, since it may be cut in the middle of a number.
     """
 
     seed_index: int | None = None

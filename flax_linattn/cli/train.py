@@ -27,15 +27,16 @@ class Start:
     """What the other options' defaults depend on.
 
     Attributes:
-        run: the run folder; default runs/ and a name of data and options.
-        resume: go on where the run in that folder stopped; its options for data, model and
-            training are the defaults, those for devices and trackers are not kept.
-        preset: a published protocol, whose options are the defaults.
-        init_run: run folder whose parameters the new run starts from. Its options are the defaults;
-            those for data and training may differ.
-        refit_scales: scale inputs by the new data; default as the run to continue does.
-        keep_optimizer: take over the optimizer's state of the run to continue; default a new one.
-        reinitialize_mismatched: initialize parameters whose shapes differ from those of the run to
+        run: Folder of the run. Default: runs/NAME, with a name of data and options.
+        resume: Resume the interrupted run in this folder. Its options for data, model and training
+            are the defaults; those for devices and output are not saved.
+        preset: Published protocol whose options are the defaults.
+        init_run: Folder of a trained run whose parameters the new run starts from. Its options are
+            the defaults; options for data and training may differ.
+        refit_scales: Compute the scales of the inputs from the new data. Default: use those of the
+            run to continue.
+        keep_optimizer: Start from the optimizer state of the run to continue. Default: a new state.
+        reinitialize_mismatched: Initialize parameters whose shapes differ from those of the run to
             continue, such as the output layer for another horizon.
     """
 
@@ -80,20 +81,21 @@ class Devices:
     """Where a run is trained, and what is shown of it: options that do not change what it computes.
 
     Attributes:
-        progress: show a progress bar, where there is a terminal; without it the notes on the data
-            and a line for each validation remain.
-        parallel: devices: jit over a mesh, pmap, or none; auto is jit where they divide the batch.
-        mesh: axes of the mesh, such as data=4,seq=2; default all devices along data.
-        shard_parameters: split parameters and optimizer state over the devices, too (FSDP).
-        accumulate: number of parts in which the gradient of a batch is computed.
-        runs_at_once: number of runs that each device trains at once, one group after another, with
-            several runs; default all, and on a CPU as many as its cache holds.
-        tensorboard: write event files for TensorBoard into the run folder (needs tensorboardX).
-        profile: trace so many steps with jax.profiler into the run folder.
-        distributed: one of several processes, as SLURM, Open MPI or Cloud TPU start them.
+        progress: Show a progress bar in a terminal. Notes on the data and a line for each
+            validation are always printed.
+        parallel: How training uses devices: jit over a mesh, pmap, or none. auto uses jit if the
+            devices divide the batch.
+        mesh: Axes of the device mesh, such as data=4,seq=2. Default: all devices along data.
+        shard_parameters: Shard parameters and optimizer state over the devices as well (FSDP).
+        accumulate: Number of parts of a batch whose gradients are accumulated.
+        runs_at_once: With several runs, number of runs that each device trains at once. Default:
+            all, and on a CPU as many as fit into its cache.
+        tensorboard: Write event files for TensorBoard into the run folder (needs tensorboardX).
+        profile: Number of training steps to trace with jax.profiler, into the run folder.
+        distributed: Train as one of several processes that SLURM, Open MPI or Cloud TPU started.
         coordinator: HOST:PORT of process 0, for processes that you start yourself.
-        num_processes: how many processes there are.
-        process_id: which of them this is, counted from 0.
+        num_processes: Number of processes.
+        process_id: Index of this process, from 0.
     """
 
     progress: bool = True

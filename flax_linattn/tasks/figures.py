@@ -10,13 +10,13 @@ from flax_linattn.storage import atomic_write
 
 
 def import_figure() -> Any:
-    """matplotlib's figure."""
+    """Imports the ``Figure`` class of matplotlib."""
     message = "a figure needs matplotlib: pip install 'flax-linattn[plots]'."
     return import_extra("matplotlib.figure", message).Figure
 
 
 def has_figures() -> bool:
-    """Whether matplotlib is installed."""
+    """Whether matplotlib is installed, so that figures can be drawn."""
     try:
         import_figure()
     except ValueError:

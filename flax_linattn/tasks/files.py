@@ -47,7 +47,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads what ``write_json`` wrote."""
+    """Reads a JSON object that ``write_json`` wrote."""
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

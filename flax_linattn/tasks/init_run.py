@@ -58,7 +58,7 @@ class InitRun:
 
     @property
     def name(self) -> str:
-        """The folder, for messages."""
+        """The name of the run folder in messages."""
         return "the given run" if isinstance(self.run, Run) else str(self.run)
 
     @property

@@ -179,7 +179,7 @@ class Config:
 
     @property
     def layers(self) -> Layers:
-        """The model's layers."""
+        """The options of the model's layers."""
         return self.model.layers
 
     @property
@@ -216,7 +216,7 @@ class Config:
         return dataclasses.replace(self, model=dataclasses.replace(self.model, layers=layers))
 
     def resolve(self) -> Self:
-        """With absolute paths."""
+        """Returns a copy with absolute paths."""
         return self.replace(**{name: _resolved(value) for name, value in _leaves(self)})
 
     def to_json(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
 
 
 def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> None:
-    """Writes config.json."""
+    """Writes the options of a run to config.json."""
     values = {"format": FORMAT, "task": task.name, **config.to_json()}
     write_json(run_dir / CONFIG_FILE, values)
 
@@ -114,7 +114,7 @@ def check_run_dir(
 
 
 def write_data_spec(run_dir: Path, data_spec: DataSpec) -> None:
-    """Writes data_spec.json."""
+    """Writes the data spec of a run to data_spec.json."""
     write_json(run_dir / DATA_SPEC_FILE, {"format": FORMAT, **data_spec.to_json()})
 
 

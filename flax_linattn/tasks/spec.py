@@ -48,7 +48,7 @@ class DataSpec(abc.ABC):
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "checksum")
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns the fields as plain JSON values."""
         values: dict[str, Any] = _plain(self)
         return values
 

@@ -27,7 +27,7 @@ Say = Callable[..., None]
 
 
 def say(text: str, *options: str) -> None:
-    """To stderr; see ``Say``."""
+    """Prints a note on stderr; see ``Say``."""
     print(f"# {text}", file=sys.stderr)
 
 

@@ -128,7 +128,7 @@ class Streaming(abc.ABC):
 
     @property
     def state_bytes(self) -> int:
-        """Of the model's state."""
+        """The size of the model's state in bytes."""
         return inference.state_bytes(self._stream.state)
 
     @property

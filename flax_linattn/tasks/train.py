@@ -114,7 +114,7 @@ def _train(
     devices: training.Placement,
     init_run: InitRun | None,
 ) -> Report:
-    """Trains on devices."""
+    """Trains and tests a run on the given devices."""
     run_dir, placement = Path(session.run_dir), devices.run_placement
     init = None
     if session.resume:

@@ -146,7 +146,7 @@ class JsonLines:
         self._begun = False
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes a line."""
+        """Writes a line of metrics to the file."""
         if not self._begun:
             write_text(self._path, "".join(f"{line}\n" for line in self._before(step)))
             self._begun = True

@@ -308,7 +308,7 @@ class _Part(NamedTuple):
 
 
 def _unscale(scale: jax.Array, x: jax.Array) -> jax.Array:
-    """``x`` over the scale."""
+    """Divides a gradient by the loss scale."""
     return (x.astype(accumulation_dtype(x.dtype)) / scale).astype(x.dtype)
 
 

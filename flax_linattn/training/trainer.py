@@ -161,7 +161,7 @@ class Trainer:
         )
 
     def train(self) -> None:
-        """Trains to the end."""
+        """Trains until the last step or a stopping rule."""
         with ExitStack() as ends:
             ends.enter_context(self.loader.placement.context())
             ends.enter_context(self.display)

@@ -88,7 +88,7 @@ class ClassStream(Streaming, Generic[Observation]):
         """
 
     def _begin(self) -> None:
-        """Begins a new sequence."""
+        """Resets the state for a new sequence."""
         self._stream.reset()
 
     def step(self, observation: Observation | None) -> Prediction | None:

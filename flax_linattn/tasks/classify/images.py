@@ -165,7 +165,7 @@ class ImageSpec(LabelSpec):
         return f"images of {_by(self.image_shape)} of the classes {', '.join(self.classes)}"
 
     def check(self) -> None:
-        """Types and sizes."""
+        """Checks the types and the sizes of the fields."""
         super().check()
         if len(self.image_shape) != 3:
             raise ValueError(
@@ -276,7 +276,7 @@ class _ScaledPathfinder:
         self._task, self._mean, self._std = task, mean, std
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Images and labels."""
+        """Samples a batch of scaled images and labels."""
         drawn, size = self._task.draw(rng, rows), self._task.size
         pixels = drawn["tokens"].reshape(rows, size, size, 1).astype(np.float32) / 255
         scaled = (pixels - np.float32(self._mean)) / np.float32(self._std)
@@ -328,11 +328,11 @@ def _by(shape: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ImageStreamOptions:
-    """Images do not stream."""
+    """Options of image streams, of which there are none."""
 
 
 class ImageTask(SourceTask[ImageConfig, ImageSpec]):
-    """Classes of images."""
+    """The task of classifying images."""
 
     name = "image"
     Config = ImageConfig
@@ -348,7 +348,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         return {"folder": folder}
 
     def load(self, config: ImageConfig) -> GeneratedImages | FileImages:
-        """Files, or generated images."""
+        """Reads images from files, or generates them."""
         options = config.data
         return (
             GeneratedImages(options)
@@ -370,7 +370,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         data_spec: ImageSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.ImageClassifier:
-        """A ``models.ImageClassifier``."""
+        """Builds a new ``models.ImageClassifier`` for a run."""
         options = config.model
         height, width, channels = data_spec.image_shape
         return models.ImageClassifier(
@@ -392,7 +392,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         return logits
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
-        """Pixels."""
+        """Reads images as vectors of pixels."""
         return read_vectors(batches, "image")
 
     def predict_batches(

@@ -74,7 +74,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         return data.splits(config, data_spec, sequence_shards)
 
     def objective(self, config: C, data_spec: P, steps_per_epoch: int) -> training.Objective:
-        """Cross-entropy."""
+        """Cross-entropy, and the metric that selects the parameters."""
         fit, monitor = config.fit, self.monitor(config)
         smoothing = fit.label_smoothing if isinstance(fit, RecipeFit) else 0.0
         return training.Objective(

@@ -64,7 +64,7 @@ class Source(abc.ABC, Generic[C, P]):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Warnings about the examples."""
+        """Warnings about the examples of the source."""
         return ()
 
     @abc.abstractmethod
@@ -220,7 +220,7 @@ def read_images(path: Path, image_size: int) -> tuple[LabelledImages, LabelledIm
 
 
 def check_classes(path: Path, classes: Sequence[str]) -> None:
-    """Refuses a single class."""
+    """Refuses data with fewer than two classes."""
     if len(classes) < 2:
         raise ValueError(
             f"{path}: expected at least two classes to tell apart, got {', '.join(classes)}; add "

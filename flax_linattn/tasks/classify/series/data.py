@@ -55,7 +55,7 @@ class ClassifySpec(LabelSpec):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Of all channels."""
+        """The shape of one observation of all channels."""
         return jax.ShapeDtypeStruct((1, len(self.channels)), jnp.float32)
 
     @property
@@ -99,7 +99,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         return find_notes(*self.files)
 
     def describe(self, config: ClassifyConfig) -> ClassifySpec:
-        """Names, lengths, scales."""
+        """Describes the names, lengths and scales of the data."""
         train, test = self.files
         longest = int(max(train.lengths.max(), test.lengths.max()))
         # Lengths for equal fractions of the training sequences.
@@ -115,7 +115,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         )
 
     def about(self, config: ClassifyConfig) -> str:
-        """Sizes and classes."""
+        """Summarizes the sizes and the classes of the data."""
         train, test = self.files
         lengths = np.concatenate([train.lengths, test.lengths])
         return (

@@ -55,7 +55,7 @@ class ClassifyData(Options):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyModel(ModelOptions):
-    """The classifier.
+    """Options of the time-series classifier.
 
     Attributes:
         layers: of the backbone.

@@ -45,7 +45,7 @@ Classifier: TypeAlias = models.SequenceClassifier | models.PerceiverReader
 
 
 class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
-    """Classes of time series."""
+    """The task of classifying time series."""
 
     name = "classify"
     Config = ClassifyConfig
@@ -59,7 +59,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
     }
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
-        """The two files."""
+        """The options that name the training and test files."""
         return dict(zip(("train_file", "test_file"), files, strict=True))
 
     def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
@@ -134,7 +134,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         return make_batches(complete(load_train(run)), run.config, run.data_spec, seed=None)
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
-        """Padded sequences."""
+        """Reads padded sequences as vectors of values."""
         assert isinstance(batches, data.BucketBatches)
         return Vectors(batches.arrays["values"], batches.arrays["labels"])
 

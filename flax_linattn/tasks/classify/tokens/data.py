@@ -158,7 +158,7 @@ class SequenceSpec(LabelSpec):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """A token."""
+        """The shape of one token of a stream."""
         return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     @property
@@ -172,7 +172,7 @@ class SequenceSpec(LabelSpec):
         return f"{self.letters} of the classes {', '.join(self.classes)}"
 
     def check(self) -> None:
-        """Types, sizes, names."""
+        """Checks the types, sizes and names of the fields."""
         super().check()
         choice(ALPHABETS, letters=self.letters)
         at_least(1, MAX_SEQUENCE_LENGTH, max_length=self.max_length)
@@ -189,7 +189,7 @@ class TokenSource(Source[SequenceConfig, SequenceSpec]):
     max_length: int
 
     def describe(self, config: SequenceConfig) -> SequenceSpec:
-        """Names, lengths, a checksum."""
+        """Describes the names, lengths and checksum of the data."""
         return SequenceSpec(
             dataset=self.name,
             letters=self.alphabet.name,
@@ -200,7 +200,7 @@ class TokenSource(Source[SequenceConfig, SequenceSpec]):
 
     @abc.abstractmethod
     def checksum(self, config: SequenceConfig) -> str:
-        """Checksum of the data."""
+        """Computes a checksum of the data."""
 
 
 def open_source(options: SequenceData, num_runs: int) -> TokenSource:

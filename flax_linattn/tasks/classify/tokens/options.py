@@ -95,7 +95,7 @@ class SequenceData(LabelData):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceModel(ModelOptions):
-    """The classifier.
+    """Options of the classifier of token sequences.
 
     Attributes:
         layers: of the backbone.

@@ -121,7 +121,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         check_direction(config, causal, causal=not causal)
 
     def load(self, config: SequenceConfig) -> TokenSource:
-        """Files, or generated sequences."""
+        """Reads sequences from files, or generates them."""
         return open_source(config.data, config.fit.runs)
 
     def config_of_file(self, config: SequenceConfig, file: Path) -> SequenceConfig:
@@ -198,7 +198,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         )
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
-        """Pixels."""
+        """Reads images as vectors of pixels."""
         return read_vectors(batches, "tokens")
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
