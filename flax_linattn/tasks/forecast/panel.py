@@ -95,13 +95,13 @@ def load_panel(config: ForecastConfig) -> SeriesPanel:
     def split_of(series: data.TimeSeries) -> data.Split:
         return data.chronological_split(series.num_steps, source.split)
 
-    panel = panel_of(read_series(source), source, split_of)
+    panel = make_panel(read_series(source), source, split_of)
     if not source.is_panel:
         return panel
     return panel._replace(name="ETTh1" if source.csv is None else source.csv.name.split(".")[0])
 
 
-def panel_of(
+def make_panel(
     series: Sequence[data.TimeSeries],
     source: ForecastData,
     split_of: Callable[[data.TimeSeries], data.Split],

@@ -82,7 +82,7 @@ class ForecastStream(Streaming):
     record_attributes = ("_last_values", "_time_utc", "_at_last")
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
-        run = _of_series(run, series)
+        run = _series_spec(run, series)
         data_spec, options = run.data_spec, run.config.data
         if not run.model.streams:
             raise OptionError(
@@ -407,15 +407,15 @@ class ForecastStream(Streaming):
         return pd.DatetimeIndex([time])
 
 
-def _of_series(run: Run, name: str) -> Run:
+def _series_spec(run: Run, name: str) -> Run:
     """The run with the data spec of a single series."""
     members = [member.name for member in run.data_spec.members]
     if bool(members) != bool(name):
         raise OptionError(
-            f"the run learned from {len(members)} series ({itemize(members, 5)}): name one, or a "
+            f"the run learned from {len(members)} series ({itemize(members, 5)}); choose one, or a "
             "new one."
             if members
-            else f"the run learned from one series, got {quote(name)}; leave the name out.",
+            else f"the run learned from one series, got {quote(name)}; remove the name.",
             "series",
         )
     return run._replace(data_spec=run.data_spec.of_series(name))
