@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def series_row(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
-    """A row of a series as a stream takes it: values, then known future covariates of its horizon.
+    """The input of a stream for a row: values, then known future covariates of its horizon.
 
     Example:
         >>> sales = TimeSeries("sales", np.arange(6.0).reshape(3, 2), ("sales", "price"))

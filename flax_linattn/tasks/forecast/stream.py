@@ -128,7 +128,7 @@ class ForecastStream(Streaming):
         return max(self._ages(self.num_steps))
 
     def step(self, row: Row) -> NDArray[np.float64]:
-        """Takes in an observation.
+        """Returns the forecast after an observation.
 
         Returns:
             The forecast, float64 [H, targets], in the units of the file; of a run with quantiles
