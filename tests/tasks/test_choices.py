@@ -18,7 +18,7 @@ SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8, "
 
 def make_panel(values, splits="0.7/0.1/0.2") -> SeriesPanel:
     series = data.TimeSeries("waves", values, tuple("abcdefgh"[: values.shape[1]]))
-    return SeriesPanel.of_one(series, data.chronological_split(len(values), splits))
+    return SeriesPanel.from_series(series, data.chronological_split(len(values), splits))
 
 
 def preset(**options) -> ForecastConfig:

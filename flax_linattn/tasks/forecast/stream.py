@@ -158,7 +158,7 @@ class ForecastStream(Streaming):
         missing = np.isnan(values)
         last = np.where(missing, self._last_values, values)
         (scaled,) = data_spec.standardizer.apply([last[None]], channels)
-        marks = self._marks(time)
+        marks = self._time_features(time)
         now, later = self._circles(time)
         ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
         self.num_gaps += self._is_gap(time)
@@ -362,7 +362,7 @@ class ForecastStream(Streaming):
         second = (count - half) % self._context + 1 if count >= half else 1
         return count % self._context + 1, second
 
-    def _marks(self, time: Any) -> NDArray[np.float32]:
+    def _time_features(self, time: Any) -> NDArray[np.float32]:
         data_spec = self._problem
         if not data_spec.marks:
             return np.zeros(0, np.float32)
@@ -418,4 +418,4 @@ def _series_spec(run: Run, name: str) -> Run:
             else f"the run learned from one series, got {quote(name)}; remove the name.",
             "series",
         )
-    return run._replace(data_spec=run.data_spec.of_series(name))
+    return run._replace(data_spec=run.data_spec.select_series(name))

@@ -33,7 +33,7 @@ from flax_linattn.tasks.forecast.panel import (
     load_panel,
     name_notes,
     own_panel,
-    series_of,
+    read_run_series,
 )
 from flax_linattn.tasks.forecast.quantiles import corrections
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, describe
@@ -185,7 +185,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         "unique_id". An unknown series has the scale of all its rows, and those with fewer rows than
         the context length are left out, with a note.
         """
-        series = series_of(run, file)
+        series = read_run_series(run, file)
         ahead, note = forecast_each(run, series)
         notes = [note] if note else []
         if file is not None:  # training noted those of the run's own rows
