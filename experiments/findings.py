@@ -128,7 +128,7 @@ def _verdict(found: Outcome, other: Outcome | None) -> str:
     return "; ".join([_word(found), *told])
 
 
-def yardstick_lines(of: Stored) -> Iterator[list[str]]:
+def baseline_lines(of: Stored) -> Iterator[list[str]]:
     """A table's models beside its baseline, by its first metric."""
     metric, name = of.table.metrics[0], of.table.baseline
     beside = of_rows(of.table, of.rows, metric)
@@ -186,7 +186,7 @@ def render(tables: Iterable[Table]) -> str:
         if other is not None
     ]
     heads = ["table", "difference of", "by", "data sets (rows)", "% of the second"]
-    lost = [line for of in found for line in yardstick_lines(of)]
+    lost = [line for of in found for line in baseline_lines(of)]
     published = [line for of in found for line in published_lines(of)]
     return write_page(
         PAGE,

@@ -32,7 +32,7 @@ def render(table: Table, scale: str, store: Store) -> str:
     parts = [
         "Tiny models, one epoch: no results." if scale == "quick" else "",
         _numbers(table, rows, store),
-        *_against_yardsticks(table, rows, store),
+        *_compare_with_baselines(table, rows, store),
         *verdicts(table.claims, table.metrics, rows, store),
         *_seconds(rows, store),
     ]
@@ -75,7 +75,7 @@ def _numbers(table: Table, rows: Rows, store: Store) -> str:
     return markdown(["", *columns, *names, "seeds"], lines)
 
 
-def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
+def _compare_with_baselines(table: Table, rows: Rows, store: Store) -> list[str]:
     """A table a metric."""
     return [
         part

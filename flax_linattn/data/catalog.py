@@ -31,7 +31,7 @@ class Source(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A data set.
+    """A public data set: its files, their source and license.
 
     Attributes:
         kind: What its files hold: ``SEQUENCES``, ``SERIES``, ``TEXTS`` or ``IMAGES``.

@@ -53,7 +53,7 @@ class TimeSeriesDataset(LabelledExamples):
 
     @property
     def num_channels(self) -> int:
-        """Number of channels, C."""
+        """Number of channels of every series, C."""
         return len(self.channels)
 
     @property

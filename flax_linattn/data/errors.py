@@ -1,4 +1,4 @@
-"""The error of a channel that is not there."""
+"""Errors about names that a table does not have."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Self
 from flax_linattn.checks import OptionError, itemize, quote
 
 MAX_COMPARED_NAMES = 1000
-"""Channels among which one of a like name is looked for."""
+"""Maximum number of channels to search for a similar name."""
 
 
 class UnknownChannelError(OptionError):
-    """A name is none of the channels."""
+    """A channel was requested that the data do not have."""
 
     @classmethod
     def of(cls, name: str, source: object, channels: Sequence[str]) -> Self:

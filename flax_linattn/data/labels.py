@@ -28,7 +28,7 @@ class LabelledExamples:
 
     @property
     def num_examples(self) -> int:
-        """Number of examples, N."""
+        """Number of labelled examples, N."""
         return len(self.labels)
 
     def subset(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:

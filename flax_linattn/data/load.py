@@ -1,4 +1,4 @@
-"""Loading by file name."""
+"""Loaders of series and data sets, chosen by the name of a file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -195,7 +195,7 @@ def load_long(
 
 
 def find_id_column(path: str | Path, dialect: Dialect = PLAIN) -> str:
-    """The column of ids of a table in the form of Nixtla's libraries: ``unique_id`` beside ``ds``.
+    """Finds the id column of a table in Nixtla's form, ``unique_id`` with ``ds``.
 
     "" if there is none, or no such file, which its reader reports.
     """

@@ -14,7 +14,7 @@ from flax_linattn.data.batching import check_alike
 
 
 class Packed(NamedTuple):
-    """Rows of packed sequences.
+    """Sequences packed into rows of equal length.
 
     Attributes:
         arrays: those that were given, as ``[N, length, ...]``, with "mask", bool

@@ -1,4 +1,4 @@
-"""Times at one distance: series that lack them are refused, or brought to it."""
+"""Resampling of series to equal time steps, and the check that their steps are equal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.time_index import parse_offset, shortest_step
 
 TimesPolicy: TypeAlias = Literal["report", "strict", "irregular"]
-"""What is done with times that repeat or do not follow."""
+"""How duplicate or irregular times are treated."""
 
 MAX_IRREGULAR_FRACTION = 0.5
-"""Share of rows that may not follow the one before by the frequency of their series.
+"""Maximum fraction of rows that are not one step after the previous row.
 
 Hours of working days have a gap every night and every holiday; times that two series share, without
 the column that tells them apart, repeat in every second.
@@ -32,7 +32,7 @@ _WEEKS = re.compile(r"(\d*) ?[wW]")
 
 
 def resample(series: TimeSeries, every: str) -> TimeSeries:
-    """Means within intervals of a frequency, as ``pandas.DataFrame.resample`` has them.
+    """Computes means within intervals of a frequency, as ``pandas.DataFrame.resample`` has them.
 
     Intervals are of local time. Those of seconds, minutes, hours, days and weeks (``1w``) stand at
     the time at which they begin, weeks on Mondays; others where pandas puts them, so ``ME`` and

@@ -42,7 +42,7 @@ class TimeSeries:
     """Channels observed at the same times.
 
     Attributes:
-        name: Of the data.
+        name: Name of the series.
         values: float64 ``[T, C]``; NaN marks a missing value.
         channels: The C channel names.
         index: ``DatetimeIndex``, with its time zone where that is known, ``PeriodIndex`` or
@@ -120,7 +120,7 @@ class TimeSeries:
 
     @property
     def num_steps(self) -> int:
-        """T."""
+        """Number of rows, T."""
         return len(self.values)
 
     @property
@@ -162,12 +162,12 @@ class TimeSeries:
 
     @property
     def num_gaps(self) -> int:
-        """How many ``gaps`` there are."""
+        """Number of ``gaps``."""
         return len(self.gaps)
 
     @property
     def num_missing(self) -> int:
-        """Missing values."""
+        """Number of missing values in all channels."""
         return int(np.isnan(self.values).sum())
 
     def place(self, row: int) -> str:
@@ -179,7 +179,7 @@ class TimeSeries:
         return f"row {row} (counting from 0)" if self.lines is None else f"line {self.lines[row]}"
 
     def select(self, channels: Sequence[str]) -> TimeSeries:
-        """Returns some of the channels, in this order.
+        """Selects channels by name, in this order.
 
         Raises:
             ValueError: One is unknown.

@@ -1,4 +1,4 @@
-"""Spoken Arabic Digits in its original form: blocks of text, and labels by their order."""
+"""Reader of Spoken Arabic Digits: blocks of text whose order gives the labels."""
 
 from __future__ import annotations
 

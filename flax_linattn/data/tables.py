@@ -71,7 +71,7 @@ class Table:
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """Those of the columns."""
+        """Names of the columns, as strings."""
         return [str(name) for name in self.frame.columns]
 
     def column(self, index: int) -> str:
@@ -318,7 +318,7 @@ class _Watched(io.RawIOBase):
 def _read_whole(
     path: Path, dialect: Dialect, separator: str, skip: int, is_text: list[bool]
 ) -> tuple[pd.DataFrame, NDArray[np.int64]] | None:
-    """The rows after the first lines by Arrow; None unless each is sure to be as ``_Rows`` reads.
+    """Reads the rows after the header with Arrow; None where ``_Rows`` might read them otherwise.
 
     Columns that are no text have to hold numbers and missing values alone.
     """

@@ -14,7 +14,7 @@ from flax_linattn.data.time_index import shortest_step
 
 
 def calendar_features(times: pd.DatetimeIndex, freq: str) -> tuple[NDArray[np.float32], list[str]]:
-    """Where each time stands in its hour, day, week, month and year, as Time-Series-Library has it.
+    """Computes the calendar features of Time-Series-Library for each time.
 
     Only what changes within the time between rows: minute, hour, weekday, day of the month and of
     the year for rows closer than an hour; from hour on for hourly rows; from weekday on for daily

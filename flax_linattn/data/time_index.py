@@ -106,7 +106,7 @@ def infer_frequency(index: pd.Index, usual: str | None = None) -> str | None:
 
 
 def continue_index(index: pd.Index, freq: str | None, count: int) -> pd.Index:
-    """The rows after an index: its times by a frequency, in local time; its integers by their step.
+    """Continues an index: times by a frequency in local time, integers by their step.
 
     The ``count`` new rows have its kind, time zone, resolution and name. An index whose own
     ``freq`` has this alias is continued by that, with its holidays.
@@ -362,7 +362,7 @@ def _candidates(times: pd.DatetimeIndex) -> list[str]:
 
 
 def _monthly(local: pd.DatetimeIndex) -> list[str]:
-    """Frequencies of whole months."""
+    """Candidate frequencies that are whole numbers of months."""
     month = local.year * 12 + local.month
     months = int(_most_frequent(np.diff(month)))
     if not 0 < months <= _MAX_MONTHS:

@@ -133,7 +133,7 @@ class Standardizer:
     def apply(
         self, series: Series, channels: Sequence[str] | None = None
     ) -> tuple[NDArray[np.float64], ...]:
-        """Standardizes every series.
+        """Standardizes series by the fitted mean and standard deviation.
 
         Args:
             series: Arrays ``[length_i, C]``; NaN stays NaN.

@@ -1,4 +1,4 @@
-"""The checks that every example of a data file passes, whatever the format."""
+"""Checks of the examples of a data file that all formats share."""
 
 import numpy as np
 from numpy.typing import NDArray

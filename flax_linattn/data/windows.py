@@ -28,7 +28,7 @@ class Split(NamedTuple):
 
 
 def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
-    """Splits rows by time.
+    """Splits rows by time into training, validation and test.
 
     Args:
         num_steps: T.
@@ -80,7 +80,7 @@ def _whole(parts: str) -> bool:
 
 
 class Windows(ExampleBatches):
-    """Batches of windows of aligned series, one beginning every ``stride`` rows; see ``Batches``.
+    """Batches of windows of a series, one every ``stride`` rows; see ``Batches``.
 
     A window is cut out when it is asked for, so that the series is in memory once.
 

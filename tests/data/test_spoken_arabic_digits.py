@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import data
-from flax_linattn.data import DataFormatError
+from flax_linattn.data import DataFormatError, spoken_arabic_digits
 
 
 def text(count, frames=2):
@@ -16,7 +16,7 @@ def text(count, frames=2):
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(digits, "FRAMES", {30: 60, 20: 40})
+    monkeypatch.setattr(spoken_arabic_digits, "FRAMES", {30: 60, 20: 40})
 
 
 def test_labels_are_told_by_the_order(few, tmp_path):

@@ -251,7 +251,7 @@ def test_equal_differences_decide_nothing(tmp_path):
     assert outcome(CLAIM, METRICS, rows, runs).holds is None
 
 
-def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch):
+def test_a_model_that_loses_to_a_baseline_is_said_to_lose(tmp_path, monkeypatch):
     runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1, "r, 1": 0.1})
     found = {"p, 1": 1.0, "p, 2": 2.0, "q, 1": 1.0, "r, 1": 1.0}
     monkeypatch.setattr(
@@ -270,7 +270,7 @@ def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_yardstick_that_rows_share_is_printed_once(shared, tmp_path, monkeypatch):
+def test_a_baseline_that_rows_share_is_printed_once(shared, tmp_path, monkeypatch):
     runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
     monkeypatch.setattr(
         "experiments.tables.baselines.reports",

@@ -694,7 +694,7 @@ def test_a_clone_learns_what_is_done():
     assert_same_bits(nnx.state(again), nnx.state(clone))
 
 
-def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
+def test_baselines_are_those_of_the_training_episodes(monkeypatch):
     """Clones of all and of the best tenth; guesses by hand."""
     run = make_run(some(*[10] * 20), clone_steps=1)
     cloned = []

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 from flax import nnx
-from tests.training.data_spec import poison_at, signal_at
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run
@@ -19,6 +18,7 @@ from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.synthetic import SyntheticConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SIZES, fail, flags, succeed
+from tests.training.problem import poison_at, signal_at
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -275,7 +275,7 @@ def test_what_is_averaged(tmp_path, monkeypatch):
     assert report.tables == ("runs",) and list(report.figures) == ["a.png"]
 
 
-def test_tables_of_yardsticks_join_those_of_the_model(tmp_path):
+def test_tables_of_baselines_join_those_of_the_model(tmp_path):
     """Of a single run; a table that the model does not have is left out."""
     run = Run(Told(), ClassifyConfig.of(), None, {"rows": [{"a": 1}]})
     assert report_on(tmp_path, [run], []).values == {"rows": [{"a": 1, "b": 2}], "guess": 0.25}

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from tests.training.data_spec import signal_at
 
 from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
@@ -21,6 +20,7 @@ from flax_linattn.tasks.synthetic.stream import Questions
 from flax_linattn.tasks.synthetic.task import SyntheticTask
 from tests.nn.cases import call
 from tests.tasks.commands import fail, fast, no_drawing, one_line, succeed
+from tests.training.problem import signal_at
 
 TINY = [
     *("--base", "4", "--delay", "1", "--context", "8", "--features", "4"),
@@ -233,7 +233,7 @@ def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
         for token in tokens.tolist():
             answers.append(whole.answer(token))
             again = Questions(options, drawn.num_tokens)
-            again.step, again.kept = parts.step, parts.kept.copy()
+            again.step, again.stored = parts.step, parts.stored.copy()
             parts = again
             assert parts.answer(token) == answers[-1]
         expected = [int(y) if a else None for y, a in zip(targets, asked, strict=True)]

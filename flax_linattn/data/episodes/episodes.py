@@ -183,7 +183,7 @@ class Episodes:
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes, E."""
+        """Number of episodes in the data, E."""
         return len(self.starts) - 1
 
     @property

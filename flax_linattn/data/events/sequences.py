@@ -170,12 +170,12 @@ class EventSequences:
             )
 
     def __len__(self) -> int:
-        """Number of sequences."""
+        """Number of event sequences, N."""
         return len(self.times)
 
     @property
     def num_events(self) -> int:
-        """Events of all sequences."""
+        """Number of events in all sequences."""
         return sum(len(times) for times in self.times)
 
     @property

@@ -237,7 +237,7 @@ class _Unpickler(_PythonUnpickler):
 
 
 def read_pickle(place: str, content: bytes) -> dict[str, Any]:
-    """The dict of a pickle of plain values and arrays uint8, with texts instead of bytes as keys.
+    """Reads the dict of a pickle of plain values and uint8 arrays; its keys become strings.
 
     Example:
         >>> read_pickle("a", pickle.dumps({b"data": np.arange(3, dtype=np.uint8)}, protocol=2))

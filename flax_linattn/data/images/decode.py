@@ -68,7 +68,7 @@ _CHUNK = 256
 
 
 class Decoded(NamedTuple):
-    """Images of one shape.
+    """Decoded images that share one shape.
 
     Attributes:
         pixels: uint8 ``[N, H, W, C]``.

@@ -36,7 +36,7 @@ _MARGIN = 6  # cells around the map, so that marks need no look at its border
 
 @dataclass(frozen=True)
 class Pathfinder:
-    """Grey pictures of two long dashed curves, short ones, and two dots at ends of the long ones.
+    """Gray images of two long dashed curves, short distractors and two dots at curve ends.
 
     The label is 1 where the dots are at both ends of one curve, 0 where each is on a curve of its
     own. Curves wind at random; they neither cross nor touch one another. A picture is drawn first,

@@ -31,7 +31,7 @@ class AskedSequences(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Generates sequences.
+        """Generates a batch of sequences with recall queries.
 
         Returns:
             "tokens", int32 ``[rows, T]``; "targets", int32 ``[rows, T]``, the right answer after

@@ -119,6 +119,6 @@ def guesses(train: EventSequences, test: EventSequences) -> dict[str, Any]:
 
 
 def forecast_marks(events: EventSequences) -> NDArray[np.int32]:
-    """Of all forecast events."""
+    """Event types of all forecast events."""
     parts = zip(events.marks, events.num_given, strict=True)
     return np.concatenate([own[given:] for own, given in parts])

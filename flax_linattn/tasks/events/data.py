@@ -69,7 +69,7 @@ class EventsSpec(DataSpec):
 
     @property
     def num_marks(self) -> int:
-        """M."""
+        """Number M of event types."""
         return len(self.mark_names)
 
     @property
@@ -78,7 +78,7 @@ class EventsSpec(DataSpec):
         return tuple(period / self.scale for period in (*self.periods, *self.clock))
 
     def check(self) -> None:
-        """Types and sizes."""
+        """Checks types and sizes of what was read from the run folder."""
         super().check()
         at_least(1, num_marks=self.num_marks, num_lengths=len(self.lengths))
         for length in self.lengths:
@@ -179,7 +179,7 @@ def load_other(source: EventsData, file: Path) -> EventSequences:
 
 
 def split_data(events: EventSequences, source: EventsData) -> EventSplit:
-    """Training, validation and test."""
+    """Splits sequences into training, validation and test parts."""
     return split_events(
         events, source.split, by=None if source.split_by == "auto" else source.split_by
     )

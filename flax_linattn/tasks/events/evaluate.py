@@ -66,7 +66,7 @@ class Scores(NamedTuple):
 
     @property
     def num_events(self) -> int:
-        """n."""
+        """Number n of events."""
         return len(self.time)
 
     @property

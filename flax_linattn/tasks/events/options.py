@@ -15,28 +15,32 @@ from flax_linattn.training import OptimizerOptions
 
 @dataclasses.dataclass(frozen=True)
 class EventsData(Options):
-    """Which events, and how they are split.
+    """Events to train on, and how they are split.
 
     Attributes:
-        file: events: a CSV file with a column of times and perhaps ones of marks and sequences, or
-            another format (below). Default: events are drawn, see ``process``.
-        marks_file: marks of a file of times in the format rmtpp.
-        file_format: of the file; "auto" looks at it. rmtpp: text files of times and of marks, a
-            sequence a line; jodie: interactions of users and items; npz: arrays; easytpp: JSON.
-        time: the column of times of a CSV file: numbers of any unit, or dates.
-        mark: the column of marks.
-        sequence: the column that tells sequences apart.
-        sort: whether rows that go back in time are sorted.
-        timezone: of dates without one, such as Europe/Berlin.
-        begin: when the observation of each sequence began, a number or a date; default not known,
-            so that the first event of each is given and not forecast.
-        end: when it ended; default with the last event of each.
-        process: drawn from where there is no file: hawkes (events excite others), hawkes-marked
-            (of three marks), poisson, poisson-sine (the rate goes up and down), renewal.
-        num_sequences: of a file, the first so many; 0 = all. Drawn, 200 unless others are given.
-        split: training, validation and test: shares, or numbers of sequences.
-        split_by: "sequences" in the order of the file; "time" cuts each sequence, a later part
-            seeing the earlier ones; "auto" cuts where there are fewer than three sequences.
+        file: Event file: a CSV file with a column of times and optional columns of event types and
+            sequences, or one of the formats below. Default: synthetic events, see ``process``.
+        marks_file: File of event types that belongs to a file of times in the format ``rmtpp``.
+        file_format: Format of the file: ``rmtpp`` (text files of times and event types, one
+            sequence per line), ``jodie`` (interactions of users and items), ``npz`` (arrays) or
+            ``easytpp`` (JSON). ``auto`` infers it from the file.
+        time: CSV column of times: numbers in any unit, or dates.
+        mark: CSV column of event types.
+        sequence: CSV column that identifies the sequence of an event.
+        sort: Sort rows whose times decrease.
+        timezone: Time zone of dates without one, such as Europe/Berlin.
+        begin: Start of the observation of each sequence, a number or a date. Default: unknown; the
+            first event of each sequence is then given and not forecast.
+        end: End of the observation. Default: the last event of each sequence.
+        process: Process that generates synthetic events: ``hawkes`` (self-exciting),
+            ``hawkes-marked`` (self-exciting, three event types), ``poisson``, ``poisson-sine``
+            (periodic rate) or ``renewal``.
+        num_sequences: Number of sequences to use, from the start of the file; 0 uses all. For
+            synthetic events: number of sequences to generate; 0 generates 200.
+        split: Training, validation and test parts: fractions, or numbers of sequences.
+        split_by: ``sequences`` splits in the order of the file; ``time`` cuts each sequence, and
+            later parts condition on earlier ones; ``auto`` cuts if there are fewer than three
+            sequences.
     """
 
     file: Path | None = None
@@ -74,20 +78,20 @@ class EventsData(Options):
 
 @dataclasses.dataclass(frozen=True)
 class EventsModel(ModelOptions):
-    """The model: ``models.EventForecaster``.
+    """Temporal point process with log-normal mixtures, see ``models.EventForecaster``.
 
     Attributes:
-        layers: of the backbone.
-        kernel_size: events that the convolution of the embedding sees.
-        num_components: log-normal distributions in the mixture of the next gap.
-        periods: lengths of time of whose phase the model is told, separated by commas, in the
-            file's unit; "auto" = a day and a week where times are dates, none elsewhere.
-        clock: whether the model is told, beside the gap before each event, the time since the
-            sequence began, by waves of growing periods, as in the transformer Hawkes process.
-        scale: the gap that counts as one, in the file's unit; 0 = the geometric mean of those to
-            train on.
-        resolution: a gap below it counts as it, since a gap of zero has no density, in the file's
-            unit; 0 = the smallest one above zero to train on.
+        layers: Layers of the backbone.
+        kernel_size: Width in events of the convolution in the embedding.
+        num_components: Number of log-normal components in the mixture of the next gap.
+        periods: Periods in the time unit of the file, separated by commas; their phases are model
+            inputs. ``auto`` uses a day and a week for dates, and none for numbers.
+        clock: Add the time since the start of the sequence to the inputs, as sinusoids of growing
+            periods (transformer Hawkes process).
+        scale: Gap that is scaled to 1, in the file's time unit; 0 uses the geometric mean of the
+            training gaps.
+        resolution: Smallest gap, in the file's time unit: shorter gaps count as this one, since a
+            gap of zero has no density. 0 uses the smallest positive training gap.
     """
 
     layers: Layers = EVENT_LAYERS

@@ -38,7 +38,7 @@ class EventsStreamOptions:
     Attributes:
         quantiles: of the time to the next event, separated by commas.
         marks: how many of the likeliest marks are told.
-        within: also report the probability of an event within so long a time; 0 = leave it out.
+        within: also report the probability of an event within this time; 0 reports none.
         begin: when the observation of each sequence began, for a run whose data say so: the first
             event is then forecast, too.
         max_length: most events of a sequence, for mechanisms with a cache; default one more than
@@ -240,7 +240,7 @@ class EventsStream(Streaming):
     def _said(
         self, seen: StreamedEvent, log_gap: float = 0.0, mark: int = 0, within: float = 0.0
     ) -> dict[str, NDArray]:
-        """Fetches ``summarize_next_event`` of the event after one from the device."""
+        """Summary of the event after one, fetched from the device at once."""
         told = self._summarize_outputs(seen.outputs, np.float32(log_gap), mark, np.float32(within))
         fetched: dict[str, NDArray] = jax.device_get(told)
         return fetched

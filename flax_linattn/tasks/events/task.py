@@ -68,11 +68,11 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     presets: ClassVar[Mapping[str, Any]] = {"thp": thp}
 
     def load(self, config: EventsConfig) -> EventSequences:
-        """All events."""
+        """Loads the events of all parts."""
         return load_data(config.data)
 
     def describe(self, data: EventSequences, config: EventsConfig) -> EventsSpec:
-        """Marks, scales, periods."""
+        """Finds the event types, scales and periods of the data."""
         return describe(split_data(data, config.data), config)
 
     def about_data(self, data: EventSequences, config: EventsConfig) -> DataSummary:
@@ -104,7 +104,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         data_spec: EventsSpec,
         sequence_shards: int,
     ) -> training.Splits:
-        """Pieces of sequences."""
+        """Makes batches of sequence chunks."""
         parts = split_data(data, config.data)
         batches = partial(make_batches, config=config, data_spec=data_spec)
         return training.Splits(
@@ -119,7 +119,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         data_spec: EventsSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.EventForecaster:
-        """A ``models.EventForecaster``."""
+        """Builds the ``models.EventForecaster`` of a run."""
         return models.EventForecaster(
             data_spec.num_marks,
             kernel_size=config.model.kernel_size,
@@ -134,7 +134,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def objective(
         self, config: EventsConfig, data_spec: EventsSpec, steps_per_epoch: int
     ) -> training.Objective:
-        """Negative log likelihood, Adam."""
+        """Negative log likelihood, minimized by Adam."""
         optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(events_loss, optimizer, monitor="loss")
 
@@ -208,7 +208,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
 def events_loss(
     model: models.EventForecaster, batch: dict[str, Array], dropout_key: Array | None
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Negative log likelihood a forecast event, in natural logarithms, times in units of the scale.
+    """Mean negative log likelihood (nats) per forecast event, times in units of the scale.
 
     The survival of the last interval counts in the sum, and not as an event.
     """

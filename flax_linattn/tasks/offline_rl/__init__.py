@@ -1,4 +1,4 @@
-"""Decisions: offline reinforcement learning, what to do next for a return that is asked for.
+"""Offline reinforcement learning: a decision transformer conditioned on a target return.
 
 Example:
     >>> from flax_linattn import tasks

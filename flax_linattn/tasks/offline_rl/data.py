@@ -33,7 +33,7 @@ class OfflineRLSpec(DataSpec):
         action_low: what counts as -1, of each number of an action.
         action_high: what counts as 1.
         return_scale: the return that counts as one.
-        target_return: that is asked for unless another one is.
+        target_return: default target return of an episode.
         mean_return: of the episodes to train on.
         best_return: of them.
         max_steps: of the longest episode, whatever it is for.
@@ -71,12 +71,12 @@ class OfflineRLSpec(DataSpec):
 
     @property
     def observation_dim(self) -> int:
-        """S."""
+        """Size S of an observation."""
         return len(self.observation_mean)
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """Size A of an action."""
         return len(self.action_low)
 
     def scaled_observations(self, observations: NDArray) -> NDArray[np.float32]:
@@ -90,7 +90,7 @@ class OfflineRLSpec(DataSpec):
         return to_float32((actions - middle) / half)
 
     def actions(self, scaled: NDArray) -> NDArray[np.float32]:
-        """Back from ``scaled_actions``."""
+        """Actions in the unit of the data, from actions in -1 ... 1."""
         middle, half = self._range()
         return to_float32(scaled * half + middle)
 
@@ -99,7 +99,7 @@ class OfflineRLSpec(DataSpec):
         return (low + high) / 2, (high - low) / 2
 
     def check(self) -> None:
-        """Types and sizes."""
+        """Checks types and sizes of what was read from the run folder."""
         super().check()
         at_least(1, observation_dim=self.observation_dim, action_dim=self.action_dim)
         at_least(1, max_steps=self.max_steps, num_train_steps=self.num_train_steps)
@@ -256,7 +256,7 @@ class Steps(NamedTuple):
 
 
 def scale_episodes(episodes: Episodes, data_spec: OfflineRLSpec) -> Steps:
-    """Scales episodes."""
+    """Scales all steps of episodes to model inputs and targets."""
     actions = data_spec.scaled_actions(episodes.actions)
     first = np.repeat(episodes.starts[:-1], episodes.lengths)
     time = np.arange(episodes.num_steps) - first

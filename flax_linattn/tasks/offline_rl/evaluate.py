@@ -137,7 +137,7 @@ def play_run(run: Run, environments: VectorEnv, **how: Any) -> Episodes:
 
 
 def episode_seeds(config: OfflineRLConfig) -> list[int]:
-    """Of the episodes of a test."""
+    """Seeds of the test episodes."""
     first = config.play.play_seed
     return list(range(first, first + config.play.play_episodes))
 

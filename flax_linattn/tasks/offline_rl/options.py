@@ -1,4 +1,4 @@
-"""Options of runs on decisions."""
+"""Options of offline-RL runs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ EMBEDDED = "pendulum"
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLData(Options):
-    """Which episodes, and how they are split.
+    """Episodes to train on, and how they are split.
 
     Attributes:
-        file: episodes; several files are joined. Default: episodes of a pendulum, which come with
-            the package.
-        file_format: of the files; "auto" looks at them. d4rl: HDF5 files of D4RL's keys; minari:
-            folders that Minari writes; npz: arrays of the same keys.
-        env: the environment of gymnasium in which the model is tested; default the one that the
-            files name; none = it is not played.
-        num_episodes: the first so many; 0 = all.
-        keep_unfinished: keep the steps behind the last end of an episode as an episode.
-        validation_fraction: of the episodes, to select parameters on.
-        test_fraction: of the episodes, to tell the error of actions on.
-        split_seed: by which the episodes of these parts are drawn, the same ones for all runs.
+        file: File of episodes; several files are joined. Default: the episodes of a pendulum that
+            come with the package.
+        file_format: Format of the files: ``d4rl`` (HDF5 with the keys of D4RL), ``minari`` (folders
+            of Minari) or ``npz`` (arrays with the same keys). ``auto`` infers it from the files.
+        env: Gymnasium environment to test the model in. Default: the environment that the files
+            name. ``none`` plays no episodes.
+        num_episodes: Number of episodes to use, from the start of the files; 0 uses all.
+        keep_unfinished: Keep the steps after the last end of an episode as an episode.
+        validation_fraction: Fraction of the episodes that selects the best parameters.
+        test_fraction: Fraction of the episodes that measures the error of actions.
+        split_seed: Seed of the split into training, validation and test episodes, the same for all
+            runs.
     """
 
     file: tuple[Path, ...] = ()
@@ -68,15 +69,15 @@ and are the preset ``published``."""
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLModel(ModelOptions):
-    """The model: ``models.DecisionTransformer``.
+    """Decision transformer, see ``models.DecisionTransformer``.
 
     Attributes:
-        layers: of the backbone.
-        position: how the model is told the time of a step: "learned", a table of ``max_length``
-            rows; "sinusoidal", which knows any time; "none".
-        clock: what is the time of a step: counted from the begin of the "episode", or from the
-            begin of the "context" that the model sees.
-        max_length: rows of the table, and the most steps that a cache holds.
+        layers: Layers of the backbone.
+        position: Encoding of the time of a step: ``learned`` (a table of ``max_length`` rows),
+            ``sinusoidal`` (any time) or ``none``.
+        clock: Start from which the time of a step is counted: the ``episode`` or the ``context``
+            that the model receives.
+        max_length: Rows of the table of learned positions, and capacity of a cache in steps.
     """
 
     layers: Layers = SMALL_LAYERS
@@ -102,15 +103,15 @@ ADAMW = OptimizerOptions(
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLFit(FitOptions):
-    """How the model is trained, by AdamW on windows of episodes.
+    """How the model is trained: AdamW on windows of episodes.
 
     Attributes:
-        context: steps of a window.
-        windows: from which episode each is drawn: "steps" draws it in proportion to its steps,
-            "episodes" each alike.
-        return_scale: a return of this size counts as one; 0 = the largest one to train on.
-        select_on: what selects the best parameters: the error of actions in the "validation"
-            episodes, or the mean "return" of episodes that are played: those of the test.
+        context: Context length: number of steps in a window.
+        windows: How windows are sampled: ``steps`` weights each episode by its number of steps,
+            ``episodes`` weights all episodes equally.
+        return_scale: Return that is scaled to 1; 0 uses the largest return of the training data.
+        select_on: What selects the best parameters: ``validation`` (the error of actions in the
+            validation episodes) or ``return`` (the mean return of the played test episodes).
     """
 
     epochs: int = 40
@@ -134,20 +135,21 @@ class OfflineRLFit(FitOptions):
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLPlay(Options):
-    """How the model plays, and what it is compared with.
+    """How the model acts in the environment, and its baselines.
 
     Attributes:
-        act: how it sees the past: "restart", by a state that begins anew after ``context`` steps
-            with the last half of them; "stream", by a state of all steps, also beyond what it was
-            trained on; "window", the last ``context`` steps, computed anew in each step.
-        target_return: the return that is asked for; default that of the published code for
-            HalfCheetah (6,000), Hopper (3,600) and Walker2d (5,000), ours for Ant (6,000), and
-            else the best one to train on.
-        play_episodes: episodes of the test, 64 at once; 0 = none.
-        play_seed: of the first one; each next one has a seed more. Far from those that data are
-            collected with, so that no test begins as what was learned from.
-        clone_steps: training steps of the clones that the model is compared with: perceptrons that
-            predict_cloned_actions actions, of all episodes and of the best tenth; 0 = no clones.
+        act: How the agent handles the context: ``restart`` resets a recurrent state after
+            ``context`` steps and feeds it the last half of them again; ``stream`` keeps one
+            recurrent state for the whole episode, beyond the training length; ``window``
+            recomputes the last ``context`` steps at each step.
+        target_return: Target return (return-to-go at the start of an episode). Default: that of the
+            published code for HalfCheetah (6,000), Hopper (3,600) and Walker2d (5,000); 6,000 for
+            Ant; else the best return of the training data.
+        play_episodes: Number of test episodes, at most 64 at once; 0 plays none.
+        play_seed: Seed of the first test episode; each next episode adds 1. The default is far from
+            the seeds of collected data, so that no test episode starts like a training episode.
+        clone_steps: Training steps of each behavior-cloning baseline, a perceptron trained on all
+            episodes or on the best tenth; 0 trains none.
     """
 
     act: Literal["restart", "stream", "window"] = "restart"
@@ -168,7 +170,7 @@ class OfflineRLPlay(Options):
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLConfig(Config):
-    """Everything that a run on decisions depends on."""
+    """Options of an offline-RL run."""
 
     data: OfflineRLData = OfflineRLData()
     model: OfflineRLModel = OfflineRLModel()

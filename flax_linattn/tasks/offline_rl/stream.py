@@ -158,7 +158,7 @@ class OfflineRLStream(Streaming):
         )
 
     def resume(self) -> None:
-        """The figure begins anew."""
+        """Restores a saved stream; its figure starts empty."""
         self._drawn.clear()
 
     def ages(self, record: Record) -> Sequence[int]:
@@ -173,7 +173,7 @@ class OfflineRLStream(Streaming):
         return f"step {self._length:,} of the episode; still asked for: {asked:.6g}"
 
     def draw(self, path: Path) -> None:
-        """Draws the last actions."""
+        """Plots the last actions of the episode."""
         if not self._drawn:
             raise ValueError("expected steps for a figure, got none; leave it out.")
         draw_actions(np.stack(self._drawn), path)
@@ -198,7 +198,7 @@ class StreamedStep(NamedTuple):
 
 
 def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[StreamedStep | None]:
-    """Reads a step a line: the reward of the action before, or an empty cell, and the observation.
+    """Parses one step per line: the previous reward, or an empty cell, and the observation.
 
     A first line may name the columns, in this order.
 

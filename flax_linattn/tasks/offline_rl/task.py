@@ -1,4 +1,4 @@
-"""The task of decisions, as the commands see it."""
+"""The offline-RL task."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return episodes
 
     def describe(self, data: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
-        """Scales and returns."""
+        """Finds the scales and returns of the training episodes."""
         return describe(data, config)
 
     def about_data(self, data: Episodes, config: OfflineRLConfig) -> DataSummary:
@@ -105,7 +105,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         data_spec: OfflineRLSpec,
         sequence_shards: int,
     ) -> training.Splits:
-        """Windows of steps."""
+        """Makes batches of windows of steps."""
         parts = split_data(data, config.data)
         windows = partial(WindowBatches, data_spec=data_spec, config=config)
         return training.Splits(
@@ -120,7 +120,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         data_spec: OfflineRLSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.DecisionTransformer:
-        """A ``models.DecisionTransformer``."""
+        """Builds the ``models.DecisionTransformer`` of a run."""
         return models.DecisionTransformer(
             data_spec.observation_dim,
             data_spec.action_dim,

@@ -36,11 +36,11 @@ class SyntheticSpec(DataSpec):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """A symbol."""
+        """Shape of a stream's input: one symbol."""
         return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     def check(self) -> None:
-        """Types and sizes."""
+        """Checks types and sizes of what was read from the run folder."""
         super().check()
         at_least(2, 2**31, num_tokens=self.num_tokens)
 

@@ -76,7 +76,7 @@ LOSSES: dict[str, training.LossFn] = {
 
 
 def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """Accuracy of the best guess from one earlier symbol, and its lag; nothing where not a series.
+    """Accuracy and lag of the best guess from one earlier symbol; empty for other tasks.
 
     A symbol a whole cycle before is the one to be guessed, and half a cycle before it may be so
     modulo half the base; where the context reaches as far, a table of what follows a symbol at one

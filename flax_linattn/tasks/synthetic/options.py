@@ -1,4 +1,4 @@
-"""Options of runs on symbols."""
+"""Options of runs on synthetic sequence tasks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ RECALL = ("recall", "copying", "induction", "parity")
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticData(Options):
-    """Which symbols, drawn anew for every step.
+    """Synthetic sequences, generated again for every step.
 
     Attributes:
-        rules: of the series whose next symbol is asked for: nt, nt-s, nt-r, or a mixture of them
-            joined by +, such as nt+nt-s; or sequences that ask for their own symbols: recall,
-            copying, induction, parity.
-        base: how many different symbols there are.
-        delay: of series, tau: the next symbol follows from the last delay + 1.
-        context: symbols that a guess is made from; the length of a sequence that is no series.
-        condition: of nt-r, when its rare event is: x1=0 is where the last symbol is 0.
-        num_pairs: of recall, keys with their values.
-        validation_series: series of 100 symbols, or hundreds of sequences, to validate on.
-        test_series: the same, to test on.
+        rules: Task: next symbol of a series by the rules ``nt``, ``nt-s``, ``nt-r`` or a mixture
+            such as ``nt+nt-s``; or ``recall``, ``copying``, ``induction`` or ``parity``.
+        base: Number of different symbols.
+        delay: Delay tau of a series: the next symbol follows from the last delay + 1 symbols.
+        context: Context length: number of symbols that a prediction is made from; for recall,
+            copying, induction and parity the length of a sequence.
+        condition: Condition of the rare event of ``nt-r``; ``x1=0``: the last symbol is 0.
+        num_pairs: Number of key-value pairs of ``recall``.
+        validation_series: Number of validation series of 100 symbols, or hundreds of sequences.
+        test_series: Number of test series of 100 symbols, or hundreds of sequences.
     """
 
     rules: str = "nt"
@@ -55,17 +55,17 @@ class SyntheticData(Options):
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticModel(ModelOptions):
-    """The model: of series a ``models.WindowModel``, of other sequences a ``LanguageModel``.
+    """A ``models.WindowModel`` for series; a ``models.LanguageModel`` for other tasks.
 
     Attributes:
-        layers: of the backbone; those of series are as wide as there are symbols.
-        readout: of series, whether the guess is read from the whole context ("flatten", weights for
-            each position) or from its last symbol ("last").
-        projections: of series, whether each position of the context has matrices of its own for its
-            query, key and value ("position"), or all have the same ("shared").
-        init_scale: of series, the standard deviation of initial kernels, times 1/sqrt(fan-in);
-            biases begin at 0.
-        position: of other sequences, how their embedding tells positions.
+        layers: Layers of the backbone. A series takes one feature per symbol.
+        readout: Readout of a series model: ``flatten`` (weights for each context position) or
+            ``last`` (the last position alone).
+        projections: Query, key and value projections of a series model: one set for each
+            ``position``, or one ``shared`` set.
+        init_scale: Standard deviation of the initial kernels of a series model, in units of
+            1/sqrt(fan-in); biases start at 0.
+        position: Positional encoding of tasks other than series.
     """
 
     layers: Layers = window_layers(16)  # noqa: RUF009  (frozen)
@@ -81,11 +81,11 @@ class SyntheticModel(ModelOptions):
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticFit(FitOptions):
-    """How the model is trained; an epoch is one new series, or batch of sequences.
+    """How the model is trained; an epoch is one new series or batch of sequences.
 
     Attributes:
-        loss: the squared difference to a one for the right symbol and zeros, summed over symbols,
-            or the cross-entropy.
+        loss: Training loss: ``squared`` (squared error to the one-hot symbol, summed over symbols)
+            or ``cross_entropy``.
     """
 
     epochs: int = 2000
@@ -98,7 +98,7 @@ class SyntheticFit(FitOptions):
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticConfig(Config):
-    """Everything that a run on symbols depends on."""
+    """Options of a run on synthetic sequence tasks."""
 
     data: SyntheticData = SyntheticData()
     model: SyntheticModel = SyntheticModel()
@@ -147,7 +147,7 @@ def _not_taken(data: SyntheticData) -> dict[str, str]:
 
 
 def recall(config: SyntheticConfig) -> SyntheticConfig:
-    """Multi-query associative recall, small: two layers of 64 features, Adam on the cross-entropy.
+    """Small multi-query associative recall: two layers of 64 features, Adam, cross-entropy.
 
     Source: S. Arora et al., "Zoology" (2023), whose sizes begin there.
     """

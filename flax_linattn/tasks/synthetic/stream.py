@@ -53,7 +53,7 @@ class SyntheticStream(Streaming):
         self._questions = Questions(data, run.data_spec.num_tokens) if data.recalls else None
         self.record_attributes = ("_guess", "_right", "_guesses")
         if self._questions is not None:
-            self.record_attributes += ("_questions.step", "_questions.kept")
+            self.record_attributes += ("_questions.step", "_questions.stored")
         length = data.context if max_length is None else max_length
         super().__init__(
             run,
@@ -103,7 +103,7 @@ class SyntheticStream(Streaming):
 
     def is_possible(self, record: Record) -> bool:
         """Right guesses among the guesses, and no symbols that the run does not have."""
-        symbols = np.append(record.get("_questions.kept", 0), record["_guess"])
+        symbols = np.append(record.get("_questions.stored", 0), record["_guess"])
         step = record["_stream.num_steps"]
         return (
             record["_right"] <= record["_guesses"]
@@ -165,40 +165,40 @@ class Questions:
         """The largest token; of induction the trigger."""
         half = options.context // 2
         sizes = {"recall": 2 * options.num_pairs, "copying": half, "induction": 2}
-        self.kept = np.zeros(sizes.get(options.rules, 1), np.int64)
+        self.stored = np.zeros(sizes.get(options.rules, 1), np.int64)
         """What answers are made of: the pairs; the first half; the trigger and the symbol after it,
         each plus 1, 0 = none yet; the parity of the bits."""
         self.reset()
 
     def reset(self) -> None:
-        """A new sequence begins."""
+        """Resets the state for a new sequence."""
         self.step = 0
-        self.kept[:] = 0
+        self.stored[:] = 0
 
     def answer(self, symbol: int) -> int | None:
         """Takes in a symbol; the right answer to what it asks, None where it asks nothing."""
         self.step += 1
         match self._rules:
-            case "recall" | "copying" if self.step <= len(self.kept):
-                self.kept[self.step - 1] = symbol
+            case "recall" | "copying" if self.step <= len(self.stored):
+                self.stored[self.step - 1] = symbol
                 return None
             case "recall":
-                pairs = dict(zip(*self.kept.reshape(-1, 2).T.tolist(), strict=True))
+                pairs = dict(zip(*self.stored.reshape(-1, 2).T.tolist(), strict=True))
                 return pairs.get(symbol) if symbol else None  # 0 is filler
             case "copying":
-                place = self.step - 1 - len(self.kept)
-                return int(self.kept[place]) if place < len(self.kept) else None
+                place = self.step - 1 - len(self.stored)
+                return int(self.stored[place]) if place < len(self.stored) else None
             case "induction":
                 return self._after_trigger(symbol)
-        self.kept ^= symbol
-        return int(self.kept[0])
+        self.stored ^= symbol
+        return int(self.stored[0])
 
     def _after_trigger(self, symbol: int) -> int | None:
-        trigger, after = self.kept.tolist()
+        trigger, after = self.stored.tolist()
         if not trigger:
-            self.kept[0] = symbol + 1 if symbol == self._last else 0
+            self.stored[0] = symbol + 1 if symbol == self._last else 0
         elif not after:
-            self.kept[1] = symbol + 1
+            self.stored[1] = symbol + 1
         elif symbol == self._last:
             return int(after) - 1
         return None

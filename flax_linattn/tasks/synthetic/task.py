@@ -1,4 +1,4 @@
-"""The task of symbols, as the commands see it."""
+"""The task of synthetic sequences."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
     presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
 
     def load(self, config: SyntheticConfig) -> Drawn:
-        """What draws them."""
+        """Makes the generator of the sequences."""
         return make_generator(config.data)
 
     def describe(self, data: Drawn, config: SyntheticConfig) -> SyntheticSpec:
@@ -57,7 +57,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         return SyntheticSpec(data.num_tokens, data.chance, checksum)
 
     def about_data(self, data: Drawn, config: SyntheticConfig) -> DataSummary:
-        """Rules and sizes."""
+        """Describes the rules and sizes of the data."""
         given, fit = config.data, config.fit
         if given.recalls:
             what = f"{given.rules}: sequences of {given.context} symbols out of {data.num_tokens}"
@@ -81,7 +81,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         data_spec: SyntheticSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
-        """A ``models.WindowModel`` or ``models.LanguageModel``."""
+        """Builds the ``models.WindowModel`` or ``models.LanguageModel`` of a run."""
         layers, context = config.layers.map_mechanisms(placement.mechanism), config.data.context
         rngs = nnx.Rngs(config.seed)
         if config.data.recalls:

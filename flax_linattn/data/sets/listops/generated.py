@@ -29,7 +29,7 @@ class GeneratedListOps(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Generates expressions.
+        """Generates a batch of expressions and their values.
 
         Returns:
             "tokens", int32 ``[rows, T]``; "mask", bool ``[rows, T]``, False at the padding behind;

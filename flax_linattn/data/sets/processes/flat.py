@@ -48,7 +48,7 @@ class Flat:
         return np.bincount(self.owner, values, minlength=len(self.last)).astype(np.float64)
 
     def split(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-        """Values [n], by sequence."""
+        """Splits values [n] of events into one array for each sequence."""
         counts = np.bincount(self.owner, minlength=len(self.last))
         return tuple(np.split(values, np.cumsum(counts)[:-1]))
 

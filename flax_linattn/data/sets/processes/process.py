@@ -13,7 +13,7 @@ from flax_linattn.data.events import UNMARKED, EventSequences
 
 
 class LogLikelihood(NamedTuple):
-    """Log likelihoods of sequences of events, in natural logarithms; times in the unit of the file.
+    """Log-likelihoods of event sequences, in nats; times are in the unit of the file.
 
     If all times are multiplied by c, ``time`` of a process fitted anew is less by ``log(c)`` for
     each event that is forecast; the others stay.

@@ -137,7 +137,7 @@ _BLOCK = 2_000_000  # gaps that are drawn at once
 
 
 class RenewalProcess(Process):
-    """Independent gaps from a mixture of log-normal distributions; marks independent of all else.
+    """Renewal process: independent gaps from a log-normal mixture, independent event types.
 
     The begin of a sequence counts as an event: the first gap is one like the others.
 
