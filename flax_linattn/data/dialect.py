@@ -38,21 +38,22 @@ class Dialect:
 
     Attributes:
         separator: column separator: a comma, a semicolon, "|" or "tab"; "auto" infers it from the
-            first two lines, and asks where more than one would do.
+            first two lines, and fails if that is ambiguous.
         decimal: decimal mark of numbers: a point or a comma.
-        time_column: name of the column of times, or the names of two columns, of dates and of clock
-            times, which are joined; default the first if it is no number or named date, time,
-            timestamp or ds, else the one of such a name.
+        time_column: name of the column of times, or the names of two columns: dates and times of
+            day, which are joined. Default: the first column if it holds times or is named date,
+            time, timestamp or ds, otherwise the column with such a name.
         day_first: whether dates such as 1/7/2016 begin with the day.
-        month_first: whether they begin with the month.
-        date_format: format of the times as Python's strptime has it, such as "%d %b %Y %H:%M";
-            default ISO 8601 and its like.
-        time_unit: of times that are numbers: seconds ("s"), milliseconds ("ms"), microseconds
-            ("us") or nanoseconds ("ns") since 1970, UTC.
+        month_first: whether dates such as 7/1/2016 begin with the month.
+        date_format: format of the times for Python's strptime, such as "%d %b %Y %H:%M". Default:
+            ISO 8601 and similar formats.
+        time_unit: unit of numeric times since 1970 in UTC: seconds ("s"), milliseconds ("ms"),
+            microseconds ("us") or nanoseconds ("ns").
         timezone: IANA name of the time zone of times without an offset from UTC, such as
-            Europe/Berlin; others are converted to it. Default: none.
-        missing_values: further texts or numbers that stand for a missing value, such as -9999.
-        encoding: of the text, such as latin-1; "auto" is UTF-8, or UTF-16 with a byte-order mark.
+            Europe/Berlin; times with an offset are converted to it. Default: none.
+        missing_values: further strings or numbers that stand for a missing value, such as -9999.
+        encoding: text encoding of the file, such as latin-1; "auto" reads UTF-8, or UTF-16 with a
+            byte-order mark.
 
     Raises:
         ValueError: an option is out of range, or two do not go together.

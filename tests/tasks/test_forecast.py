@@ -491,7 +491,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     no_times = tmp_path / "bare.csv"
     no_times.write_text("load,OT\n" + "1,2\n" * 30)
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(no_times))
-    assert "has no times, from which the run took hour" in message
+    assert "expected times, from which the run computes hour" in message
     days = tmp_path / "days.csv"
     days.write_text("date,load,OT\n" + "".join(f"2024-01-{d:02},1,2\n" for d in range(1, 30)))
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(days))

@@ -126,7 +126,7 @@ def test_what_is_refused(csv, run_dir, tmp_path, capsys):
     assert "takes the times of rows, and untimed has none" in message
     assert message.endswith("(--known-calendar, --time-column)\n")
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(untimed))
-    assert "has no times, from which the run took day, month" in message
+    assert "expected times, from which the run computes day, month" in message
 
 
 def test_missing_values_and_own_columns_beside_it():

@@ -384,11 +384,9 @@ def test_validation_rows_choose_between_one_map_and_one_for_each_channel(monkeyp
     """Equal channels share it; others do not, unless that costs more than the limits allow."""
     waves, validation = noisy_waves(600), [range(400, 600)]
     opposite = waves[:, [0, 0]] * [1, -1]  # a linear map does not tell them apart
-    assert (
-        ridges.fit_ridge(opposite, [range(400)], validation, 12, 5, maps="chosen").maps == "shared"
-    )
+    assert ridges.fit_ridge(opposite, [range(400)], validation, 12, 5, maps="auto").maps == "shared"
     args = waves, [range(400)], validation, 12, 5
-    found, shared = (ridges.fit_ridge(*args, maps=maps) for maps in ("chosen", "shared"))
+    found, shared = (ridges.fit_ridge(*args, maps=maps) for maps in ("auto", "shared"))
     assert found.maps == "channel" and found.validation_error < 0.99 * shared.validation_error
     one = ridges.fit_ridge(waves[:, :1], *args[1:], maps="channel")
     assert one.maps == "shared"
@@ -396,7 +394,7 @@ def test_validation_rows_choose_between_one_map_and_one_for_each_channel(monkeyp
         with monkeypatch.context() as patched:
             patched.setattr(ridges, limit, 100)
             np.testing.assert_array_equal(
-                ridges.fit_ridge(*args, maps="chosen").kernel, shared.kernel
+                ridges.fit_ridge(*args, maps="auto").kernel, shared.kernel
             )
 
 

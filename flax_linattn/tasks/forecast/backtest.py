@@ -71,7 +71,9 @@ def backtest(
     run_dir = Path(run_dir)
     run = load_run(run_dir)
     if run.data_spec.members:
-        raise OptionError("a run on several series cannot be backtested; evaluate it.", "run")
+        raise OptionError(
+            "a run on a panel of series has no backtest; evaluate the run instead.", "run"
+        )
     panel = own_panel(run)
     (series,), options = panel.series, run.config.data
     rows = range(run.data_spec.parts.train.stop, run.data_spec.parts.test.stop)
@@ -114,13 +116,25 @@ def backtest(
 
 
 def _mode(refit: bool, carry: bool, context: int | None, epochs: int | None) -> Mode:
-    """What the options ask for, if they go together."""
+    """Returns the mode of the options, or raises if they exclude each other."""
     if refit and carry:
-        raise OptionError("a model is trained anew, or carried on; choose one.", "refit", "carry")
+        raise OptionError(
+            "refit trains a model again for each fold, carry continues one stream; choose one.",
+            "refit",
+            "carry",
+        )
     if context is not None and not carry:
-        raise OptionError("the context is that of a stream; carry it on.", "context", "carry")
+        raise OptionError(
+            "context is the context of a stream; set carry=True, or remove context.",
+            "context",
+            "carry",
+        )
     if epochs is not None and not refit:
-        raise OptionError("nothing is trained; leave epochs out, or refit.", "epochs", "refit")
+        raise OptionError(
+            "epochs is for models trained again; set refit=True, or remove epochs.",
+            "epochs",
+            "refit",
+        )
     return "refit" if refit else "carry" if carry else "plain"
 
 
@@ -181,7 +195,7 @@ class _Fixed:
         train, validation = rows_before(run.data_spec.split, part.start)
         targets = self._arrays["values"][:, list(run.data_spec.targets)]
         lengths = options.context_length, options.horizon
-        refitted = fit_ridge(targets, [train], [validation], *lengths, maps="chosen")
+        refitted = fit_ridge(targets, [train], [validation], *lengths, maps="auto")
         forecasts = {
             "test": model_forecast(run) if self._stream is None else self._streamed(number),
             **baseline_forecasts(run, windows, self._ridge),

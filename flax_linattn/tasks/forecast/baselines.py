@@ -30,7 +30,7 @@ def seasonal_naive(
     season: int,
     first: NDArray[np.int64] | int = 0,
 ) -> NDArray:
-    """Forecasts [N, H, C] that repeat the last season of the values [T, C] up to rows ``last`` [N].
+    """Forecasts [N, H, C] that repeat the last season of values [T, C] up to rows ``last`` [N].
 
     Where the series, from row ``first`` [N] on, has no such row, the last observation is repeated.
 
@@ -54,7 +54,7 @@ def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
 
 
 def ridge_of(
-    train: data.Windows, validation: data.Windows, data_spec: ForecastSpec, maps: Maps = "chosen"
+    train: data.Windows, validation: data.Windows, data_spec: ForecastSpec, maps: Maps = "auto"
 ) -> Ridge:
     """The ridge of the targets in training rows, whatever the stride of their windows."""
     values = train.arrays["values"][:, list(data_spec.targets)]
@@ -155,7 +155,7 @@ def shares_of(model: Model) -> list[models.Correction]:
 
 
 def set_shares(model: Model, shares: Sequence[float]) -> None:
-    """Sets those of ``shares_of``."""
+    """Sets the weights that ``shares_of`` returns."""
     for own, share in zip(shares_of(model), shares, strict=True):
         own[...] = jnp.asarray(share, jnp.float32)
 

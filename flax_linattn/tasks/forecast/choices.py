@@ -63,8 +63,8 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     length, horizon = config.data.context_length, config.data.horizon
     if config.model.patch_length == 0:
         config = config.replace(patch_length=max(MIN_CONTEXT, length // PATCHES))
-    if config.model.ridge_maps == "chosen":
-        ridge = fit_ridge(values, train, validation, length, horizon, begins, "chosen")
+    if config.model.ridge_maps == "auto":
+        ridge = fit_ridge(values, train, validation, length, horizon, begins, "auto")
         config = config.replace(ridge_maps=ridge.maps)
     if config.data.stride == 0:
         counts = [max(len(rows) - length - horizon + 1, 0) for rows in train]

@@ -57,7 +57,7 @@ class Errors:
 
     @property
     def num_known(self) -> int:
-        """Number of known truths."""
+        """Number of true values that are not missing."""
         return int(np.sum(self._count))
 
     def add(

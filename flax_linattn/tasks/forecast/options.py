@@ -24,8 +24,8 @@ from flax_linattn.tasks.forecast.ridge import Maps
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
-CUSTOMARY = "0.7/0.1/0.2"
-"""The split of a series that has none of its own."""
+DEFAULT_SPLIT = "0.7/0.1/0.2"
+"""Split of a series whose file has no published split."""
 MIN_CONTEXT = 16
 """Minimum context length, in rows, of the automatic choice: one patch."""
 TIME_LIMIT = 120.0
@@ -36,24 +36,23 @@ EMBEDDED = "ETTh1.csv"
 
 @dataclasses.dataclass(frozen=True)
 class ForecastData(Options):
-    """Which series, and what is made of it.
+    """Options of the data of a forecasting run: the file, its series, split and windows.
 
     Attributes:
-        csv: a table with a row a time, times in the first column or none (.csv, .txt, .tsf; .gz and
-            .xz too; .parquet, .feather, .xlsx); default the embedded ETTh1.
-        header: whether the first line holds the names of the columns; "auto" infers it from the
-            line.
-        id_column: of a table with the rows of several series, the column that names the series of
-            each row. One model learns from all. Default: unique_id where the table has the columns
-            unique_id and ds, as of Nixtla's libraries.
-        global_model: whether each column of a table, or series of a .tsf file, is a series of its
-            own, with its own times and scale. One model learns from all.
+        csv: table with one row per time step (.csv, .txt, .tsf, also with .gz or .xz; .parquet,
+            .feather, .xlsx). Default: the embedded ETTh1.
+        header: whether the first line holds the column names; "auto" infers it from the line.
+        id_column: column that names the series of each row, for a table with several series. One
+            model is trained on all series. Default: unique_id if the table has the columns
+            unique_id and ds, as in Nixtla's libraries.
+        global_model: whether each column of a table, or each series of a .tsf file, is a separate
+            series with its own times and scale. One model is trained on all series.
         times: how to treat duplicate or irregular timestamps: "report" warns and keeps the rows in
             order, but fails if more than half are irregular; "irregular" accepts any spacing;
             "strict" refuses duplicates.
-        freq: frequency of the rows as pandas writes it: 15min, h, D, B (business days), W-SUN, MS
-            or ME (month starts or ends), QE-DEC, bh (business hours); M@30 is the 30th of each
-            month. Times to forecast continue by it. Default: inferred from the times.
+        freq: frequency of the rows as a pandas alias: 15min, h, D, B (business days), W-SUN, MS or
+            ME (month starts or ends), QE-DEC, bh (business hours); M@30 is the 30th of each month.
+            Forecast times continue at this frequency. Default: inferred from the times.
         resample: frequency to resample to by the mean, such as 15min, 1h, 1d, 1w or MS; default: no
             resampling.
         dialect: separators, decimal mark, times, missing values and encoding of a table.
@@ -67,17 +66,17 @@ class ForecastData(Options):
             commas, such as hour,weekday: minute, hour, weekday, day (of the month), day of year,
             week or month. They are computed from the timestamps.
         split: training, validation and test sets in the order of time, as fractions or numbers of
-            rows. Default: the customary split of a file of this name, else 0.7/0.1/0.2.
-        context_length: context length: number of past rows the model receives. 0 selects a multiple
-            of the season by the error of the ridge on the validation rows.
+            rows. Default: the published split of a file with this name, otherwise 0.7/0.1/0.2.
+        context_length: number of past rows the model receives. 0 selects a multiple of the season
+            by the error of the ridge on the validation rows.
         horizon: forecast horizon, in rows.
         calendar: whether the model receives time features such as hour and weekday, if rows have
             timestamps.
         stride: rows from one training window to the next: 1 takes all windows, 0 as many as fit
             into the time limit. Validation and test take all windows.
-        season: rows of a season; 0 infers it from the frequency: a day of rows closer than a day, a
-            week of days (5 business days), a year of others. Without times it is a lag of high
-            autocorrelation.
+        season: season length in rows. 0 infers it from the frequency: a day for rows within a day,
+            a week for daily rows (5 business days), a year for longer steps. Without times, 0
+            selects a lag of high autocorrelation.
     """
 
     csv: Path | None = None
@@ -112,7 +111,7 @@ class ForecastData(Options):
 
     @property
     def calendar_parts(self) -> tuple[str, ...]:
-        """Those of ``known_calendar``, each once."""
+        """The time features that ``known_calendar`` names, without repetitions."""
         return tuple(dict.fromkeys(split_cells(self.known_calendar))) if self.known_calendar else ()
 
     @property
@@ -123,22 +122,22 @@ class ForecastData(Options):
 
 @dataclasses.dataclass(frozen=True)
 class ForecastModel(ModelOptions):
-    """The forecaster.
+    """Options of the forecasting model: its architecture, linear map and quantiles.
 
     Attributes:
         layers: architecture of the decoder (of the encoder for the model "encoder-decoder").
-        model: "decoder" forecasts after every observation, and streams; "encoder-decoder" is
-            Time-Series-Library's transformer; "patch" sees each channel by itself, in patches, and
-            streams.
+        model: architecture of the forecaster. "decoder" forecasts after every observation;
+            "encoder-decoder" is Time-Series-Library's transformer, which does not stream; "patch"
+            embeds each channel independently, in patches.
         normalize: whether each input is normalized by its own mean and standard deviation.
         label_length: number of past rows that the decoder of the encoder-decoder receives.
         causal: whether the encoder of the encoder-decoder uses causal attention.
-        num_decoder_layers: blocks of the decoder of the encoder-decoder.
-        positions: most observations of a window that the decoder learns to forecast from, or the
-            patch model, which forecasts from the ends of patches.
-        absolute_positions: whether either is told how many observations, or patches, came before.
-            In a stream that is never begun anew it has learned none of those beyond a window.
-        patch_length: rows of a patch; 0 = an eighth of the context, but at least 16.
+        num_decoder_layers: number of blocks of the decoder of the encoder-decoder.
+        positions: maximum number of positions of a window that the decoder or the patch model is
+            trained to forecast from. The patch model forecasts from the ends of patches.
+        absolute_positions: whether the decoder or the patch model receives absolute positions of
+            observations or patches. A stream that is never reset goes beyond the trained positions.
+        patch_length: patch length in rows; 0 selects an eighth of the context, at least 16.
         tell_missing: whether the model receives indicators of missing values, if the training rows
             have any; otherwise missing values are only filled forward.
         linear_path: whether the patch model has a linear map of the window beside the attention.
@@ -146,7 +145,7 @@ class ForecastModel(ModelOptions):
             fixed. The validation rows set the weight, possibly zero, of what the attention adds to
             it.
         ridge_maps: whether channels share one ridge map ("shared") or each has its own ("channel");
-            "chosen" selects the one with the smaller error on the validation rows.
+            "auto" selects the maps with the smaller error on the validation rows.
         channel_mechanism: mechanism of cross-channel attention in the patch model, such as softmax;
             default: none, channels are independent.
         quantiles: quantile levels to forecast in addition to the mean, separated by commas, such as
@@ -179,7 +178,7 @@ class ForecastModel(ModelOptions):
         at_least(1, MAX_LAYERS, num_decoder_layers=self.num_decoder_layers)
         if self.ridge and not self.linear_path:
             raise OptionError(
-                "ridge is the linear map, which linear_path leaves out; set ridge to false, too.",
+                "ridge sets the linear map, which linear_path=False removes; set ridge=False, too.",
                 "ridge",
                 "linear_path",
             )
@@ -190,8 +189,8 @@ class ForecastModel(ModelOptions):
                     continue
                 those = " and ".join(map(repr, takers))
                 raise OptionError(
-                    f"{name} is an option of the model{'s' * (len(takers) > 1)} {those}; leave it "
-                    "out.",
+                    f"{name} is an option of the model{'s' * (len(takers) > 1)} {those}, not of "
+                    f"{self.model!r}; remove the option, or choose another model.",
                     name,
                     "model",
                 )
@@ -201,15 +200,15 @@ class ForecastModel(ModelOptions):
 
     @property
     def is_conformal(self) -> bool:
-        """Whether there are quantiles, and they are corrected."""
+        """Whether quantile forecasts are calibrated on the validation rows."""
         return self.conformal and bool(self.levels)
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """Of the quantiles.
+        """The quantile levels to forecast, as numbers.
 
         Raises:
-            ValueError: they are no rising numbers between 0 and 1.
+            ValueError: the levels are not increasing numbers between 0 and 1.
         """
         try:
             levels = [float(level) for level in split_cells(self.quantiles)]
@@ -232,7 +231,7 @@ _OPTIONS_OF = {
 
 @dataclasses.dataclass(frozen=True)
 class ForecastFit(FitOptions):
-    """How the forecaster is trained, by Adam."""
+    """Options of the training of the forecaster, by Adam."""
 
     epochs: int = 10
     patience: int = 3
@@ -245,7 +244,7 @@ class ForecastConfig(Config):
     """Everything that a forecasting run depends on."""
 
     auto_values = MappingProxyType(
-        {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "chosen", "stride": 0}
+        {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "auto", "stride": 0}
     )
     data: ForecastData = ForecastData()
     model: ForecastModel = ForecastModel()
@@ -255,7 +254,8 @@ class ForecastConfig(Config):
         for name in ("known_future", "known_calendar"):
             if getattr(self.data, name) and self.model.model != "patch":
                 raise OptionError(
-                    f"{name} is read by the model 'patch'; choose that, or leave it out.",
+                    f"{name} is an option of the model 'patch', not of {self.model.model!r}; set "
+                    f"model='patch', or remove {name}.",
                     name,
                     model="patch",
                 )
@@ -279,7 +279,7 @@ class ForecastConfig(Config):
         """With absolute paths, the default split, and the column of ids of a panel."""
         source = self.data
         file = EMBEDDED if source.csv is None else source.csv.name
-        split = source.split or customary_split(file) or CUSTOMARY
+        split = source.split or customary_split(file) or DEFAULT_SPLIT
         id_column = source.id_column
         if source.csv is not None and not source.is_panel:
             id_column = find_id_column(source.csv, source.dialect)
@@ -305,17 +305,17 @@ def tslib(config: ForecastConfig) -> ForecastConfig:
 
 
 def patch(config: ForecastConfig) -> ForecastConfig:
-    """The patch model beside a ridge, with what the data choose, trained within two minutes.
+    """Preset of the patch model with a ridge and automatic options, trained within two minutes.
 
-    The data choose context and patch length, the ridge's maps and, of a long series, every how
-    many-th training window is used (``tasks.forecast.choices``). The rate falls with the steps, so
+    Context and patch length, the ridge's maps and, for a long series, the stride of the training
+    windows are chosen from the data (``tasks.forecast.choices``). The rate falls with the steps, so
     that a short training ends at a small one. Numbers were chosen on the validation rows of ETTh1,
     96 from 96 (docs/guides/forecast.md).
     """
     return config.replace(
         model="patch",
         ridge=True,
-        ridge_maps="chosen",
+        ridge_maps="auto",
         context_length=0,
         patch_length=0,
         stride=0,

@@ -285,7 +285,7 @@ def _read_table(
 
 
 def _check_float32(path: Path, series: data.TimeSeries) -> None:
-    """Refuses values beyond float32."""
+    """Raises ``OptionError`` for values beyond the range of float32."""
     if (beyond := np.argwhere(np.abs(series.values) > _MAX_FLOAT32)).size:
         row, channel = beyond[0].tolist()
         raise OptionError(

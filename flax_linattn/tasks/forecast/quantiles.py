@@ -172,7 +172,7 @@ def score_quantiles(run: Run, windows: PanelWindows) -> dict[str, Any]:
 
 
 def score_baselines(run: Run, windows: PanelWindows, ridge: Ridge | None) -> dict[str, Any]:
-    """The scores of the baselines with quantiles of their own errors, as ``ridge_crps`` and so on.
+    """Scores of the baselines with quantiles of their own errors, such as ``ridge_crps``.
 
     The quantiles of a step and target add those of its errors on the validation rows (``offsets``)
     to its forecast, as split conformal prediction does. Empty for a run without quantiles, for a

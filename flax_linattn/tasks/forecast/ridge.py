@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Maps: TypeAlias = Literal["chosen", "shared", "channel"]
+Maps: TypeAlias = Literal["auto", "shared", "channel"]
 """One map for all channels, one for each, or whichever has the smaller error on validation rows."""
 
 MAX_PRODUCTS = 6 * 10**11
@@ -85,7 +85,7 @@ def fit_ridge(
         True
         >>> noise = np.random.default_rng(0).normal(size=wave.shape)
         >>> two = np.concatenate([wave, noise], axis=1)
-        >>> fit_ridge(two, [range(120)], [range(120, 160)], 12, 4, maps="chosen").maps
+        >>> fit_ridge(two, [range(120)], [range(120, 160)], 12, 4, maps="auto").maps
         'channel'
     """
     spans = _Spans(train, validation, begins, context_length, horizon)
@@ -93,14 +93,14 @@ def fit_ridge(
     count = values.shape[1]
     unit = max(spans.num_numbers(count), 1)
     whole = Ridge(shared.kernel, shared.error / unit, spans.num_windows)
-    if maps == "shared" or count < 2 or (maps == "chosen" and not spans.affordable(count)):
+    if maps == "shared" or count < 2 or (maps == "auto" and not spans.affordable(count)):
         return whole
     of_each = [
         _fit(*spans.sums(channel[:, None]), strengths=CHANNEL_STRENGTHS, towards=shared.kernel)
         for channel in values.T
     ]
     error = sum(one.error for one in of_each)
-    if maps == "chosen" and not error < (1 - MIN_GAIN) * shared.error:
+    if maps == "auto" and not error < (1 - MIN_GAIN) * shared.error:
         return whole
     kernels = np.stack([one.kernel for one in of_each])
     return Ridge(kernels, error / unit, spans.num_windows)

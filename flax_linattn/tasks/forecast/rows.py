@@ -22,7 +22,7 @@ TimeKind: TypeAlias = Literal["integer", "local", "zoned"]
 
 
 class Row(NamedTuple):
-    """An observation.
+    """An observation of a stream: its time and values.
 
     Attributes:
         time: when, of the kind of the run's times; None if the stream does not say.
@@ -118,7 +118,7 @@ class RowLines(CellLines):
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
-        """Reads rows."""
+        """Reads the observations of lines."""
         for cells in self.cells(lines):
             if cells is not None:
                 yield Row(self._time(cells), cells.numbers(self._channels))

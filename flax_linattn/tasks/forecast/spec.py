@@ -178,7 +178,7 @@ class ForecastSpec(DataSpec):
 
     @property
     def parts(self) -> data.Split:
-        """``split`` as ranges."""
+        """The rows of ``split`` as ranges of training, validation and test."""
         return data.Split(*(range(begin, end) for begin, end in self.split))
 
     @property
@@ -241,21 +241,21 @@ class ForecastSpec(DataSpec):
         features = tuple(dict.fromkeys((*self.marks, *self.calendar)))
         if features and series.times is None:
             raise ValueError(
-                f"{series.name} has no times, from which the run took "
-                f"{', '.join(features)}; give times in the first column."
+                f"expected times, from which the run computes {', '.join(features)}, got a series "
+                f"without times, {series.name}; add a column of times."
             )
         if features and (series.time_zone is None) != (self.time_zone is None):
             kinds = ("times with their offset from UTC", "times without an offset from UTC")
             expected, got = kinds if self.time_zone else kinds[::-1]
             raise ValueError(
-                f"expected {expected}, as those that the run was trained on, got {got} in "
-                f"{series.name}; write them so."
+                f"expected {expected}, like the training data of the run, got {got} in "
+                f"{series.name}; write the times in the same form."
             )
         freq = self.freq_of(series)
         if freq is not None and self.freq is not None and not same_step(freq, self.freq):
             raise ValueError(
-                f"expected rows of the frequency {self.freq}, as those that the run was trained "
-                f"on, got {freq} in {series.name}."
+                f"expected rows of the frequency {self.freq}, like the training data of the run, "
+                f"got {freq} in {series.name}; resample the rows to {self.freq}."
             )
 
     def in_zone(self, series: data.TimeSeries) -> data.TimeSeries:
@@ -389,7 +389,7 @@ def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...
 def static_channels(
     rows: Sequence[NDArray[np.float64]], channels: Sequence[int]
 ) -> tuple[int, ...]:
-    """Those of some channels that never change within the rows [T, C] of a series; NaN = missing.
+    """Channels that never change within the training rows [T, C] of a series; NaN = missing.
 
     Example:
         >>> static_channels([np.array([[1.0, 3.0], [2.0, np.nan]]), np.array([[4.0, 5.0]])], [0, 1])

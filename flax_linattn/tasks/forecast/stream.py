@@ -39,10 +39,10 @@ class ForecastStreamOptions:
     JSON object with "time" and the channels by name; a first line may name the columns.
 
     Attributes:
-        context: most observations that a forecast looks back on, at least half as many; default the
-            run's context length, 0 = all.
-        series: which one, of a run on several series. One that it never saw has the median of their
-            scales.
+        context: maximum number of past observations of a forecast; at least half as many are used.
+            0 uses all of them. Default: the run's context length.
+        series: name of the series, for a run on a panel. A new series is scaled by the median of
+            the scales of the panel.
     """
 
     context: int | None = None
@@ -71,9 +71,9 @@ class ForecastStream(Streaming):
         series: the name of one, of a global model; an unknown one has the median of their scales.
 
     Attributes:
-        num_steps: observations so far.
-        num_gaps: those, since this object was made, that did not come one of the run's steps
-            after the last.
+        num_steps: number of observations so far.
+        num_gaps: number of observations since this object was created that did not follow the
+            previous one by the run's step.
 
     Raises:
         ValueError: the run's model cannot stream, or the context is out of range.
@@ -284,7 +284,7 @@ class ForecastStream(Streaming):
         self._restored_time, self._num_asked = self._time, 0
 
     def ages(self, record: Record) -> Sequence[int]:
-        """Of both streams."""
+        """The ages of the two streams, in observations."""
         return self._ages(record["num_steps"])
 
     @property

@@ -54,7 +54,7 @@ COMPARED = 300
 
 
 class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
-    """Forecasting."""
+    """Forecasting of one series or a panel, as a task."""
 
     name = "forecast"
     Config = ForecastConfig

@@ -251,7 +251,7 @@ def forecast_each(
 def forecast_after(
     run: Run, series: data.TimeSeries, future: Mapping[str, NDArray[np.float64]] | None = None
 ) -> HorizonForecast:
-    """The forecast from the last row of a series, of a run whose data spec is that of the series.
+    """The forecast from the last row of a series that has the data spec of the run.
 
     ``future`` has the channels known for the horizon, float64 [H] by name; a static one that is not
     there keeps its last value. By default the last rows of the series hold them.
