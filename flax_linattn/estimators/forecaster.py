@@ -24,13 +24,13 @@ from flax_linattn.storage import atomic_write
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
     MAX_NAMES,
+    make_panel,
     name_notes,
-    panel_of,
     read_series,
     row_notes,
     with_frequency,
 )
-from flax_linattn.tasks.forecast.rows import Row, row_of
+from flax_linattn.tasks.forecast.rows import Row, series_row
 from flax_linattn.tasks.forecast.spec import compute_checksum
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import (
@@ -157,7 +157,7 @@ class Forecaster(Estimator):
         notes: list[str] = []
         if history.ids is not None:
             series, notes = self._long_enough(series)
-        panel = panel_of(series, config.data, self._split)
+        panel = make_panel(series, config.data, self._split)
         notes += [
             *panel.warnings,
             *name_notes([(one.name, row_notes(one)) for one in panel.series]),
@@ -473,7 +473,9 @@ class ForecasterStream:
         self._one = history.ndim == 1
         self._channels = series.channels
         for at in range(max(0, series.num_steps - options.context_length), series.num_steps):
-            self.step(*reversed(row_of(series, at, run.data_spec.known_future, options.horizon)))
+            self.step(
+                *reversed(series_row(series, at, run.data_spec.known_future, options.horizon))
+            )
 
     def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:
         """Forecasts after one more row.

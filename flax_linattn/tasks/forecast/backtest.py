@@ -23,7 +23,7 @@ from flax_linattn.tasks.forecast.evaluate import Errors, sum_errors
 from flax_linattn.tasks.forecast.figures import draw_folds
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
 from flax_linattn.tasks.forecast.ridge import Ridge, fit_ridge
-from flax_linattn.tasks.forecast.rows import row_of
+from flax_linattn.tasks.forecast.rows import series_row
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import Forecast, PanelWindows, model_forecast, stack
 from flax_linattn.tasks.run import load_run
@@ -224,7 +224,7 @@ class _Fixed:
         def up_to(row: int) -> NDArray:
             nonlocal forecast
             while stream.num_steps <= row:
-                forecast = stream.step(row_of(series, stream.num_steps, known, horizon))
+                forecast = stream.step(series_row(series, stream.num_steps, known, horizon))
             mean_forecast = forecast[..., 0] if self._run.config.model.levels else forecast
             return (mean_forecast - mean) / std
 

@@ -33,12 +33,12 @@ class Row(NamedTuple):
     values: NDArray[np.float64]
 
 
-def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
+def series_row(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
     """A row of a series as a stream takes it: values, then known future covariates of its horizon.
 
     Example:
         >>> sales = TimeSeries("sales", np.arange(6.0).reshape(3, 2), ("sales", "price"))
-        >>> row_of(sales, 1, (1,), 2).values.tolist()
+        >>> series_row(sales, 1, (1,), 2).values.tolist()
         [2.0, 3.0, 5.0, nan]
     """
     ahead = np.full((horizon, len(known)), np.nan)

@@ -418,4 +418,4 @@ def _of_series(run: Run, name: str) -> Run:
             else f"the run learned from one series, got {quote(name)}; leave the name out.",
             "series",
         )
-    return run._replace(data_spec=run.data_spec.of_series(name))
+    return run._replace(data_spec=run.data_spec.select_series(name))
