@@ -476,7 +476,8 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert "an option of the models 'decoder' and 'encoder-decoder'" in message
     message = fail(capsys, *args, "--no-linear-path")
     assert message.endswith(
-        "is an option of the model 'patch'; leave it out. (--linear-path, --model)\n"
+        "is an option of the model 'patch', not of 'decoder'; remove the option, or choose another "
+        "model. (--linear-path, --model)\n"
     )
     assert "patch_length must be at least 0" in fail(capsys, *args, "--patch-length", "-1")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):

@@ -115,7 +115,7 @@ def test_what_is_refused(csv, run_dir, tmp_path, capsys):
     command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
     command += ["--horizon", "4"]
     known = [*command, "--known-calendar", "day"]
-    assert "known_calendar is read by the model 'patch'" in fail(
+    assert "known_calendar is an option of the model 'patch'" in fail(
         capsys, *known, "--model", "decoder"
     )
     message = fail(capsys, *command, "--model", "patch", "--known-calendar", "weekdy")

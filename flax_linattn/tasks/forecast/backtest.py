@@ -239,15 +239,18 @@ class _Refitted:
         config = run.config.run_config(run.seed_index or 0)
         self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
-    def _of_fold(self, part: range) -> Any:
+    def _fold_config(self, part: range) -> Any:
         train, validation = rows_before(self._run.data_spec.split, part.start)
         return self._config.replace(split=f"{len(train)}/{len(validation)}/{len(part)}")
 
     def key(self, part: range) -> dict[str, Any]:
-        return {"config": self._of_fold(part).to_json(), "checksum": self._run.data_spec.checksum}
+        return {
+            "config": self._fold_config(part).to_json(),
+            "checksum": self._run.data_spec.checksum,
+        }
 
     def test(self, number: int, part: range) -> _Tested:
-        config, folder = self._of_fold(part), self._folder / str(number)
+        config, folder = self._fold_config(part), self._folder / str(number)
         resume = any((folder / "checkpoints").glob("step_*"))
         train(self._run.task, config, training.Session(folder, resume=resume, **self._how))
         run = load_run(folder)

@@ -92,10 +92,10 @@ def load_panel(config: ForecastConfig) -> SeriesPanel:
     source = config.data
     data.chronological_split(10**15, source.split)  # refuses one that fits no series
 
-    def split_of(series: data.TimeSeries) -> data.Split:
+    def make_split(series: data.TimeSeries) -> data.Split:
         return data.chronological_split(series.num_steps, source.split)
 
-    panel = make_panel(read_series(source), source, split_of)
+    panel = make_panel(read_series(source), source, make_split)
     if not source.is_panel:
         return panel
     return panel._replace(name="ETTh1" if source.csv is None else source.csv.name.split(".")[0])
@@ -104,13 +104,13 @@ def load_panel(config: ForecastConfig) -> SeriesPanel:
 def make_panel(
     series: Sequence[data.TimeSeries],
     source: ForecastData,
-    split_of: Callable[[data.TimeSeries], data.Split],
+    make_split: Callable[[data.TimeSeries], data.Split],
 ) -> SeriesPanel:
-    """A panel of series with their parts; of several those without training values are left out."""
+    """Makes a panel of series and their splits, without series that have no training values."""
     kept, splits, short, empty = [], [], [], []
     for one in series:
         try:
-            split = split_of(one)
+            split = make_split(one)
         except OptionError:
             if not source.is_panel:
                 raise

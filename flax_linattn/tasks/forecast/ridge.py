@@ -69,11 +69,11 @@ def fit_ridge(
 ) -> Ridge:
     """Fits the map, or that of each channel, to all windows of the training rows.
 
-    The map of a channel is drawn towards the shared one: its penalty is that of the difference of
+    The map of a channel is shrunk towards the shared one: its penalty is that of the difference of
     the two, so that a channel with few or unusual training rows keeps the shared map. The strength
-    of each penalty is that of the least squared error on windows of the validation rows. RidgeMaps for
-    each channel are chosen where they lower that error by ``MIN_GAIN`` or more, and where they are
-    within ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
+    of each penalty is that of the least squared error on windows of the validation rows. Maps
+    of each channel are chosen if they lower that error by ``MIN_GAIN`` or more and are within
+    ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
 
     Values [T, C] are the series, one after the other from rows ``begins`` on, as the model receives
     them: standardized, missing values filled. Horizons lie in the given rows of each series.

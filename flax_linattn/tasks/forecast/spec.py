@@ -310,14 +310,14 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
     data_spec = ForecastSpec(
         dataset=panel.name,
         channels=first.channels,
-        targets=_targets_of(first, source, known),
+        targets=_target_indices(first, source, known),
         freq=_common_frequency(panel.series),
-        marks=_marks_of(panel.series, source),
+        marks=_time_features(panel.series, source),
         standardizer=data.Standardizer(
             np.median([scale.mean for scale in scales], axis=0),
             np.median([scale.std for scale in scales], axis=0),
         ),
-        split=_as_pairs(panel.split),
+        split=_to_pairs(panel.split),
         checksum=checksum(rows for one, split in pairs for rows in _rows(one, split.test.stop)),
         integer_step=next(
             (integer_step(one.index) for one in panel.series if one.has_integer_times), None
@@ -326,7 +326,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         tells_missing=config.model.tell_missing and any(np.isnan(rows).any() for rows in train),
         known_future=known,
         static=static_channels(train, known),
-        calendar=_calendar_of(panel.series, source),
+        calendar=_horizon_calendar(panel.series, source),
     )
     targets = list(data_spec.targets)
     for which, (part, (begin, end)) in enumerate(
@@ -347,7 +347,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
             name=one.name,
             mean=tuple(scale.mean.tolist()),
             std=tuple(scale.std.tolist()),
-            split=_as_pairs(split),
+            split=_to_pairs(split),
             seasonal=seasonal_scale(rows[:, targets], source.season or data_spec.season),
             checksum=compute_checksum(one, split.test.stop),
         )
@@ -356,7 +356,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
     return dataclasses.replace(data_spec, members=members)
 
 
-def _targets_of(
+def _target_indices(
     series: data.TimeSeries, source: ForecastData, known: Sequence[int]
 ) -> tuple[int, ...]:
     """Indices of the channels to forecast."""
@@ -402,7 +402,7 @@ def static_channels(
     )
 
 
-def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
+def _time_features(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
     """Names of the calendar features that the model receives."""
     timed = next((one for one in series if one.freq is not None), None)
     if not source.calendar or timed is None or any(one.times is None for one in series):
@@ -411,7 +411,7 @@ def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[
     return tuple(data.calendar_features(timed.times[:1], timed.freq)[1])
 
 
-def _calendar_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
+def _horizon_calendar(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
     """Parts of the calendar that the model receives for the horizon."""
     parts, untimed = source.calendar_parts, [one.name for one in series if one.times is None]
     if parts and untimed:
@@ -506,5 +506,5 @@ def _rows(series: data.TimeSeries, stop: int) -> list[NDArray]:
     return [series.values[:stop], (seconds if (seconds == times).all() else times)[:stop]]
 
 
-def _as_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:
+def _to_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:
     return tuple((part.start, part.stop) for part in split)
