@@ -17,7 +17,7 @@ from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown, source_line
 from flax_linattn.tasks.forecast import ForecastStream, Row
 from flax_linattn.tasks.forecast.evaluate import Errors
-from flax_linattn.tasks.forecast.panel import series_of
+from flax_linattn.tasks.forecast.panel import read_run_series
 
 FOLDER = Path(__file__).parent
 RESULTS = "streaming.json"
@@ -26,7 +26,7 @@ RESULTS = "streaming.json"
 def streamed(run: tasks.Run, context: int | None) -> dict[str, float]:
     """Errors of a stream that begins a window before the test rows, on standardised values."""
     options, data_spec = run.config.to_json(), run.data_spec
-    (series,), targets = series_of(run), list(data_spec.targets)
+    (series,), targets = read_run_series(run), list(data_spec.targets)
     mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]
     first, stop = data_spec.split[-1]
     stream = ForecastStream(run, context=context)

@@ -42,7 +42,7 @@ from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.forecast import ForecastStream, Row
-from flax_linattn.tasks.forecast.panel import series_of
+from flax_linattn.tasks.forecast.panel import read_run_series
 
 LEVEL, NOISE, STAY = 1.0, 0.5, 500.0
 TRAINED_ROWS = 40_000
@@ -204,7 +204,7 @@ def of_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
 
 def _over_rows(run: tasks.Run, context: int) -> NDArray[np.float64]:
     """Of each row after training, the mean squared error of its forecast, standardised."""
-    data_spec, (series,) = run.data_spec, series_of(run)
+    data_spec, (series,) = run.data_spec, read_run_series(run)
     targets, horizon = list(data_spec.targets), run.config.data.horizon
     mean, std = data_spec.standardizer.mean[targets], data_spec.standardizer.std[targets]
     first, stop = data_spec.split[1][0], series.values.shape[0] - horizon

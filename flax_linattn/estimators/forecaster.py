@@ -24,13 +24,13 @@ from flax_linattn.storage import atomic_write
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
     MAX_NAMES,
+    make_panel,
     name_notes,
-    panel_of,
     read_series,
     row_notes,
     with_frequency,
 )
-from flax_linattn.tasks.forecast.rows import Row, row_of
+from flax_linattn.tasks.forecast.rows import Row, series_row
 from flax_linattn.tasks.forecast.spec import compute_checksum
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import (
@@ -139,8 +139,6 @@ class Forecaster(Estimator):
         at_least(0, context_length=self.context_length)
         task: Any = get_task("forecast")
         given = self._run_options(task)
-        if y is not None:
-            _check_ignored(X, y)
         written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()
         options = FrameOptions(
             given.get("id_column") or NIXTLA_ID,
@@ -150,6 +148,8 @@ class Forecaster(Estimator):
             dialect=Dialect(**{name: given[name] for name in written}),
         )
         history = as_history(X, options=options)
+        if y is not None:
+            _check_ignored(X, y)
         init = InitRun.of(init_run)
         config = self._config(task, history, init)
         series = tuple(with_frequency(one, config.data.freq) for one in history.series)
@@ -157,7 +157,7 @@ class Forecaster(Estimator):
         notes: list[str] = []
         if history.ids is not None:
             series, notes = self._long_enough(series)
-        panel = panel_of(series, config.data, self._split)
+        panel = make_panel(series, config.data, self._split)
         notes += [
             *panel.warnings,
             *name_notes([(one.name, row_notes(one)) for one in panel.series]),
@@ -473,7 +473,9 @@ class ForecasterStream:
         self._one = history.ndim == 1
         self._channels = series.channels
         for at in range(max(0, series.num_steps - options.context_length), series.num_steps):
-            self.step(*reversed(row_of(series, at, run.data_spec.known_future, options.horizon)))
+            self.step(
+                *reversed(series_row(series, at, run.data_spec.known_future, options.horizon))
+            )
 
     def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:
         """Forecasts after one more row.

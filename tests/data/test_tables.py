@@ -371,7 +371,7 @@ def test_an_excel_export(tmp_path):
         ("date,a\n2024-01-03,1\n2024-01-02,2\n2024-01-01,3\n", {},
          ":3: .*; sort the rows by time; the newest row comes first$", None),
         ("date,a\n2023-02-28,1\n2023-02-30,2\n", {},
-         r":3: .* in column 1 \(date\), got '2023-02-30', but there is no 30 February 2023; ", None),
+         r":3: .* column 1 \(date\), got '2023-02-30', but there is no 30 February 2023; ", None),
         ("date,a,b\n2024-01-01,1,x\n2024-01-02,2,y\n2024-01-03,3,z\n", {},
          ":2: .* further cells of the column are no numbers; read other columns only", "channels"),
         ("a,when\n1,2016-07-01\n", {}, ":2: .* with time_column=", "time_column"),

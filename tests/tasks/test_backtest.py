@@ -142,7 +142,7 @@ def test_a_fold_without_known_values_counts_in_no_mean(folder, monkeypatch, carr
     values = series.values.copy()
     values[110:130] = np.nan
     blanked = dataclasses.replace(series, values=values)
-    read = SeriesPanel.of_one(blanked, run.data_spec.parts)
+    read = SeriesPanel.from_series(blanked, run.data_spec.parts)
     monkeypatch.setattr(backtests, "own_panel", lambda _: read)
     report = backtest(folder, folds=3, carry=carry)
     first, empty, last = report.values["by_fold"]
@@ -189,7 +189,7 @@ def recorded(monkeypatch, series):
         return evaluate.sum_errors({"naive": of["naive"]}, run, windows)
 
     def read(run):
-        return SeriesPanel.of_one(series, run.data_spec.parts)
+        return SeriesPanel.from_series(series, run.data_spec.parts)
 
     monkeypatch.setattr(backtests, "own_panel", read)
     monkeypatch.setattr(backtests, "sum_errors", record)
@@ -232,7 +232,7 @@ def test_a_model_trained_anew_knows_no_row_of_its_fold(folder, monkeypatch):
                 lines[row] = lines[row].partition(",")[0] + ",9,9"
             run.config.data.csv.write_text("\n".join(lines) + "\n")
             series = data.load_series(run.config.data.csv)
-            panel = SeriesPanel.of_one(series, run.data_spec.parts)
+            panel = SeriesPanel.from_series(series, run.data_spec.parts)
             monkeypatch.setattr(backtests, "own_panel", lambda _, panel=panel: panel)
             shutil.rmtree(folder / "backtest", ignore_errors=True)
             report = backtest(folder, folds=1, refit=True, progress=False, parallel=NONE)

@@ -53,7 +53,7 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
     other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))
     found = []
     for series in (rows, other):
-        data_spec = describe(SeriesPanel.of_one(series, split), config)
+        data_spec = describe(SeriesPanel.from_series(series, split), config)
         run = tasks.Run(FORECAST, config, data_spec, FORECAST.model(config, data_spec))
         forecast_of = compile_forecast(run)
         arrays = standardize(series, data_spec)

@@ -16,9 +16,9 @@ FORECAST = tasks.get_task("forecast")
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8, "horizon": 4}
 
 
-def panel_of(values, splits="0.7/0.1/0.2") -> SeriesPanel:
+def make_panel(values, splits="0.7/0.1/0.2") -> SeriesPanel:
     series = data.TimeSeries("waves", values, tuple("abcdefgh"[: values.shape[1]]))
-    return SeriesPanel.of_one(series, data.chronological_split(len(values), splits))
+    return SeriesPanel.from_series(series, data.chronological_split(len(values), splits))
 
 
 def preset(**options) -> ForecastConfig:
@@ -46,7 +46,7 @@ def test_a_season_is_found_under_noise_and_trend(season):
 
 def test_the_shortest_context_that_is_as_good_is_chosen():
     """As the ridge of each says on the validation rows."""
-    panel = panel_of(repeated())
+    panel = make_panel(repeated())
     config, notes = choices.choose(panel, preset())
     assert config.data.season == 12 and not config.auto_options
     data_spec = FORECAST.describe(panel, config)
@@ -66,14 +66,14 @@ def test_the_shortest_context_that_is_as_good_is_chosen():
 
 @pytest.mark.parametrize("rows", [20, 40, 60])
 def test_a_short_series_gets_a_context_that_fits(rows):
-    config, _ = choices.choose(panel_of(repeated(rows), f"{rows - 12}/6/6"), preset())
+    config, _ = choices.choose(make_panel(repeated(rows), f"{rows - 12}/6/6"), preset())
     assert 1 <= config.data.context_length <= rows - 12 - 4
 
 
 @pytest.mark.usefixtures("no_steps")
 def test_training_in_memory_notes_what_was_chosen(capsys):
     options = {"features": 8, "num_heads": 2, "steps": 1, "epochs": 1}
-    run = fit_data(FORECAST, preset(**options), panel_of(repeated(400)))
+    run = fit_data(FORECAST, preset(**options), make_panel(repeated(400)))
     length = run.config.data.context_length
     assert f"note: context length {length} was chosen" in capsys.readouterr().err
 
@@ -82,12 +82,14 @@ def test_test_rows_choose_nothing():
     values = repeated()
     changed = values.copy()
     changed[-140:] = 1e3
-    assert choices.choose(panel_of(values), preset()) == choices.choose(panel_of(changed), preset())
+    assert choices.choose(make_panel(values), preset()) == choices.choose(
+        make_panel(changed), preset()
+    )
 
 
 def test_windows_are_left_out_only_where_all_take_too_long():
     """In proportion to what there is to compute; and never so that less than a batch is left."""
-    panel = panel_of(repeated())
+    panel = make_panel(repeated())
 
     def stride(**options):
         config, notes = choices.choose(panel, preset(context_length=24, **options))

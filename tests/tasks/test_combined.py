@@ -16,7 +16,7 @@ from flax_linattn.tasks.forecast import ForecastStream
 from flax_linattn.tasks.forecast.backtest import backtest
 from flax_linattn.tasks.forecast.baselines import fitted_ridge
 from flax_linattn.tasks.forecast.panel import own_panel
-from flax_linattn.tasks.forecast.rows import row_of
+from flax_linattn.tasks.forecast.rows import series_row
 from flax_linattn.tasks.forecast.windows import compile_forecast
 from tests.tasks.commands import SMALL, succeed
 
@@ -121,7 +121,7 @@ def test_a_stream_that_began_anew_ends_at_the_prediction(run_dir, which, tmp_pat
     table = tasks.predict_run(run_dir, file)
     want = table[["sales", "sales@0.1", "sales@0.5", "sales@0.9"]].to_numpy(np.float64)
     end = one.num_steps - HORIZON
-    rows = [row_of(one, at, (1,), HORIZON) for at in range(end - INPUT, end)]
+    rows = [series_row(one, at, (1,), HORIZON) for at in range(end - INPUT, end)]
     series = {"series": one.name} if which == "several" else {}
     stream = ForecastStream(run, context=0, **series)
     for row in rows:
@@ -163,7 +163,7 @@ def test_backtests(copied, how):
     stream, errors = ForecastStream(run), []
     (first, second) = report["by_fold"]
     for at in range(second["end"] - HORIZON):
-        forecast = stream.step(row_of(series, at, (1,), HORIZON))
+        forecast = stream.step(series_row(series, at, (1,), HORIZON))
         if at >= second["begin"] - 1:
             came = series.values[at + 1 : at + 1 + HORIZON, 0]
             errors.append((forecast[:, 0, 0] - came) / scale.std[0])
@@ -197,7 +197,7 @@ def test_known_values_that_are_missing_are_those_before_in_streams_too(run_dir):
     stream = ForecastStream(run, context=0)
     series = data.TimeSeries("s", values, one.channels)
     for at in range(INPUT):
-        found = stream.step(row_of(series, at, (1,), HORIZON))
+        found = stream.step(series_row(series, at, (1,), HORIZON))
     filled = series.fill_forward().values
     scale = run.data_spec.standardizer
     seen = ((filled - scale.mean) / scale.std).astype(np.float32)[None]

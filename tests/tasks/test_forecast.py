@@ -476,7 +476,8 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert "an option of the models 'decoder' and 'encoder-decoder'" in message
     message = fail(capsys, *args, "--no-linear-path")
     assert message.endswith(
-        "is an option of the model 'patch'; leave it out. (--linear-path, --model)\n"
+        "is an option of the model 'patch', not of 'decoder'; remove the option, or choose another "
+        "model. (--linear-path, --model)\n"
     )
     assert "patch_length must be at least 0" in fail(capsys, *args, "--patch-length", "-1")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
@@ -675,7 +676,7 @@ def test_the_scale_is_that_of_the_published_protocol(csv):
     """scikit-learn's: the deviation of the population."""
     series = data.load_series(csv)
     data_spec = describe(
-        SeriesPanel.of_one(series, data.chronological_split(ROWS)), ForecastConfig.of(csv=csv)
+        SeriesPanel.from_series(series, data.chronological_split(ROWS)), ForecastConfig.of(csv=csv)
     )
     fitted = series.fill_forward().values[:140]
     np.testing.assert_allclose(data_spec.standardizer.std, fitted.std(axis=0), rtol=1e-12)
@@ -739,12 +740,12 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     split = data.chronological_split(ROWS, "0.7/0.1/0.2")
     config = ForecastConfig.of(csv=csv)
     late = dataclasses.replace(series, values=values)
-    arrays = standardize(late, describe(SeriesPanel.of_one(late, split), config))
+    arrays = standardize(late, describe(SeriesPanel.from_series(late, split), config))
     assert (arrays["values"][:30, 1] == 0).all() and arrays["values"][30, 1] != 0
     values[: split.train.stop, 1] = np.nan
     with pytest.raises(ValueError, match="channel 'OT' has no value in the training rows"):
         empty = dataclasses.replace(series, values=values)
-        describe(SeriesPanel.of_one(empty, split), config)
+        describe(SeriesPanel.from_series(empty, split), config)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -810,7 +811,7 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     )  # fmt: skip
     series = data.TimeSeries("holes", holes, ("a", "b"))
     split = data.chronological_split(60, config.data.split)
-    data_spec = describe(SeriesPanel.of_one(series, split), config)
+    data_spec = describe(SeriesPanel.from_series(series, split), config)
     arrays = standardize(series, data_spec)
     model = FORECAST.model(config, data_spec)
     run = tasks.Run(FORECAST, config, data_spec, model)

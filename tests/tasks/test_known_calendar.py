@@ -115,7 +115,7 @@ def test_what_is_refused(csv, run_dir, tmp_path, capsys):
     command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
     command += ["--horizon", "4"]
     known = [*command, "--known-calendar", "day"]
-    assert "known_calendar is read by the model 'patch'" in fail(
+    assert "known_calendar is an option of the model 'patch'" in fail(
         capsys, *known, "--model", "decoder"
     )
     message = fail(capsys, *command, "--model", "patch", "--known-calendar", "weekdy")
@@ -136,7 +136,7 @@ def test_missing_values_and_own_columns_beside_it():
     series = data.TimeSeries("toy", values, ("sales", "price"), pd.DatetimeIndex(DAYS))
     config = ForecastConfig.of(model="patch", known_future="price", known_calendar="day")
     split = data.chronological_split(ROWS)
-    data_spec = describe(SeriesPanel.of_one(series, split), config)
+    data_spec = describe(SeriesPanel.from_series(series, split), config)
     assert data_spec.known_inputs == (1, 2, 3) and data_spec.num_inputs == 4
     again = type(data_spec).from_json(json.loads(json.dumps(data_spec.to_json())))
     assert again.calendar == ("day",) and again.known_inputs == (1, 2, 3)
@@ -158,7 +158,7 @@ def test_several_series_have_it(csv, tmp_path):
     report = json.loads((folder / "test.json").read_text())
     assert report["test_mse"] < 0.75 * report["ridge_mse"]
     run = tasks.load_run(folder)
-    own = run._replace(data_spec=run.data_spec.of_series("a"))
+    own = run._replace(data_spec=run.data_spec.select_series("a"))
     table = tasks.predict_run(folder)
     np.testing.assert_allclose(table["sales"][:HORIZON], by_hand(own, sales(), DAYS), rtol=1e-4)
     stream = ForecastStream(run, context=0, series="a")
@@ -176,7 +176,9 @@ def test_a_stream_of_months_counts_months(csv, monkeypatch):
     config = ForecastConfig.of(
         model="patch", calendar=False, context_length=12, horizon=6, **options
     )
-    data_spec = describe(SeriesPanel.of_one(frame, data.chronological_split(len(months))), config)
+    data_spec = describe(
+        SeriesPanel.from_series(frame, data.chronological_split(len(months))), config
+    )
     task = tasks.get_task("forecast")
     run = tasks.Run(task, config, data_spec, task.model(config, data_spec))
     stream = ForecastStream(run, context=0)
@@ -202,7 +204,7 @@ def test_a_stream_keeps_the_clock_of_its_zone(tmp_path):
     series = data.TimeSeries("toy", values, ("load",), days)
     sizes = {**SIZES, "known_calendar": "weekday", "patch_length": 4}
     config = ForecastConfig.of(model="patch", calendar=True, context_length=8, horizon=2, **sizes)
-    data_spec = describe(SeriesPanel.of_one(series, data.chronological_split(20)), config)
+    data_spec = describe(SeriesPanel.from_series(series, data.chronological_split(20)), config)
     assert (data_spec.freq, data_spec.time_zone, data_spec.season) == ("D", "Europe/Berlin", 7)
     task = tasks.get_task("forecast")
     run = tasks.Run(task, config, data_spec, task.model(config, data_spec))

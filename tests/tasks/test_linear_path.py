@@ -10,9 +10,9 @@ from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast import task as forecast_task
 from flax_linattn.tasks.forecast.baselines import (
     FOLDS,
-    best_shares,
+    best_attention_weights,
+    fit_windows_ridge,
     least_squares,
-    ridge_of,
     set_to_ridge,
 )
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
@@ -98,7 +98,9 @@ def test_training_leaves_the_map_and_the_run_keeps_the_share(config, trained):
 def test_a_run_that_is_the_ridge_alone_says_so(config, tmp_path, monkeypatch, capsys):
     told = []
     for share in (0.0, 0.25):
-        monkeypatch.setattr(forecast_task, "best_shares", lambda *_, share=share: [share])
+        monkeypatch.setattr(
+            forecast_task, "best_attention_weights", lambda *_, share=share: [share]
+        )
         session = training.Session(tmp_path / str(share), parallel=training.Parallel("none"))
         with no_drawing():
             report = train_report("forecast", config.replace(steps=2), session)
@@ -113,7 +115,7 @@ def test_what_holds_on_no_other_row_is_not_added(config):
     run, splits = made(config)
     run.model.head.bias[...] = np.full(HORIZON, 1e3, np.float32)
     linear = errors(compile_forecast(made(config)[0]), splits.validation)
-    (share,) = best_shares(run, splits.validation)
+    (share,) = best_attention_weights(run, splits.validation)
     helps = [np.mean(part) > 0 for part in np.array_split(linear, FOLDS)]
     assert 0 <= share < 1e-2 and (share > 0) == any(helps)
 
@@ -135,7 +137,7 @@ def test_what_known_columns_tell_is_weighed_by_itself(config):
     linear = errors(compile_forecast(run), splits.validation)[..., :1]
     run.model.added.contract.bias[...] = np.ones(1, np.float32)
     added = linear - errors(compile_forecast(run), splits.validation)[..., :1]
-    shares = best_shares(run, splits.validation)
+    shares = best_attention_weights(run, splits.validation)
     assert shares[0] == 0 and shares[1] == pytest.approx(mean_share(added, linear), abs=1e-5)
 
 
@@ -167,7 +169,9 @@ def test_the_ridge_of_several_series_is_that_of_all_their_windows():
 def test_the_map_sees_at_most_the_rows_that_a_ridge_is_fitted_on(config, monkeypatch):
     run, splits = made(config)
     monkeypatch.setattr("flax_linattn.tasks.forecast.ridge.MAX_INPUT", 8)
-    set_to_ridge([run.model], ridge_of(splits.train, splits.validation, run.data_spec, "channel"))
+    set_to_ridge(
+        [run.model], fit_windows_ridge(splits.train, splits.validation, run.data_spec, "channel")
+    )
     kernel = run.model.linear_map.kernel[...]
     assert kernel.shape == (2, INPUT, HORIZON)
     assert not kernel[:, :4].any() and kernel[:, 4:-1].all()

@@ -136,7 +136,7 @@ def test_what_a_run_remembers_of_each_series(run_dir, shops):
         data_spec.members
     )
     one = next(s for s in data.load_long(shops, id_column="shop") if s.name == "s40")
-    own = data_spec.of_series("s40")
+    own = data_spec.select_series("s40")
     train = one.values[: own.split[0][1]]
     np.testing.assert_allclose(own.standardizer.mean, train.mean(axis=0))
     np.testing.assert_allclose(own.standardizer.std, train.std(axis=0))
@@ -154,7 +154,7 @@ def test_no_unit_changes_what_the_model_sees():
     for series in (several, other):
         splits = tuple(data.chronological_split(one.num_steps) for one in series)
         data_spec = describe(SeriesPanel("toy", tuple(series), splits), GLOBAL)
-        arrays, begins = stack(series, [data_spec.of_series(one.name) for one in series])
+        arrays, begins = stack(series, [data_spec.select_series(one.name) for one in series])
         seen.append(arrays["values"])
         assert begins == [0, 90, 181]
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-5)
@@ -178,7 +178,7 @@ def test_windows_are_a_function_of_the_step_and_see_one_series(shops):
 def test_a_stream_of_a_series_is_the_parallel_forecast(run_dir, shops):
     run = tasks.load_run(run_dir)
     one = next(s for s in data.load_long(shops, id_column="shop") if s.name == "s40")
-    own = run.data_spec.of_series("s40").standardizer
+    own = run.data_spec.select_series("s40").standardizer
     stream = ForecastStream(run, context=0, series="s40")
     for value in one.values[:INPUT]:
         found = stream.step(Row(None, value))
@@ -219,7 +219,7 @@ def test_a_new_series_has_the_scale_of_its_first_rows(run_dir):
     known = dataclasses.replace(new, name="s40")
     assert (
         data_spec.for_series(known).standardizer.mean
-        == data_spec.of_series("s40").standardizer.mean
+        == data_spec.select_series("s40").standardizer.mean
     )
 
 
@@ -307,14 +307,14 @@ def test_what_is_known_ahead_has_one_scale_for_all_series():
     splits = tuple(data.chronological_split(one.num_steps) for one in several)
     options = {"model": "patch", "known_future": "size"}
     data_spec = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
-    told = [stack([one], [data_spec.of_series(one.name)])[0]["values"][:, 1] for one in several]
+    told = [stack([one], [data_spec.select_series(one.name)])[0]["values"][:, 1] for one in several]
     sizes = np.repeat([30.0, 50.0, 100.0], [len(split.train) for split in splits])
     for own, size in zip(told, (30.0, 50.0, 100.0), strict=True):
         np.testing.assert_allclose(own, (size - sizes.mean()) / sizes.std(), rtol=1e-6)
     new = dataclasses.replace(several[0], name="new")
     scale = data_spec.for_series(new).standardizer
     assert (scale.mean[1], scale.std[1]) == pytest.approx((sizes.mean(), sizes.std()))
-    assert len({data_spec.of_series(one.name).standardizer.mean[0] for one in several}) == 3
+    assert len({data_spec.select_series(one.name).standardizer.mean[0] for one in several}) == 3
     assert data_spec.static == (1,)
     again = ForecastSpec.from_json(json.loads(json.dumps(data_spec.to_json())))
     assert again.static == again.known_future == (1,)
@@ -353,7 +353,7 @@ def test_series_with_missing_values_tell_the_model(tmp_path):
     stream = ForecastStream(run, context=0, series=one.name)
     for value in one.values[:INPUT]:
         found = stream.step(Row(None, value))
-    own = run.data_spec.of_series(one.name)
+    own = run.data_spec.select_series(one.name)
     arrays, _ = stack([one], [own])
     batch = {name: arrays[name][None, :INPUT] for name in ("values", "missing")}
     expected = np.asarray(compile_forecast(run)(batch))[0]

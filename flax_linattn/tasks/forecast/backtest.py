@@ -23,7 +23,7 @@ from flax_linattn.tasks.forecast.evaluate import Errors, sum_errors
 from flax_linattn.tasks.forecast.figures import draw_folds
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
 from flax_linattn.tasks.forecast.ridge import Ridge, fit_ridge
-from flax_linattn.tasks.forecast.rows import row_of
+from flax_linattn.tasks.forecast.rows import series_row
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import Forecast, PanelWindows, model_forecast, stack
 from flax_linattn.tasks.run import load_run
@@ -224,7 +224,7 @@ class _Fixed:
         def up_to(row: int) -> NDArray:
             nonlocal forecast
             while stream.num_steps <= row:
-                forecast = stream.step(row_of(series, stream.num_steps, known, horizon))
+                forecast = stream.step(series_row(series, stream.num_steps, known, horizon))
             mean_forecast = forecast[..., 0] if self._run.config.model.levels else forecast
             return (mean_forecast - mean) / std
 
@@ -239,15 +239,18 @@ class _Refitted:
         config = run.config.run_config(run.seed_index or 0)
         self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
-    def _of_fold(self, part: range) -> Any:
+    def _fold_config(self, part: range) -> Any:
         train, validation = rows_before(self._run.data_spec.split, part.start)
         return self._config.replace(split=f"{len(train)}/{len(validation)}/{len(part)}")
 
     def key(self, part: range) -> dict[str, Any]:
-        return {"config": self._of_fold(part).to_json(), "checksum": self._run.data_spec.checksum}
+        return {
+            "config": self._fold_config(part).to_json(),
+            "checksum": self._run.data_spec.checksum,
+        }
 
     def test(self, number: int, part: range) -> _Tested:
-        config, folder = self._of_fold(part), self._folder / str(number)
+        config, folder = self._fold_config(part), self._folder / str(number)
         resume = any((folder / "checkpoints").glob("step_*"))
         train(self._run.task, config, training.Session(folder, resume=resume, **self._how))
         run = load_run(folder)

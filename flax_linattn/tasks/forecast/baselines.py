@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flax_linattn import data, models
 from flax_linattn.tasks.forecast.model import Model
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
-from flax_linattn.tasks.forecast.ridge import Maps, Ridge, fit_ridge
+from flax_linattn.tasks.forecast.ridge import Ridge, RidgeMaps, fit_ridge
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.forecast.windows import Forecast, compile_forecast, part_windows, with_truth
 from flax_linattn.tasks.spec import Run
@@ -50,11 +50,11 @@ def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
     """The ridge of a run's training rows, with strengths and maps chosen on the validation rows."""
     panel = own_panel(run) if panel is None else panel
     train, validation = part_windows(panel, run.config, run.data_spec, PARTS[:2])
-    return ridge_of(train, validation, run.data_spec)
+    return fit_windows_ridge(train, validation, run.data_spec)
 
 
-def ridge_of(
-    train: data.Windows, validation: data.Windows, data_spec: ForecastSpec, maps: Maps = "auto"
+def fit_windows_ridge(
+    train: data.Windows, validation: data.Windows, data_spec: ForecastSpec, maps: RidgeMaps = "auto"
 ) -> Ridge:
     """The ridge of the targets in training rows, whatever the stride of their windows."""
     values = train.arrays["values"][:, list(data_spec.targets)]
@@ -98,7 +98,7 @@ def set_to_ridge(models_: Sequence[Model], ridge: Ridge) -> None:
         model.linear_map.kernel[...] = jnp.asarray(kernel, model.linear_map.kernel.dtype)
 
 
-def best_shares(run: Run, validation: data.Windows) -> list[float]:
+def best_attention_weights(run: Run, validation: data.Windows) -> list[float]:
     """How much of what was learned beside a ridge to add to it, by the validation rows.
 
     Of each of ``FOLDS`` consecutive parts of the validation windows the least squares of truth -
@@ -107,7 +107,7 @@ def best_shares(run: Run, validation: data.Windows) -> list[float]:
     are taken. The least squares of all windows at once may rest on a single wild part, and then
     add nothing, or everything, where later rows differ from it.
     """
-    number = len(shares_of(run.model))
+    number = len(attention_weights(run.model))
     of_linear, *of_each = (
         compile_forecast(_with_shares(run, shares))
         for shares in np.eye(number + 1, number, k=-1).tolist()
@@ -148,23 +148,23 @@ def least_squares(gram: NDArray[np.float64], product: NDArray[np.float64]) -> ND
     return weights
 
 
-def shares_of(model: Model) -> list[models.Correction]:
+def attention_weights(model: Model) -> list[models.Correction]:
     """The weights of the attention, and of known future covariates where there are any."""
     assert isinstance(model, models.PatchForecaster) and model.share is not None
     return [model.share, *([] if model.known_share is None else [model.known_share])]
 
 
-def set_shares(model: Model, shares: Sequence[float]) -> None:
-    """Sets the weights that ``shares_of`` returns."""
-    for own, share in zip(shares_of(model), shares, strict=True):
+def set_attention_weights(model: Model, shares: Sequence[float]) -> None:
+    """Sets the weights that ``attention_weights`` returns."""
+    for own, share in zip(attention_weights(model), shares, strict=True):
         own[...] = jnp.asarray(share, jnp.float32)
 
 
-def about_shares(shares: Sequence[float]) -> str:
+def describe_attention_weights(shares: Sequence[float]) -> str:
     """What the validation rows chose, next to the errors that training printed.
 
     Example:
-        >>> about_shares([0.25])
+        >>> describe_attention_weights([0.25])
         'the validation rows chose to add 0.25 of the attention to the ridge: the lines above ...'
     """
     of_each = zip(shares, ("the attention", "what the known columns tell"), strict=False)
@@ -177,5 +177,5 @@ def about_shares(shares: Sequence[float]) -> str:
 
 def _with_shares(run: Run, shares: Sequence[float]) -> Run:
     model = nnx.clone(run.model)
-    set_shares(model, shares)
+    set_attention_weights(model, shares)
     return run._replace(model=model)

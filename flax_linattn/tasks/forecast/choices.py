@@ -42,7 +42,9 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     if not config.auto_options:
         return config, []
     data_spec = describe(panel, config)
-    arrays, begins = stack(panel.series, [data_spec.of_series(one.name) for one in panel.series])
+    arrays, begins = stack(
+        panel.series, [data_spec.select_series(one.name) for one in panel.series]
+    )
     values = arrays["values"][:, list(data_spec.targets)]
     train, validation = (
         [

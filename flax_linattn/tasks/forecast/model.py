@@ -88,7 +88,7 @@ def forecast_windows(
 
 @dataclasses.dataclass(frozen=True)
 class ForecastLoss:
-    """Mean squared error of forecasts, for ``training.fit``; metrics add the mean absolute error.
+    """Mean squared error of forecasts, for ``training.fit``; metrics add the absolute error.
 
     Values that are missing in the data (``known``) are left out. Of a model with quantiles the mean
     of their pinball losses is added; its forecast of the mean shares no more than the features.

@@ -20,7 +20,7 @@ from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MAX_LAYERS
 from flax_linattn.models.quantiles import check_levels
 from flax_linattn.tasks.files import make_file_name
-from flax_linattn.tasks.forecast.ridge import Maps
+from flax_linattn.tasks.forecast.ridge import RidgeMaps
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
@@ -165,7 +165,7 @@ class ForecastModel(ModelOptions):
     patch_length: int = 16
     linear_path: bool = True
     ridge: bool = False
-    ridge_maps: Maps = "shared"
+    ridge_maps: RidgeMaps = "shared"
     tell_missing: bool = False
     channel_mechanism: str = ""
     quantiles: str = ""

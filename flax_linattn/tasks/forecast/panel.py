@@ -46,7 +46,7 @@ class SeriesPanel(NamedTuple):
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of_one(cls, series: data.TimeSeries, split: data.Split) -> SeriesPanel:
+    def from_series(cls, series: data.TimeSeries, split: data.Split) -> SeriesPanel:
         """A panel of one series."""
         return cls(series.name, (series,), (split,))
 
@@ -92,25 +92,25 @@ def load_panel(config: ForecastConfig) -> SeriesPanel:
     source = config.data
     data.chronological_split(10**15, source.split)  # refuses one that fits no series
 
-    def split_of(series: data.TimeSeries) -> data.Split:
+    def make_split(series: data.TimeSeries) -> data.Split:
         return data.chronological_split(series.num_steps, source.split)
 
-    panel = panel_of(read_series(source), source, split_of)
+    panel = make_panel(read_series(source), source, make_split)
     if not source.is_panel:
         return panel
     return panel._replace(name="ETTh1" if source.csv is None else source.csv.name.split(".")[0])
 
 
-def panel_of(
+def make_panel(
     series: Sequence[data.TimeSeries],
     source: ForecastData,
-    split_of: Callable[[data.TimeSeries], data.Split],
+    make_split: Callable[[data.TimeSeries], data.Split],
 ) -> SeriesPanel:
-    """A panel of series with their parts; of several those without training values are left out."""
+    """Makes a panel of series and their splits, without series that have no training values."""
     kept, splits, short, empty = [], [], [], []
     for one in series:
         try:
-            split = split_of(one)
+            split = make_split(one)
         except OptionError:
             if not source.is_panel:
                 raise
@@ -297,7 +297,7 @@ def _check_float32(path: Path, series: data.TimeSeries) -> None:
         )
 
 
-def series_of(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]:
+def read_run_series(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]:
     """The series of a run's own file, or of another one, with the run's channels."""
     series = _read(run, file)
     for one in series:

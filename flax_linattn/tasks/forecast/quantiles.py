@@ -141,12 +141,12 @@ def corrections(run: Run, windows: data.Windows) -> NDArray[np.float32]:
 
     Each level of each step and target by itself, on standardized values.
     """
-    errors = np.moveaxis(_errors_on(run, windows, _quantiles_of(run)), -1, 0)
+    errors = np.moveaxis(_errors_on(run, windows, _model_quantiles(run)), -1, 0)
     of_each = map(offsets, errors, run.config.model.levels)
     return np.stack([*of_each], axis=-1).astype(np.float32)
 
 
-def _quantiles_of(run: Run) -> Forecast:
+def _model_quantiles(run: Run) -> Forecast:
     """The quantiles [B, H, targets, Q] of a run's model."""
     outputs = compile_outputs(run)
     return lambda batch: np.asarray(outputs(batch.arrays))[..., 1:]
@@ -167,7 +167,7 @@ def score_quantiles(run: Run, windows: PanelWindows) -> dict[str, Any]:
     """The scores of a run's quantiles on windows, as ``test_crps`` and so on; empty without any."""
     if not run.config.model.levels:
         return {}
-    scores = _scores(run, windows, _quantiles_of(run))
+    scores = _scores(run, windows, _model_quantiles(run))
     return {f"test_{name}": value for name, value in scores.items()}
 
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Maps: TypeAlias = Literal["auto", "shared", "channel"]
+RidgeMaps: TypeAlias = Literal["auto", "shared", "channel"]
 """One map for all channels, one for each, or whichever has the smaller error on validation rows."""
 
 MAX_PRODUCTS = 6 * 10**11
@@ -47,7 +47,7 @@ class Ridge(NamedTuple):
     num_windows: int
 
     @property
-    def maps(self) -> Maps:
+    def maps(self) -> RidgeMaps:
         """Whether there is one map, or one for each channel."""
         return "shared" if self.kernel.ndim == 2 else "channel"
 
@@ -65,15 +65,15 @@ def fit_ridge(
     context_length: int,
     horizon: int,
     begins: Sequence[int] = (0,),
-    maps: Maps = "shared",
+    maps: RidgeMaps = "shared",
 ) -> Ridge:
     """Fits the map, or that of each channel, to all windows of the training rows.
 
-    The map of a channel is drawn towards the shared one: its penalty is that of the difference of
+    The map of a channel is shrunk towards the shared one: its penalty is that of the difference of
     the two, so that a channel with few or unusual training rows keeps the shared map. The strength
-    of each penalty is that of the least squared error on windows of the validation rows. Maps for
-    each channel are chosen where they lower that error by ``MIN_GAIN`` or more, and where they are
-    within ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
+    of each penalty is that of the least squared error on windows of the validation rows. RidgeMaps
+    of each channel are chosen if they lower that error by ``MIN_GAIN`` or more and are within
+    ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
 
     Values [T, C] are the series, one after the other from rows ``begins`` on, as the model receives
     them: standardized, missing values filled. Horizons lie in the given rows of each series.

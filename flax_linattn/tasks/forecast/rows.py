@@ -33,12 +33,12 @@ class Row(NamedTuple):
     values: NDArray[np.float64]
 
 
-def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
-    """A row of a series as a stream takes it: values, then known future covariates of its horizon.
+def series_row(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
+    """The input of a stream for a row: values, then known future covariates of its horizon.
 
     Example:
         >>> sales = TimeSeries("sales", np.arange(6.0).reshape(3, 2), ("sales", "price"))
-        >>> row_of(sales, 1, (1,), 2).values.tolist()
+        >>> series_row(sales, 1, (1,), 2).values.tolist()
         [2.0, 3.0, 5.0, nan]
     """
     ahead = np.full((horizon, len(known)), np.nan)
@@ -169,7 +169,7 @@ class RowLines(CellLines):
             time = self._parse_time(text, names[0])
         check_time_kind(time, self._kind, quote(text))
         if self._dialect.timezone and isinstance(time, datetime):
-            self._check_shown(time, text)
+            self._check_exists(time, text)
             self._last = time
         return time
 
@@ -187,7 +187,7 @@ class RowLines(CellLines):
             expected = f"an integer time in the column {name}, as the run's data have them"
         raise ValueError(f"expected {expected}, got {quote(text)}.")
 
-    def _check_shown(self, time: datetime, text: str) -> None:
+    def _check_exists(self, time: datetime, text: str) -> None:
         """Refuses a local time that clocks skip: a way through UTC changes it."""
         try:
             if time.astimezone(UTC).astimezone(time.tzinfo) == time:

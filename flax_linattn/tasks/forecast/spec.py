@@ -116,7 +116,7 @@ class ForecastSpec(DataSpec):
         known = {member.name: member for member in previous.members}
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:
-            scale = previous.of_series(self.dataset).standardizer
+            scale = previous.select_series(self.dataset).standardizer
         for index, member in enumerate(() if refit_scales else spec.members):
             own = known.get(member.name, member)
             mean, std = list(own.mean), list(own.std)
@@ -184,7 +184,7 @@ class ForecastSpec(DataSpec):
     @property
     def each(self) -> tuple[Self, ...]:
         """The data spec of each series that the run learned from."""
-        return tuple(self.of_series(member.name) for member in self.members) or (self,)
+        return tuple(self.select_series(member.name) for member in self.members) or (self,)
 
     def in_units(self, standardized: NDArray) -> NDArray[np.float64]:
         """Standardized targets [H, targets], or [H, targets, 1 + Q], in the units of the file."""
@@ -194,7 +194,7 @@ class ForecastSpec(DataSpec):
             std, mean = std[:, None], mean[:, None]
         return standardized * std + mean
 
-    def of_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
+    def select_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
         """The data spec of a single series of a global model; of a run on one series, its own.
 
         Args:
@@ -214,12 +214,12 @@ class ForecastSpec(DataSpec):
         )
 
     def for_series(self, series: data.TimeSeries, num_rows: int | None = None) -> Self:
-        """As ``of_series``; an unknown series is scaled by its first rows, by default all.
+        """As ``select_series``; an unknown series is scaled by its first rows, by default all.
 
         A channel without a value in them has the median scale of the run's series.
         """
         if not self.members or any(member.name == series.name for member in self.members):
-            return self.of_series(series.name)
+            return self.select_series(series.name)
         values = series.values[:num_rows]
         empty = np.isnan(values).all(axis=0)
         rows = dataclasses.replace(series, values=np.where(empty, 0.0, values), index=None)
@@ -230,7 +230,7 @@ class ForecastSpec(DataSpec):
         scale = data.Standardizer(
             np.where(shared, usual.mean, found.mean), np.where(shared, usual.std, found.std)
         )
-        return self.of_series(series.name, scale)
+        return self.select_series(series.name, scale)
 
     def check_fits(self, series: data.TimeSeries) -> None:
         """Refuses a series whose times have another frequency, or a zone where the run's have none.
@@ -251,7 +251,7 @@ class ForecastSpec(DataSpec):
                 f"expected {expected}, like the training data of the run, got {got} in "
                 f"{series.name}; write the times in the same form."
             )
-        freq = self.freq_of(series)
+        freq = self.infer_freq(series)
         if freq is not None and self.freq is not None and not same_step(freq, self.freq):
             raise ValueError(
                 f"expected rows of the frequency {self.freq}, like the training data of the run, "
@@ -266,7 +266,7 @@ class ForecastSpec(DataSpec):
         freq = self.freq if series.freq == self.freq else None
         return dataclasses.replace(series, index=times.tz_convert(zone), freq=freq)
 
-    def freq_of(self, series: data.TimeSeries) -> str | None:
+    def infer_freq(self, series: data.TimeSeries) -> str | None:
         """The run's frequency, or one by which more rows of a series follow."""
         return infer_frequency(series.index, usual=self.freq)
 
@@ -310,14 +310,14 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
     data_spec = ForecastSpec(
         dataset=panel.name,
         channels=first.channels,
-        targets=_targets_of(first, source, known),
+        targets=_target_indices(first, source, known),
         freq=_common_frequency(panel.series),
-        marks=_marks_of(panel.series, source),
+        marks=_time_features(panel.series, source),
         standardizer=data.Standardizer(
             np.median([scale.mean for scale in scales], axis=0),
             np.median([scale.std for scale in scales], axis=0),
         ),
-        split=_as_pairs(panel.split),
+        split=_to_pairs(panel.split),
         checksum=checksum(rows for one, split in pairs for rows in _rows(one, split.test.stop)),
         integer_step=next(
             (integer_step(one.index) for one in panel.series if one.has_integer_times), None
@@ -326,7 +326,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         tells_missing=config.model.tell_missing and any(np.isnan(rows).any() for rows in train),
         known_future=known,
         static=static_channels(train, known),
-        calendar=_calendar_of(panel.series, source),
+        calendar=_horizon_calendar(panel.series, source),
     )
     targets = list(data_spec.targets)
     for which, (part, (begin, end)) in enumerate(
@@ -347,7 +347,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
             name=one.name,
             mean=tuple(scale.mean.tolist()),
             std=tuple(scale.std.tolist()),
-            split=_as_pairs(split),
+            split=_to_pairs(split),
             seasonal=seasonal_scale(rows[:, targets], source.season or data_spec.season),
             checksum=compute_checksum(one, split.test.stop),
         )
@@ -356,7 +356,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
     return dataclasses.replace(data_spec, members=members)
 
 
-def _targets_of(
+def _target_indices(
     series: data.TimeSeries, source: ForecastData, known: Sequence[int]
 ) -> tuple[int, ...]:
     """Indices of the channels to forecast."""
@@ -402,7 +402,7 @@ def static_channels(
     )
 
 
-def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
+def _time_features(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
     """Names of the calendar features that the model receives."""
     timed = next((one for one in series if one.freq is not None), None)
     if not source.calendar or timed is None or any(one.times is None for one in series):
@@ -411,7 +411,7 @@ def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[
     return tuple(data.calendar_features(timed.times[:1], timed.freq)[1])
 
 
-def _calendar_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
+def _horizon_calendar(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
     """Parts of the calendar that the model receives for the horizon."""
     parts, untimed = source.calendar_parts, [one.name for one in series if one.times is None]
     if parts and untimed:
@@ -506,5 +506,5 @@ def _rows(series: data.TimeSeries, stop: int) -> list[NDArray]:
     return [series.values[:stop], (seconds if (seconds == times).all() else times)[:stop]]
 
 
-def _as_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:
+def _to_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:
     return tuple((part.start, part.stop) for part in split)

@@ -82,7 +82,7 @@ class ForecastStream(Streaming):
     record_attributes = ("_last_values", "_time_utc", "_at_last")
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
-        run = _of_series(run, series)
+        run = _series_spec(run, series)
         data_spec, options = run.data_spec, run.config.data
         if not run.model.streams:
             raise OptionError(
@@ -128,7 +128,7 @@ class ForecastStream(Streaming):
         return max(self._ages(self.num_steps))
 
     def step(self, row: Row) -> NDArray[np.float64]:
-        """Takes in an observation.
+        """Returns the forecast after an observation.
 
         Returns:
             The forecast, float64 [H, targets], in the units of the file; of a run with quantiles
@@ -158,7 +158,7 @@ class ForecastStream(Streaming):
         missing = np.isnan(values)
         last = np.where(missing, self._last_values, values)
         (scaled,) = data_spec.standardizer.apply([last[None]], channels)
-        marks = self._marks(time)
+        marks = self._time_features(time)
         now, later = self._circles(time)
         ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
         self.num_gaps += self._is_gap(time)
@@ -362,7 +362,7 @@ class ForecastStream(Streaming):
         second = (count - half) % self._context + 1 if count >= half else 1
         return count % self._context + 1, second
 
-    def _marks(self, time: Any) -> NDArray[np.float32]:
+    def _time_features(self, time: Any) -> NDArray[np.float32]:
         data_spec = self._problem
         if not data_spec.marks:
             return np.zeros(0, np.float32)
@@ -407,15 +407,15 @@ class ForecastStream(Streaming):
         return pd.DatetimeIndex([time])
 
 
-def _of_series(run: Run, name: str) -> Run:
+def _series_spec(run: Run, name: str) -> Run:
     """The run with the data spec of a single series."""
     members = [member.name for member in run.data_spec.members]
     if bool(members) != bool(name):
         raise OptionError(
-            f"the run learned from {len(members)} series ({itemize(members, 5)}): name one, or a "
+            f"the run learned from {len(members)} series ({itemize(members, 5)}); choose one, or a "
             "new one."
             if members
-            else f"the run learned from one series, got {quote(name)}; leave the name out.",
+            else f"the run learned from one series, got {quote(name)}; remove the name.",
             "series",
         )
-    return run._replace(data_spec=run.data_spec.of_series(name))
+    return run._replace(data_spec=run.data_spec.select_series(name))

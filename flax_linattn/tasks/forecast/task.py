@@ -18,10 +18,10 @@ from flax_linattn.data.catalog import SERIES, Entry
 from flax_linattn.models.layers import check_causal
 from flax_linattn.tasks.forecast.backtest import backtest
 from flax_linattn.tasks.forecast.baselines import (
-    about_shares,
-    best_shares,
-    ridge_of,
-    set_shares,
+    best_attention_weights,
+    describe_attention_weights,
+    fit_windows_ridge,
+    set_attention_weights,
     set_to_ridge,
 )
 from flax_linattn.tasks.forecast.choices import choose
@@ -33,7 +33,7 @@ from flax_linattn.tasks.forecast.panel import (
     load_panel,
     name_notes,
     own_panel,
-    series_of,
+    read_run_series,
 )
 from flax_linattn.tasks.forecast.quantiles import corrections
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, describe
@@ -134,7 +134,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             assert isinstance(splits.train, PanelWindows)
             assert isinstance(splits.validation, PanelWindows)
             parts = splits.train, splits.validation
-            set_to_ridge(models_, ridge_of(*parts, data_spec, config.model.ridge_maps))
+            set_to_ridge(models_, fit_windows_ridge(*parts, data_spec, config.model.ridge_maps))
 
     def is_calibrated(self, config: ForecastConfig) -> bool:
         """With the option ``ridge``, and with quantiles unless ``conformal`` is off."""
@@ -145,8 +145,8 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         assert isinstance(validation, PanelWindows)
         note = None
         if run.config.model.ridge:
-            set_shares(run.model, shares := best_shares(run, validation))
-            note = about_shares(shares)
+            set_attention_weights(run.model, shares := best_attention_weights(run, validation))
+            note = describe_attention_weights(shares)
         if run.config.model.is_conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
         return note
@@ -185,7 +185,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         "unique_id". An unknown series has the scale of all its rows, and those with fewer rows than
         the context length are left out, with a note.
         """
-        series = series_of(run, file)
+        series = read_run_series(run, file)
         ahead, note = forecast_each(run, series)
         notes = [note] if note else []
         if file is not None:  # training noted those of the run's own rows

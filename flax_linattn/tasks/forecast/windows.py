@@ -21,7 +21,7 @@ from flax_linattn.data.time_index import continue_index
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, row_notes, series_of
+from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, read_run_series, row_notes
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
@@ -107,7 +107,7 @@ def part_windows(
     parts: Sequence[str] = PARTS,
 ) -> Iterator[PanelWindows]:
     """Windows whose horizons lie in each part; those of training in a random order."""
-    problems = [data_spec.of_series(one.name) for one in panel.series]
+    problems = [data_spec.select_series(one.name) for one in panel.series]
     arrays, begins = stack(panel.series, problems)
     for part in parts:
         rows = [split[PARTS.index(part)] for split in panel.splits]
@@ -122,7 +122,7 @@ def file_windows(run: Run, file: Path) -> PanelWindows:
     A series that the run knows has its scale; an unknown one that of its first ``context_length``
     rows, which no window forecasts.
     """
-    series, length = series_of(run, file), run.config.data.context_length
+    series, length = read_run_series(run, file), run.config.data.context_length
     problems = [run.data_spec.for_series(one, length) for one in series]
     arrays, begins = stack(series, problems)
     rows = [range(one.num_steps) for one in series]
@@ -216,7 +216,7 @@ class HorizonForecast(NamedTuple):
 def rows_after(run: Run, series: data.TimeSeries) -> pd.Index | None:
     """The index of the horizon after a series; None where one row tells no frequency."""
     options, data_spec = run.config.data, run.data_spec
-    freq = data_spec.freq if options.freq else data_spec.freq_of(series)
+    freq = data_spec.freq if options.freq else data_spec.infer_freq(series)
     if series.times is not None and freq is None:
         return None
     return continue_index(series.index, freq, options.horizon)
