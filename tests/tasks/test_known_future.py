@@ -124,7 +124,7 @@ def test_what_is_refused(csv, tmp_path, capsys):
     command += ["--horizon", "4"]
     known = [*command, "--known-future", "price"]
     assert "read by the model 'patch'" in fail(capsys, *known, "--model", "decoder")
-    assert "targets beside those known" in fail(
+    assert "one target that is no known future covariate" in fail(
         capsys, *known, "--model", "patch", "--targets", "price"
     )
     assert "unknown channel 'prize'" in fail(
