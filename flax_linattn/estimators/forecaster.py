@@ -139,8 +139,6 @@ class Forecaster(Estimator):
         at_least(0, context_length=self.context_length)
         task: Any = get_task("forecast")
         given = self._run_options(task)
-        if y is not None:
-            _check_ignored(X, y)
         written = {field.name for field in dataclasses.fields(Dialect)} & given.keys()
         options = FrameOptions(
             given.get("id_column") or NIXTLA_ID,
@@ -150,6 +148,8 @@ class Forecaster(Estimator):
             dialect=Dialect(**{name: given[name] for name in written}),
         )
         history = as_history(X, options=options)
+        if y is not None:
+            _check_ignored(X, y)
         init = InitRun.of(init_run)
         config = self._config(task, history, init)
         series = tuple(with_frequency(one, config.data.freq) for one in history.series)

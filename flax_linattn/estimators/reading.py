@@ -93,6 +93,8 @@ def _check_kind(given: Any, name: str) -> None:
         remedy = f"pass the series as {name}"
     elif isinstance(given, str | Path):
         remedy = "read the file first, such as by pandas.read_csv"
+    elif hasattr(given, "toarray"):
+        remedy = f"sparse data are not supported, pass {name}.toarray()"
     elif isinstance(given, Mapping) or isinstance(first, Mapping):
         remedy = f"pass pandas.DataFrame({name})"
     elif hasattr(first, "columns"):

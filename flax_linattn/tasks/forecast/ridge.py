@@ -71,7 +71,7 @@ def fit_ridge(
 
     The map of a channel is shrunk towards the shared one: its penalty is that of the difference of
     the two, so that a channel with few or unusual training rows keeps the shared map. The strength
-    of each penalty is that of the least squared error on windows of the validation rows. Maps
+    of each penalty is that of the least squared error on windows of the validation rows. RidgeMaps
     of each channel are chosen if they lower that error by ``MIN_GAIN`` or more and are within
     ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
 
