@@ -258,7 +258,7 @@ def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
     assert len(printed.splitlines()) == 10  # the row whose time stands twice is taken, too
     late = lines[6].split(",")[0]
     assert f"note: {late} is not one step of 'h' after the last observation" in told
-    assert "note: 3 observations came so" in told
+    assert "note: 3 observations did not follow at the run's step" in told
 
 
 def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):

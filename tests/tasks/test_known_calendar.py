@@ -123,7 +123,7 @@ def test_what_is_refused(csv, run_dir, tmp_path, capsys):
     untimed = tmp_path / "untimed.csv"
     untimed.write_text("sales\n" + "\n".join(map(repr, sales().tolist())) + "\n")
     message = fail(capsys, *known, "--csv", str(untimed), "--model", "patch")
-    assert "takes the times of rows, and untimed has none" in message
+    assert "for known_calendar, got a series without times, untimed" in message
     assert message.endswith("(--known-calendar, --time-column)\n")
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(untimed))
     assert "expected times, from which the run computes day, month" in message

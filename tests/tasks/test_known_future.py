@@ -123,8 +123,10 @@ def test_what_is_refused(csv, tmp_path, capsys):
     command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
     command += ["--horizon", "4"]
     known = [*command, "--known-future", "price"]
-    assert "read by the model 'patch'" in fail(capsys, *known, "--model", "decoder")
-    assert "targets beside those known" in fail(
+    assert "is an option of the model 'patch', not of 'decoder'" in fail(
+        capsys, *known, "--model", "decoder"
+    )
+    assert "one target that is no known future covariate" in fail(
         capsys, *known, "--model", "patch", "--targets", "price"
     )
     assert "unknown channel 'prize'" in fail(

@@ -368,8 +368,8 @@ def _target_indices(
         targets = tuple(i for i in range(len(series.channels)) if i not in known)
     if not targets or set(targets) & set(known):
         raise OptionError(
-            "expected targets beside those known for the horizon, got "
-            f"{itemize([series.channels[i] for i in known])} as known; choose others.",
+            "expected at least one target that is no known future covariate, got the covariates "
+            f"{itemize([series.channels[i] for i in known])}; choose other targets.",
             "targets",
             "known_future",
         )
@@ -429,8 +429,8 @@ def _horizon_calendar(series: Sequence[data.TimeSeries], source: ForecastData) -
     parts, untimed = source.calendar_parts, [one.name for one in series if one.times is None]
     if parts and untimed:
         raise OptionError(
-            f"known_calendar takes the times of rows, and {untimed[0]} has none; name their "
-            "column, or leave it out.",
+            f"expected times for known_calendar, got a series without times, {untimed[0]}; name "
+            "the column of times with time_column=..., or remove known_calendar.",
             "known_calendar",
             "time_column",
         )

@@ -219,15 +219,15 @@ class ForecastStream(Streaming):
         return [self.num_steps, time, *self._forecast.ravel()]
 
     def end(self) -> str | None:
-        """How many gaps there were, and whether the stream is shorter than what it learned from."""
+        """A note on the number of gaps, and on a stream shorter than the context length."""
         notes = []
         if self.num_gaps > 1:
-            notes.append(f"note: {self.num_gaps} observations came so")
+            notes.append(f"note: {self.num_gaps} observations did not follow at the run's step")
         length = self._run.config.data.context_length
         if 0 < self.num_steps < length:
             notes.append(
-                f"note: forecasts after {self.num_steps} observations are from fewer than the "
-                f"{length} that the model was trained with"
+                f"note: forecasts after {self.num_steps} observations have less context than the "
+                f"{length} rows of training"
             )
         return "; ".join(notes) or None
 
