@@ -160,7 +160,7 @@ def test_further_columns_of_a_panel_are_noted_as_past_covariates(tmp_path):
     path.write_text("\n".join(["unique_id,ds,y,price", *rows, ""]))
     task = tasks.get_task("forecast")
     for options, expected in (({}, 1), ({"known_future": "price"}, 0), ({"targets": "y"}, 0)):
-        sizes = {"split": "0.7/0.1/0.2", "context_length": 12, "horizon": 2}
+        sizes = {"split": "0.7/0.1/0.2", "context_length": 12, "horizon": 2, "model": "patch"}
         config = task.Config.of(csv=path, id_column="unique_id", **sizes, **options)
         panel = task.load(config)
         config, _ = task.choose(panel, config)
