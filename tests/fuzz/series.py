@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 
 from flax_linattn import data
+from flax_linattn.data import spoken_arabic_digits
 from tests.fuzz.subject import Case, TextSubject
 
 ROWS = [(f"2024-01-{1 + i // 8:02} {i % 8:02}:00:00", i * 0.25, 7 - i) for i in range(12)]
@@ -54,7 +55,7 @@ class Series(TextSubject):
     @staticmethod
     def context() -> Any:
         """Ten utterances of digits are a whole file."""
-        return mock.patch.object(digits, "FRAMES", {10: 20, 20: 40})
+        return mock.patch.object(spoken_arabic_digits, "FRAMES", {10: 20, 20: 40})
 
     def case(self, path: Path, draw: random.Random | None = None) -> Case:
         is_table = any(part in path.name for part in (".csv", ".tsf", "headless"))
