@@ -113,12 +113,12 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 64_009,
+    "lines of the package": 64_030,
     "files of the package": 352,
     "files of fewer than 60 lines in the package": 49,
-    "lines of tasks": 15_440,
+    "lines of tasks": 15_460,
     "lines of data": 13_400,
-    "lines of tests": 49_660,
+    "lines of tests": 49_700,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

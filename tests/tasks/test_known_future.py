@@ -151,3 +151,18 @@ def test_the_network_is_its_equation():
     want = h @ np.asarray(added.contract.kernel[...], np.float64)
     found = jax.jit(lambda a, b: added(a, b))(now.astype(np.float32), ahead.astype(np.float32))
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_further_columns_of_a_panel_are_noted_as_past_covariates(tmp_path):
+    """The estimator takes them as known for the horizon; the command needs the option."""
+    path = tmp_path / "sales.csv"
+    rows = [f"{name},{t},{t % 5},{t % 7}" for name in "ab" for t in range(1, 120)]
+    path.write_text("\n".join(["unique_id,ds,y,price", *rows, ""]))
+    task = tasks.get_task("forecast")
+    for options, expected in (({}, 1), ({"known_future": "price"}, 0), ({"targets": "y"}, 0)):
+        sizes = {"split": "0.7/0.1/0.2", "context_length": 12, "horizon": 2, "model": "patch"}
+        config = task.Config.of(csv=path, id_column="unique_id", **sizes, **options)
+        panel = task.load(config)
+        config, _ = task.choose(panel, config)
+        notes = task.about_data(panel, config).notes
+        assert sum("price" in note and "known_future" in note for note in notes) == expected

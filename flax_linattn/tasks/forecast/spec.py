@@ -376,6 +376,19 @@ def _target_indices(
     return targets
 
 
+def covariate_notes(panel: SeriesPanel, source: ForecastData) -> list[str]:
+    """A note on further columns of Nixtla's form whose values of the horizon are not used."""
+    channels = panel.series[0].channels
+    others = [name for name in channels if name != NIXTLA_TARGET]
+    in_nixtla_form = source.id_column == NIXTLA_ID and NIXTLA_TARGET in channels
+    if source.targets or source.known_future or not in_nixtla_form or not others:
+        return []
+    return [
+        f"columns {itemize(others, 8)} are past covariates, not forecast; name with known_future "
+        "those whose values are known for the horizon"
+    ]
+
+
 def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...]:
     """Indices of the channels that an option names."""
     try:

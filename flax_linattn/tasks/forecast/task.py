@@ -36,7 +36,7 @@ from flax_linattn.tasks.forecast.panel import (
     read_run_series,
 )
 from flax_linattn.tasks.forecast.quantiles import corrections
-from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, describe
+from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, covariate_notes, describe
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
@@ -93,9 +93,10 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def about_data(self, panel: SeriesPanel, config: ForecastConfig) -> DataSummary:
         """Series, rows, channels and times.
 
-        Noted are repeated and missing times, missing values, channels that never change, outliers.
+        Noted are repeated and missing times, missing values, channels that never change, outliers,
+        and further columns of Nixtla's form, which the estimator would take as known.
         """
-        return DataSummary(panel.about, panel.notes)
+        return DataSummary(panel.about, [*panel.notes, *covariate_notes(panel, config.data)])
 
     def batches(
         self,
