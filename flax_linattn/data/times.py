@@ -265,10 +265,10 @@ def _bad_text(row: int, text: str, dialect: Dialect) -> BadTimeError:
     expected = _EXPECTED[dialect.time_unit]
     if dialect.date_format:
         expected = f"a time of the format {dialect.date_format!r}"
-    found = quote(text.strip())
+    cell = quote(text.strip())
     if dialect.time_unit == "none" and (date := impossible_date(text.strip())):
-        found, advice, options = f"{found}, but there is no {date}", "correct the date", ()
-    return BadTimeError(row, expected, found, advice, *options)
+        cell, advice, options = f"{cell}, but there is no {date}", "correct the date", ()
+    return BadTimeError(row, expected, cell, advice, *options)
 
 
 def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
