@@ -211,8 +211,9 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
             raise
         text = str(error)
         if isinstance(error, OptionError):
-            flags_named = name_flags(error.options, error.values)
-            text = f"{spell_flags(text, error.options)}{flags_named}"
+            text = spell_flags(text, error.options)
+            unnamed = [name for name in error.options if _flag(name, True) not in text.split()]
+            text += name_flags(unnamed, error.values)
         print(f"error: {text}", file=sys.stderr)
         return 2
     except (NonFiniteLossError, LostProcessError) as error:
