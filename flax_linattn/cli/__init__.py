@@ -43,44 +43,48 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "evaluate": _Command(
         "RUN",
-        "test a run, and compare its stream with the parallel model",
+        "evaluate a run on test data, and check its stream against the parallel model",
         f"{__name__}.runs:evaluate",
     ),
     "predict": _Command(
-        "RUN", "write forecasts, classes and the like to a file", f"{__name__}.runs:predict"
+        "RUN",
+        "write the predictions of a run, such as forecasts or classes, to a file",
+        f"{__name__}.runs:predict",
     ),
     "backtest": _Command(
         "RUN",
-        "test a forecaster over folds of later rows, as it is, or trained anew",
+        "backtest a forecaster over later rows, with or without retraining",
         f"{__name__}.runs:backtest_command",
         is_parsed=False,
     ),
     "stream": _Command(
         "RUN",
-        "what a run's model says after each observation of a stream",
+        "print predictions after each observation of a stream",
         f"{__name__}.stream:stream_command",
         is_parsed=False,
     ),
     "state": _Command(
         "FILE",
-        "what a stream's state file holds: whose it is, its rows, its last time",
+        "show the contents of a state file that a stream saved",
         f"{__name__}.stream:show_state",
     ),
     "rollout": _Command(
         "RUN",
-        "play a run in an environment, and write the episodes",
+        "play episodes with an agent in a Gymnasium environment",
         f"{__name__}.rollout:rollout",
     ),
     "data list": _Command(
-        "", "public data sets that there are readers for", f"{__name__}.data:list_data"
+        "", "list the public data sets with built-in readers", f"{__name__}.data:list_data"
     ),
     "data info": _Command(
-        "NAME", "what one holds, its licence and files", f"{__name__}.data:info_data"
+        "NAME", "show the contents, license and files of a data set", f"{__name__}.data:info_data"
     ),
-    "data fetch": _Command("NAME", "download its official files", f"{__name__}.data:fetch_data"),
+    "data fetch": _Command(
+        "NAME", "download the official files of a data set", f"{__name__}.data:fetch_data"
+    ),
     "bench": _Command(
         "",
-        "speed and memory against named peers, and against stored ratios",
+        "benchmark speed and memory against other implementations and stored results",
         f"{__name__}:bench_command",
         is_parsed=False,
     ),
@@ -290,14 +294,14 @@ def bench_command(args: Sequence[str]) -> int:
 
     from flax_linattn import bench
 
-    about = "Speed and memory of the mechanisms against named peers, and against stored ratios."
+    about = "Benchmarks speed and memory against other implementations and stored results."
     options = tyro.cli(bench.BenchOptions, args=args, prog="flax-linattn bench", description=about)
     try:
         return bench.run_bench(
             command=shlex.join(["flax-linattn", "bench", *args]), **vars(options)
         )
     except KeyboardInterrupt:
-        print("the same command goes on from here.", file=sys.stderr)
+        print("run the same command again to continue.", file=sys.stderr)
         raise
 
 
@@ -315,6 +319,6 @@ commands:
 {listed}
 
 with any command:
-  {f"{CACHE} FOLDER":<{width}}  keep compiled programs there, so that the next command begins sooner
+  {f"{CACHE} FOLDER":<{width}}  cache compiled programs in this folder, for faster starts
 
-'flax-linattn COMMAND --help' lists a command's options."""
+'flax-linattn COMMAND --help' lists the options of a command."""

@@ -21,7 +21,7 @@ _Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", hel
 
 
 def list_data() -> None:
-    """Lists the data sets that there are readers for."""
+    """Lists the public data sets with built-in readers."""
     takes = {name: _kinds(get_task(name)) for name in list_tasks()}
     by = {
         entry.kind: ", ".join(task for task, kinds in takes.items() if entry.kind in kinds)
@@ -39,13 +39,12 @@ def _kinds(task: object) -> tuple[str, ...]:
 
 
 def info_data(names: _Names, /, keep_unfinished: bool = False) -> None:
-    """Shows what a data set holds, its licence, its files, and how to use them.
+    """Shows the contents, license and files of a data set, and the commands that use it.
 
     Args:
-        names: of the data set, see ``flax-linattn data list``; or a file or folder of episodes (of
-            D4RL, Minari, or .npz), of which statistics are shown; or several of these, of one
-            environment, which are shown joined.
-        keep_unfinished: count episodes whose end is not known, too.
+        names: Name of a data set, see "flax-linattn data list"; or one or more files or folders of
+            episodes (D4RL, Minari or .npz) of one environment, whose statistics are shown.
+        keep_unfinished: Also count episodes whose end is unknown.
     """
     if not names:
         raise ValueError("expected the name of a data set, or files of episodes, got none.")
@@ -58,7 +57,7 @@ def info_data(names: _Names, /, keep_unfinished: bool = False) -> None:
     except ValueError as error:
         _info_file(name, keep_unfinished, error)
         return
-    print(f"{name}: {entry.about}\nlicence: {entry.licence}\nsee {entry.page}")
+    print(f"{name}: {entry.about}\nlicense: {entry.licence}\nsee {entry.page}")
     for source in entry.sources:
         print(f"file {source.name}\n  from {source.url}\n  SHA-256 {source.sha256 or 'not known'}")
     print(_usage(name, entry, Path("data") / name))
@@ -98,11 +97,11 @@ def _print_notes(notes: Sequence[str], indent: str = "") -> None:
 
 
 def fetch_data(name: str, /, to: Path | None = None) -> None:
-    """Downloads the official files of a data set, and checks them.
+    """Downloads the official files of a data set, and verifies their checksums.
 
     Args:
-        name: of the data set, see ``flax-linattn data list``.
-        to: the folder for them; default data/NAME.
+        name: Name of a data set, see "flax-linattn data list".
+        to: Folder to save the files in. Default: data/NAME.
     """
     entry = find_entry(name)
     (known,) = (own for own, other in CATALOG.items() if other is entry)

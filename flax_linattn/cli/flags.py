@@ -103,11 +103,12 @@ def _part(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 
 def _about_attributes(part: Any) -> dict[str, str]:
-    """What the docstrings of a dataclass and of those that it extends say of attributes."""
+    """Help texts of attributes from the docstrings of a dataclass and its bases."""
     about: dict[str, str] = {}
     for base in reversed(part.__mro__[:-1]):
         for parameter in docstring_parser.parse(base.__doc__ or "").params:
-            about[parameter.arg_name] = (parameter.description or "").replace("\n", " ")
+            text = (parameter.description or "").replace("\n", " ").replace("``", '"')
+            about[parameter.arg_name] = text[:1].upper() + text[1:]
     return about
 
 

@@ -35,22 +35,24 @@ def rollout(
     checkpoint: Literal["best", "last"] = "best",
     gif: Path | None = None,
 ) -> None:
-    """Plays episodes of a run in an environment of Gymnasium, and prints or writes them.
+    """Plays episodes with an agent in a Gymnasium environment, and prints or saves them.
 
     Args:
-        run: the run folder, of a task that acts.
-        env: Environment of Gymnasium, such as Hopper-v5, or package:Name-v0, which imports the
+        run: Run folder of an offline-RL run.
+        env: Gymnasium environment, such as Hopper-v5, or package:Name-v0, which imports the
             package. Default: the environment of the run, if it has one.
         out: New .hdf5 or .npz file for the episodes, with the keys of D4RL.
         episodes: Number of episodes.
-        num_envs: Number of episodes that are played in parallel.
-        seed: of the first episode; the next ones have the next numbers. Default that of the run's
-            test, where nothing is written to a file, so that no episode begins as one of the data
-            does; else 0.
-        target_return: Target return of the episodes.
-        act: how the run acts, in the words of its training; default as it was trained.
-        checkpoint: best: the parameters with the best validation; last: those at the end of
-            training.
+        num_envs: Number of episodes to play in parallel.
+        seed: Seed of the first episode; each next episode adds 1. Default: the seed of the run's
+            test episodes without --out, so that no episode starts like an episode of the training
+            data; 0 with --out.
+        target_return: Target return (return-to-go at the start of an episode). Default: the target
+            return of the run.
+        act: How the agent handles the context: "restart", "stream" or "window", as in training.
+            Default: the value of the run.
+        checkpoint: "best": the parameters with the best validation; "last": the parameters at the
+            end of training.
         gif: New .gif file for an animation of the first episode.
     """
     from flax_linattn import tasks
@@ -67,7 +69,11 @@ def rollout(
     loaded: Any = tasks.load_run(run, checkpoint=checkpoint)
     task = loaded.task
     if not isinstance(task, Acting):
-        raise OptionError(f"a run of {task.name} takes no actions; give another run.", "run")
+        raise OptionError(
+            f"'rollout' needs an offline-RL run, but {run} is a run of the task {task.name}; give "
+            "another run.",
+            "run",
+        )
     env_id = getattr(loaded.data_spec, "env_id", None) if env is None else env
     if env_id is None:
         raise OptionError("the run names no environment; give one, such as Pendulum-v1.", "env")

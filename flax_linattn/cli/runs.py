@@ -19,14 +19,15 @@ from flax_linattn.tasks.run import Checkpoint, read_task
 
 
 def evaluate(run: Path, /, test_file: Path | None = None, checkpoint: Checkpoint = "best") -> None:
-    """Tests a run, and compares its stream with the parallel model.
+    """Evaluates a run on test data, and checks its stream against the parallel model.
 
     Args:
-        run: the run folder.
-        test_file: other test data than the run's own: a .ts or .arff file for a run on sequences,
-            a CSV file of which all rows but the first ones are forecast for one on a series,
-            episodes for one that acts.
-        checkpoint: best are the parameters that were selected, last those that training ended with.
+        run: Run folder.
+        test_file: Other test data, in the format of the run's data: for example, a .ts or .arff
+            file for classify, a CSV file for forecast (all rows but the first ones are forecast),
+            or a file of episodes for offline-rl. Default: the test data of the run.
+        checkpoint: "best": the parameters with the best validation; "last": the parameters at the
+            end of training.
     """
     print_report(evaluate_report(run, test_file, checkpoint=checkpoint))
 
@@ -39,22 +40,24 @@ def predict(
     seed_index: int | None = None,
     checkpoint: Checkpoint = "best",
 ) -> None:
-    """Writes what a run's model predicts to a file.
+    """Writes the predictions of a run to a file.
 
-    Of a series these are the steps after its last row, in the units of the file; of sequences,
-    texts and images their classes; of events when the next one comes; of symbols the next one; of
-    episodes the next action.
+    Predictions are the next steps of a series, in the units of the file (forecast); classes
+    (classify, image, sequence); the time of the next event (events); the next symbol (synthetic);
+    or the next action (offline-rl).
 
     Args:
-        run: the run folder.
-        out: the file to write: .csv, .json, .jsonl, or .parquet.
-        input: data to predict from: a table for a run on a series, a .ts or .arff file for one on
-            sequences, images or a folder of them for one on images, a file of lines as "stream"
-            reads them for one on tokens or symbols, events, or episodes. Labels in it do not
-            count. Default the run's own: its series up to the last row, else what it was tested on.
-        seed_index: index of the run in a folder of several seeds, from 0; default the run that
-            validated best.
-        checkpoint: best are the parameters that were selected, last those that training ended with.
+        run: Run folder.
+        out: Output file: .csv, .json, .jsonl or .parquet.
+        input: Data to predict from; labels in the file are ignored. forecast: a table; classify: a
+            .ts or .arff file; image: images or a folder of images; sequence and synthetic: a file
+            of lines, as "flax-linattn stream" reads them; events: an event file; offline-rl: a file
+            of episodes. Default: the series of the run up to its last row, or the test data of the
+            run for tasks other than forecast.
+        seed_index: Index, from 0, of the run in a folder of several seeds. Default: the run with
+            the best validation.
+        checkpoint: "best": the parameters with the best validation; "last": the parameters at the
+            end of training.
     """
     table = predict_run(run, input, out, seed_index=seed_index, checkpoint=checkpoint)
     print(f"# {len(table):,} rows: {out}", file=sys.stderr)
@@ -73,7 +76,7 @@ def backtest_command(args: Sequence[str]) -> int:
         flags.call(_backtest, "backtest", args)
     except (KeyboardInterrupt, training.Interrupted):
         command = shlex.join(["flax-linattn", "backtest", *args])
-        print(f"finished folds are kept; go on by: {command}", file=sys.stderr)
+        print(f"finished folds are saved; continue with: {command}", file=sys.stderr)
         raise
     return 0
 
@@ -87,21 +90,26 @@ def _backtest(
     context: int | None = None,
     epochs: int | None = None,
 ) -> None:
-    """Tests a run over folds of equal length: the rows after those it was trained on.
+    """Backtests a forecaster over folds of equal length, on the rows after its training rows.
 
     Args:
-        run: the run folder.
-        folds: how many.
-        refit: train anew on all rows before each fold, with the options of the run.
-        carry: forecast by one stream over all rows, instead of from windows.
-        context: most observations that the stream looks back on; default the run's context length,
-            0 = all.
-        epochs: of the trainings; default those of the run.
+        run: Run folder.
+        folds: Number of folds.
+        refit: Retrain the model before each fold, on all previous rows and with the options of the
+            run.
+        carry: Forecast with one stream over all rows instead of from windows.
+        context: Maximum number of past observations that the stream uses; 0 uses all. Default: the
+            context length of the run.
+        epochs: Maximum number of epochs of each retraining. Default: the value of the run.
     """
     how = {"folds": folds, "refit": refit, "carry": carry, "context": context, "epochs": epochs}
     task = read_task(run)
     if not isinstance(task, Backtesting):
-        raise OptionError(f"a run of {task.name} has no folds in time; evaluate it.", "run")
+        raise OptionError(
+            f"'backtest' needs a forecasting run, but {run} is a run of the task {task.name}; use "
+            "'flax-linattn evaluate' instead.",
+            "run",
+        )
     print_report(task.backtest(run, **how))
 
 

@@ -30,12 +30,13 @@ class Files:
         input: File to read instead of standard input; .gz and .xz are decompressed.
         state: File to resume from, if it exists, and to save the state to: every --save-every rows,
             at the end, and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows its contents.
-        skip_processed: the input begins where the stream did: leave out the rows that the state has
-            seen, by their times where they have any, else by their number.
+        skip_processed: Skip the input rows that the state already includes, for an input that
+            starts at the beginning of the stream. Rows are compared by their times, or counted if
+            they have no times.
         save_every: Number of rows after which the state is saved.
         figure: PNG file for a figure of the last outputs (needs matplotlib).
-        accept_partial_line: Accept a last line without a newline at its end. By default it is left
-            out, since it may be cut in the middle of a number.
+        accept_partial_line: Accept a last line without a newline. By default such a line is
+            ignored, since it may end in the middle of a number.
     """
 
     seed_index: int | None = None
@@ -55,8 +56,8 @@ class _Options(Generic[O]):
 
 PROG = "flax-linattn stream RUN"
 ABOUT = (
-    "Prints what a run's model says after each observation, as CSV. Time and memory an observation "
-    "are constant for mechanisms with a state of constant size."
+    "Prints the predictions of a run after each observation, as CSV. Time and memory per "
+    "observation are constant for mechanisms with a state of constant size."
 )
 
 MOST = 100
@@ -69,7 +70,7 @@ def stream_command(args: Sequence[str]) -> int:
         if "-h" in args or "--help" in args:
             _print_help()
             return 0
-        raise ValueError(f"give the run folder first: {PROG} [OPTIONS].")
+        raise ValueError(f"The run folder is missing; write {PROG} [OPTIONS].")
     options: Any = read_task(Path(args[0])).StreamOptions
     values: Any = tyro.cli(
         _Options[options],
@@ -99,18 +100,20 @@ def _print_help() -> None:
     for name in list_tasks():
         names = [field.name for field in dataclasses.fields(get_task(name).StreamOptions)]
         of_task = ", ".join("--" + option.replace("_", "-") for option in names)
-        print(f"a run of {name} also takes {of_task or 'nothing else'}")
+        print(f"a run of {name} also takes {of_task or 'no other options'}")
     files = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Files))
-    print(f"all take {files}; 'flax-linattn stream RUN --help' says more.")
+    print(
+        f"every run takes {files}; 'flax-linattn stream RUN --help' explains the options of a run."
+    )
 
 
 def show_state(file: Path, /) -> None:
-    """Shows what the state file of a stream holds: whose it is, its rows, its last time.
+    """Shows the contents of a state file: its run, its number of rows and its last time.
 
-    It is read without the model, and checked as far as that goes.
+    The file is read and checked without loading the model.
 
     Args:
-        file: what a stream was given as --state.
+        file: File that a stream saved with --state.
     """
     state = describe_state(file)
     lines = {

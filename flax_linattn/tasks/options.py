@@ -48,15 +48,18 @@ class FitOptions(Options):
     """How a model is trained.
 
     Attributes:
-        epochs: most passes over the training data.
-        steps: training steps in all, instead of passes; 0 = count passes.
-        validate_every: training steps from one validation to the next; 0 = after each pass.
-        patience: validations without improvement before stopping.
-        batch_size: examples a step.
-        optimizer: how parameters are updated.
-        seed: of initialisation, order and dropout.
-        runs: so many at once, on the same data: the first has the seed, each next one a seed more.
-        time_limit: seconds of training, after which it ends with a validation; 0 = no limit.
+        epochs: Maximum number of passes over the training data.
+        steps: Maximum number of training steps, instead of ``epochs``; 0 uses ``epochs``.
+        validate_every: Number of training steps between validations; 0 validates after each epoch.
+        patience: Early stopping: number of validations without improvement after which training
+            stops.
+        batch_size: Number of examples per training step.
+        optimizer: Optimizer and learning rate schedule.
+        seed: Random seed of the initialization, the order of the examples and dropout.
+        runs: Number of runs to train together on the same data. The first run has the seed
+            ``seed``; each next run adds 1.
+        time_limit: Maximum training time in seconds; training then ends with a validation. 0 sets
+            no limit.
     """
 
     epochs: int = 100
@@ -113,9 +116,9 @@ class Config:
     name them without their part.
 
     Attributes:
-        data: which data, and how they are split and scaled.
-        model: the model.
-        fit: how it is trained.
+        data: Data, their split and their scaling.
+        model: Model architecture.
+        fit: Training options.
         auto_values: values of options by which the data choose another one, by the options' names.
             A run's config.json holds what was chosen.
 

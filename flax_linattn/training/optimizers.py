@@ -34,28 +34,31 @@ class OptimizerOptions:
     """Options of an optimizer and its learning rate schedule; frozen and hashable.
 
     Attributes:
-        optimizer: "adam", "adamw", "radam", "sgd"; "lamb", as published; or "fused_lamb", the same
-            without a bound of the weights' norm, and without the trust ratio for biases and norms,
-            as in apex.
-        learning_rate: the highest one, or the factor of the schedule "reciprocal_sqrt".
-        schedule: of the learning rate after the warm-up. "constant"; "linear_warmup": constant, but
-            the first step of the warm-up already has its part of the rate; "cosine" to
-            ``last_rate`` at the end of training (a patience as large as the number of epochs lets
-            it get there); "reciprocal_sqrt": learning_rate / sqrt(step), as in Long Range Arena;
-            "halving" after the second epoch and each that follows, and "steps": after every fifth
-            epoch e learning_rate * 0.5**(e - 1), both as in Time-Series-Library.
-        warmup: steps in which the learning rate grows from about 0; below 1 a fraction of all
-            steps. Default a twentieth of them before a cosine, else none.
-        last_rate: learning rate at the end of a cosine; default a hundredth of the highest.
-        lower_at: of the schedule "constant", the epoch after which the learning rate is a tenth;
-            0 = never.
-        weight_decay: decoupled, of adamw, lamb and fused_lamb.
-        decay_mask: parameters that weight decay shrinks: "matrices", without biases, norms, class
-            tokens and positions; or "all".
-        clip_norm: largest global norm of the gradients; default 1 for lamb and fused_lamb, as
-            published, and no limit for the others.
-        beta2: decay rate of the second moments, of all but sgd.
-        momentum: of sgd.
+        optimizer: Update rule. "lamb" is LAMB as published; "fused_lamb" is LAMB as in apex:
+            without a bound on the norm of the weights, and without the trust ratio for biases and
+            norms.
+        learning_rate: Peak learning rate; for the schedule "reciprocal_sqrt" the factor of the
+            rate.
+        schedule: Learning rate schedule after the warmup. "constant": no change. "linear_warmup":
+            no change, and the first step of the warmup already has a positive rate. "cosine":
+            cosine decay to ``last_rate`` at the last training step; set ``patience`` to ``epochs``
+            so that early stopping does not end it before. "reciprocal_sqrt": learning_rate /
+            sqrt(step), as in Long Range Arena. "halving": halved after the second epoch and after
+            each later epoch. "steps": learning_rate * 0.5**(e - 1) after every fifth epoch e.
+            "halving" and "steps" are schedules of Time-Series-Library.
+        warmup: Number of warmup steps, in which the learning rate grows linearly from about 0; a
+            value below 1 is a fraction of all steps. Default: 0.05 for the schedule "cosine",
+            otherwise 0.
+        last_rate: Learning rate at the end of the schedule "cosine". Default: 0.01 * learning_rate.
+        lower_at: Epoch after which the learning rate of the schedule "constant" is divided by 10; 0
+            never lowers it.
+        weight_decay: Decoupled weight decay of "adamw", "lamb" and "fused_lamb".
+        decay_mask: Parameters with weight decay: "matrices" (all but biases, norms, class tokens
+            and positional embeddings) or "all".
+        clip_norm: Maximum global norm of the gradients; larger gradients are scaled down to it.
+            Default: 1 for "lamb" and "fused_lamb", as published; no clipping for other optimizers.
+        beta2: Decay rate of the second-moment estimate, for all optimizers but "sgd".
+        momentum: Momentum of "sgd".
 
     Raises:
         ValueError: an option out of range, or options that do not go together.

@@ -99,7 +99,7 @@ def test_the_catalogue_is_shown(capsys):
     assert re.search(r"ETTh1 +forecast +a transformer", listed)
     assert cli.main(["data", "info", "ETTh2"]) == 0
     shown = capsys.readouterr().out
-    assert "licence: CC BY-ND 4.0" in shown and "--split 8640/2880/2880" in shown
+    assert "license: CC BY-ND 4.0" in shown and "--split 8640/2880/2880" in shown
     for name, split in (("ETTm1", "34560/11520/11520"), ("weather", "0.7/0.1/0.2")):
         assert cli.main(["data", "info", name]) == 0
         assert f"--split {split}" in capsys.readouterr().out

@@ -55,13 +55,13 @@ from flax_linattn.typing import Array
 
 @dataclasses.dataclass(frozen=True)
 class ImageData(LabelData):
-    """Which images, and what is made of them.
+    """Data set of images with labels, and its preprocessing.
 
     Attributes:
-        folder: of images, or an archive: a folder for each class under train and under val or test,
-            or an official form of CIFAR-10, MNIST or Tiny-ImageNet; default drawn ones, of
-            Pathfinder, 32 x 32.
-        augmentation: of training images: "none", or "light": random shifts and flips.
+        folder: Folder or archive of images: one folder for each class under train and under val or
+            test, or the official files of CIFAR-10, MNIST or Tiny-ImageNet. Default: synthetic
+            Pathfinder images.
+        augmentation: Augmentation of training images: "none" or "light" (random shifts and flips).
     """
 
     folder: Path | None = None
@@ -84,12 +84,12 @@ class ImageModel(ModelOptions):
     """The classifier: a vision transformer.
 
     Attributes:
-        layers: of the backbone.
-        patch_size: height and width of a patch, which is a token.
-        patches: what makes a token of a patch: a linear layer ("linear"), or convolutions over the
-            image ("conv").
-        position: how a token tells its place.
-        pooling: what reaches the head: a class token of its own, or the mean of all tokens.
+        layers: Options of the backbone.
+        patch_size: Height and width of a patch in pixels; each patch is a token.
+        patches: Patch embedding: "linear" (a linear layer) or "conv" (convolutions over the image).
+        position: Positional encoding of the patches.
+        pooling: Input of the classification head: "class" (a learned class token) or "mean" (the
+            mean of all tokens).
     """
 
     layers: Layers = IMAGE_LAYERS

@@ -19,17 +19,20 @@ FILE_OPTIONS = ("validation_fraction", "split_seed", "select_on")
 
 @dataclasses.dataclass(frozen=True)
 class LabelData(Options):
-    """How much is drawn, and how files are split.
+    """Sizes of generated data, and the split of files.
 
     Attributes:
-        image_size: height and width that images are brought to; 0 = as they are, drawn ones 32.
-        epoch_size: of drawn data, examples of an epoch.
-        validation_size: of drawn data, examples to validate on.
-        test_size: of drawn data, examples to test on.
-        validation_fraction: of files, share of the training data held out for validation.
-        split_seed: of which examples are held out.
-        select_on: the data that select the best parameters and end the training: those held out
-            ("validation"), or "test", the TEST SET, which makes accuracies optimistic.
+        image_size: Height and width of the images in pixels; image files are resized. 0 keeps the
+            size of image files, and generates images of 32 x 32.
+        epoch_size: Number of examples per epoch, for synthetic data.
+        validation_size: Number of validation examples, for synthetic data.
+        test_size: Number of test examples, for synthetic data.
+        validation_fraction: Fraction of the training data held out for validation, for data from
+            files.
+        split_seed: Random seed that selects the held-out examples, for data from files.
+        select_on: Data that select the best parameters and stop the training early: "validation"
+            (the held-out examples) or "test" (the TEST SET; the reported accuracies are then
+            optimistic).
     """
 
     image_size: int = 0
@@ -84,7 +87,8 @@ class RecipeFit(FitOptions):
     """How the classifier is trained.
 
     Attributes:
-        label_smoothing: share of the target that all classes divide among them.
+        label_smoothing: Label smoothing: fraction of the target probability that is spread evenly
+            over all classes.
     """
 
     optimizer: OptimizerOptions = RECIPE

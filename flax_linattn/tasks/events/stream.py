@@ -36,16 +36,18 @@ class EventsStreamOptions:
     event to the next one, in the unit of the run's file (of dates, seconds).
 
     Attributes:
-        quantiles: of the time to the next event, separated by commas.
-        marks: how many of the likeliest marks are told.
-        within: also report the probability of an event within this time; 0 reports none.
-        begin: when the observation of each sequence began, for a run whose data say so: the first
-            event is then forecast, too.
-        max_length: most events of a sequence, for mechanisms with a cache; default one more than
-            the run was trained on at once.
-        simulate: say nothing of each event, and draw so many futures after the last one.
-        events: of each future.
-        seed: of the futures.
+        quantiles: Quantile levels of the time to the next event, separated by commas.
+        marks: Number of the most probable event types to print.
+        within: Also print the probability of an event within this time, in the unit of the file; 0
+            prints none.
+        begin: Start of the observation of each sequence, for a run that was trained with --begin;
+            the first event is then also forecast.
+        max_length: Maximum number of events of a sequence, for mechanisms with a cache. Default:
+            one more than the longest training segment.
+        simulate: Number of futures to sample after the last event, instead of the lines for each
+            event.
+        events: Number of events of each sampled future.
+        seed: Random seed of the sampled futures.
     """
 
     quantiles: str = "0.05,0.5,0.95"

@@ -29,12 +29,13 @@ class OfflineRLStreamOptions:
     a new episode. What comes out is the action to take.
 
     Attributes:
-        act: "stream": all steps of the episode count; "restart": the last ones, as many as the
-            model was trained on at most. Default as the run was tested; restart for one that was
-            tested by the window, which sees as much.
-        target_return: the return that is asked for; default what the run remembers.
-        max_length: most steps of an episode, for mechanisms with a cache; default the longest
-            episode that the run was trained on.
+        act: How the agent handles the context: "stream" (all steps of the episode) or "restart"
+            (the last steps, at most as many as in training). Default: the value of the run;
+            "restart" for a run with "window".
+        target_return: Target return (return-to-go at the start of the episode). Default: the target
+            return of the run.
+        max_length: Maximum number of steps of an episode, for mechanisms with a cache. Default: the
+            longest training episode of the run.
     """
 
     act: Literal["stream", "restart"] | None = None

@@ -19,11 +19,11 @@ from flax_linattn.tasks.synthetic.options import SyntheticData
 class SyntheticStreamOptions:
     """Options of a stream of symbols.
 
-    Symbols are whole numbers from 0, one a line; a blank line begins a new sequence.
+    Each line is a symbol, an integer from 0. A blank line starts a new sequence.
 
     Attributes:
-        max_length: most symbols of a sequence, for mechanisms with a cache in models that are no
-            window; default the context.
+        max_length: Maximum number of symbols of a sequence, for mechanisms with a cache, except for
+            series models. Default: the context length.
     """
 
     max_length: int | None = None

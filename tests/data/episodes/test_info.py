@@ -95,6 +95,6 @@ def test_a_name_of_the_catalogue_comes_first(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "ETTh1.npz", steps()).rename(tmp_path / "ETTh1")
     assert cli.main(["data", "info", "ETTh1"]) == 0
-    assert "licence: CC BY-ND 4.0" in capsys.readouterr().out
+    assert "license: CC BY-ND 4.0" in capsys.readouterr().out
     assert cli.main(["data", "info", "./ETTh1"]) == 0
     assert "3 episodes" in capsys.readouterr().out

@@ -16,21 +16,22 @@ from flax_linattn.training import OptimizerOptions
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyData(Options):
-    """Which sequences, and what is made of them.
+    """Data set of time series with labels, and its preprocessing.
 
     Attributes:
-        train_file: a .ts or .arff file (.gz and .xz too); default the embedded
-            JapaneseVowels.
-        test_file: the test file that belongs to it.
-        select_on: the data that select the best parameters and end the training: a stratified
-            share of the training data ("validation"), or "test", the TEST SET, which makes
-            accuracies optimistic.
-        validation_fraction: share of the training data held out for validation.
-        scaling: mean and deviation of a channel are those of the training data ("train"), or of
-            the set that it belongs to ("each"); "each-across-channels" then scales each step over
-            its channels, too.
-        buckets: lengths to pad to, each for an equal share of the sequences; a batch holds those of
-            one. Less padding is computed, and the model compiled once for each.
+        train_file: Training data: a .ts or .arff file, also with .gz or .xz. Default: the embedded
+            JapaneseVowels data set.
+        test_file: Test data, a file of the same format; required with ``train_file``.
+        select_on: Data that select the best parameters and stop the training early: "validation" (a
+            stratified fraction of the training data) or "test" (the TEST SET; the reported
+            accuracies are then optimistic).
+        validation_fraction: Fraction of the training data held out for validation.
+        scaling: How channels are standardized: "train" (by the mean and standard deviation of the
+            training data), "each" (training and test data by their own mean and standard deviation)
+            or "each-across-channels" (as "each", then each time step over its channels).
+        buckets: Number of padded lengths, each for an equal fraction of the sequences; all
+            sequences of a batch have the same padded length. More buckets need less padding but
+            more compilations, one for each length.
     """
 
     train_file: Path | None = None
@@ -58,17 +59,18 @@ class ClassifyModel(ModelOptions):
     """Options of the time-series classifier.
 
     Attributes:
-        layers: of the backbone.
-        pooling: what of the sequence reaches the head: its mean, its last step, or all ("flatten":
-            weights for each position).
-        embedding: a convolution over the past ("causal", which streams) or around the ends of the
-            sequence ("circular").
-        padding: whether attention sees the padding of shorter sequences ("seen") or not
-            ("masked").
-        causal: whether attention sees only the past.
-        latents: so many latents read the sequence, and the layers are among them instead of on
-            every step: the mechanism is that by which they read, softmax that among them. Their
-            mean reaches the head. None = there are none.
+        layers: Options of the backbone.
+        pooling: Input of the classification head: "mean" (the mean over all steps), "last" (the
+            last step) or "flatten" (all steps, with weights for each position).
+        embedding: Convolution of the embedding: "causal" (over past steps; the model can stream) or
+            "circular" (wraps around the ends of the sequence).
+        padding: Whether attention ignores the padding of shorter sequences ("masked") or attends to
+            it ("seen").
+        causal: Use causal attention.
+        latents: Number of learned latents that attend to the sequence (Perceiver). ``mechanism`` is
+            the attention from the latents to the sequence; the layers are softmax attention among
+            the latents, whose mean is the input of the head. Default: no latents; the layers attend
+            to every step.
     """
 
     layers: Layers = CLASSIFIER_LAYERS

@@ -21,13 +21,13 @@ from flax_linattn.tasks.spec import Run
 class ClassifyStreamOptions:
     """Options of a stream of a classifier.
 
-    Observations are numbers separated by commas or blanks, "?" for a missing value; a blank line
-    begins a new sequence.
+    Each line is an observation: numbers separated by commas or spaces, "?" for a missing value. A
+    blank line starts a new sequence.
 
     Attributes:
-        sequence: stream this sequence of the run's test data instead (from 0).
-        max_length: most observations of a sequence, for mechanisms with a cache; default the
-            longest sequence of the run's data.
+        sequence: Index, from 0, of a test sequence of the run to stream instead of the input.
+        max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
+            Default: the longest sequence in the data of the run.
     """
 
     sequence: int | None = None

@@ -39,21 +39,25 @@ DRAWN = {
 
 @dataclasses.dataclass(frozen=True)
 class SequenceData(LabelData):
-    """Which sequences, and what is made of them.
+    """Data set of token sequences, and its preprocessing.
 
     Attributes:
-        data: drawn ones: listops (TaylorShift's), listops-lra (Long Range Arena's) or pathfinder;
-            or files of texts or images, a folder or an archive, whose bytes or grey pixels are the
-            tokens: imdb, cifar-pixels, mnist-pixels and fashion-mnist-pixels are those that
-            "data fetch" puts into the folder data, by the catalogue's name.
-        min_length: of drawn ListOps, fewest tokens.
-        max_length: of drawn ListOps, and of texts, most tokens.
-        crop: of longer texts, a part drawn anew each epoch in training ("random"), or the
-            first bytes ("prefix"); tests always take these.
-        padding: of shorter texts, "masked"; "symbol": zero bytes that the model sees; or "packed":
-            none in training, where several texts share a row, each cut to its beginning.
-        as_python: take a text as Python prints its bytes, b'...', as TaylorShift's code does.
-        test_lengths: of drawn ListOps, further lengths to test at, such as beyond training.
+        data: Data set. Synthetic data: "listops" (as in TaylorShift), "listops-lra" (as in Long
+            Range Arena) or "pathfinder". Files: a folder or archive of texts or images; their bytes
+            or gray pixels are the tokens. "imdb", "cifar-pixels", "mnist-pixels" and
+            "fashion-mnist-pixels" are the files that "flax-linattn data fetch" saves in the folder
+            data.
+        min_length: Minimum number of tokens of a synthetic ListOps expression.
+        max_length: Maximum number of tokens of a synthetic ListOps expression, or of a text.
+        crop: How training shortens texts longer than ``max_length``: "random" (a random part,
+            sampled again in each epoch) or "prefix" (the first bytes). Validation and test always
+            use the first bytes.
+        padding: How texts shorter than ``max_length`` are padded: "masked" (the model ignores the
+            padding), "symbol" (the model receives the padding as zero bytes) or "packed" (training
+            packs several texts into one row, and shortens long texts to their first bytes).
+        as_python: Read the text as Python prints its bytes, b'...', as TaylorShift's code does.
+        test_lengths: Further lengths of synthetic ListOps to test at, such as lengths beyond
+            ``max_length``.
     """
 
     data: str = "listops"
@@ -98,14 +102,14 @@ class SequenceModel(ModelOptions):
     """Options of the classifier of token sequences.
 
     Attributes:
-        layers: of the backbone.
-        embedding: of tokens: a linear layer on one-hot vectors ("linear"), three convolutions on
-            them ("conv"), or a table as of language models ("table").
-        position: how the embedding tells positions.
-        pooling: what reaches the head: a class token of its own ("class"), the mean of all tokens,
-            or the last one.
-        causal: whether attention and convolutions see only the past, so that the model streams;
-            with pooling mean or last.
+        layers: Options of the backbone.
+        embedding: Token embedding: "linear" (a linear layer on one-hot vectors), "conv" (three
+            convolutions on one-hot vectors) or "table" (a lookup table, as in language models).
+        position: Positional encoding of the tokens.
+        pooling: Input of the classification head: "class" (a learned class token), "mean" (the mean
+            of all tokens) or "last" (the last token).
+        causal: Use causal attention and convolutions, so that the model can stream; needs the
+            pooling "mean" or "last".
     """
 
     layers: Layers = SMALL_LAYERS

@@ -53,12 +53,12 @@ from flax_linattn.typing import Array
 class SequenceStreamOptions:
     """Options of a stream of tokens.
 
-    A line holds tokens as the data spell them: of ListOps "[MAX 2 9 ]", of texts the text itself,
-    of images grey values. A blank line begins a new sequence.
+    Each line holds tokens as in the data: "[MAX 2 9 ]" for ListOps, the text itself for texts, gray
+    values for images. A blank line starts a new sequence.
 
     Attributes:
-        max_length: most tokens of a sequence, for mechanisms with a cache; default the longest
-            sequence of the run's data.
+        max_length: Maximum number of tokens of a sequence, for mechanisms with a cache. Default:
+            the longest sequence in the data of the run.
     """
 
     max_length: int | None = None
