@@ -40,7 +40,7 @@ class EventsStreamOptions:
         marks: Number of the most probable event types to print.
         within: Also print the probability of an event within this time, in the unit of the file; 0
             prints none.
-        begin: Start of the observation of each sequence, for a run that was trained with --begin;
+        begin: Start of the observation of each sequence, for a run trained with such starts;
             the first event is then also forecast.
         max_length: Maximum number of events of a sequence, for mechanisms with a cache. Default:
             one more than the longest training segment.
