@@ -216,7 +216,8 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         text = str(error)
         if isinstance(error, OptionError):
             text = spell_flags(text, error.options)
-            unnamed = [name for name in error.options if _flag(name, True) not in text.split()]
+            values, words = error.values or {}, text.split()
+            unnamed = [n for n in error.options if n in values or _flag(n, True) not in words]
             text += name_flags(unnamed, error.values)
         print(f"error: {text}", file=sys.stderr)
         return 2

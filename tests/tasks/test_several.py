@@ -13,6 +13,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastSpec, ForecastStream, Row
 from flax_linattn.tasks.forecast.evaluate import Errors
 from flax_linattn.tasks.forecast.panel import SeriesPanel, load_panel
+from flax_linattn.tasks.forecast.rows import RowLines
 from flax_linattn.tasks.forecast.spec import describe, seasonal_scale
 from flax_linattn.tasks.forecast.windows import compile_forecast, part_windows, stack
 from tests.tasks.commands import fail, no_drawing, succeed
@@ -185,6 +186,16 @@ def test_a_stream_of_a_series_is_the_parallel_forecast(run_dir, shops):
     values = ((one.values[:INPUT] - own.mean) / own.std).astype(np.float32)
     expected = np.asarray(compile_forecast(run)({"values": values[None]}))[0]
     np.testing.assert_allclose(found, expected * own.std + own.mean, rtol=1e-4)
+
+
+def test_a_stream_refuses_rows_of_another_series():
+    """They would enter the state of the series that the stream is of."""
+    rows = RowLines(("y",), series=("shop", "s1"))
+    lines = ["shop,y", "s1,1", "s2,2"]
+    with pytest.raises(ValueError, match="of the series 's1', got 's2' in the column shop"):
+        list(rows.parse(lines))
+    assert [row.values.tolist() for row in rows.parse(lines[:2])] == [[1.0]]
+    assert [row.values.tolist() for row in rows.parse(["y", "3"])] == [[3.0]]
 
 
 def test_streams_of_new_series_and_states_of_others(run_dir, tmp_path, capsys):

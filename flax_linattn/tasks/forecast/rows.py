@@ -93,6 +93,8 @@ class RowLines(CellLines):
         hint: added to errors about lines that do not have all channels.
         after: the time of the row before the first: it tells which of the two a local time is that
             clocks show twice.
+        series: Column of the names of series, and the one name that it may hold. Rows of another
+            series are refused.
 
     Example:
         >>> rows = RowLines(("a", "b")).parse(["b,a,c", "1,2,3", '{"a": 4, "b": null}'])
@@ -110,8 +112,9 @@ class RowLines(CellLines):
         optional: Collection[str] = (),
         hint: str = "",
         after: datetime | None = None,
+        series: tuple[str, str] = ("", ""),
     ) -> None:
-        self._last = after
+        self._last, self._series = after, series
         self._channels, self._numeric_names, self._kind = channels, numeric_names, time_kind
         time = next((t for t in ("time", *TIME) if t not in channels), "")
         forms = (channels, (*(dialect.time_columns or (time,)), *channels))
@@ -121,7 +124,18 @@ class RowLines(CellLines):
         """Reads the observations of lines."""
         for cells in self.cells(lines):
             if cells is not None:
+                self._check_series(cells)
                 yield Row(self._time(cells), cells.numbers(self._channels))
+
+    def _check_series(self, cells: Cells) -> None:
+        """Refuses a row of another series: it would enter the state of this one."""
+        column, name = self._series
+        found = cells.texts.get(column, name) if column else name
+        if found.strip() != name:
+            raise ValueError(
+                f"expected rows of the series {quote(name)}, got {quote(found)} in the column "
+                f"{column}; stream each series on its own, with its own state."
+            )
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Also numbers that are the names of all channels, where these may be."""

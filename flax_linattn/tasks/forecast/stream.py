@@ -104,6 +104,7 @@ class ForecastStream(Streaming):
             )
         self._context, self._problem, self._horizon = context, data_spec, options.horizon
         self._known = list(data_spec.known_future)
+        self._series = series
         steps, names = range(1, options.horizon + 1), data_spec.target_names
         marks = ("", *(f"@{level:g}" for level in run.config.model.levels))
         super().__init__(
@@ -200,6 +201,7 @@ class ForecastStream(Streaming):
             time_kind=data_spec.time_kind,
             hint=hint,
             after=last.to_pydatetime(warn=False) if isinstance(last, pd.Timestamp) else None,
+            series=(self._run.config.data.id_column, self._series) if self._series else ("", ""),
         )
         return reader.parse(lines)
 
