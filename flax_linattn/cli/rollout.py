@@ -70,9 +70,7 @@ def rollout(
     task = loaded.task
     if not isinstance(task, Acting):
         raise OptionError(
-            f"'rollout' needs an offline-RL run, but {run} is a run of the task {task.name}; give "
-            "another run.",
-            "run",
+            f"'rollout' needs an offline-RL run, but {run} is a run of {task.name}.", "run"
         )
     env_id = getattr(loaded.data_spec, "env_id", None) if env is None else env
     if env_id is None:

@@ -106,9 +106,7 @@ def _backtest(
     task = read_task(run)
     if not isinstance(task, Backtesting):
         raise OptionError(
-            f"'backtest' needs a forecasting run, but {run} is a run of the task {task.name}; use "
-            "'flax-linattn evaluate' instead.",
-            "run",
+            f"'backtest' needs a forecasting run, but {run} is a run of {task.name}.", "run"
         )
     print_report(task.backtest(run, **how))
 

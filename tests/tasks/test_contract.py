@@ -211,16 +211,10 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
 def test_what_only_other_tasks_do_is_refused(task, run_dir, capsys):
     if not isinstance(tasks.get_task(task), protocols.Acting):
         message = fail(capsys, "rollout", str(run_dir), "--env", "Pendulum-v1")
-        assert (
-            f"'rollout' needs an offline-RL run, but {run_dir} is a run of the task {task};"
-            in message
-        )
+        assert f"'rollout' needs an offline-RL run, but {run_dir} is a run of {task}." in message
     if not isinstance(tasks.get_task(task), protocols.Backtesting):
         message = fail(capsys, "backtest", str(run_dir))
-        assert (
-            f"'backtest' needs a forecasting run, but {run_dir} is a run of the task {task};"
-            in message
-        )
+        assert f"'backtest' needs a forecasting run, but {run_dir} is a run of {task}." in message
 
 
 @fast("synthetic")
