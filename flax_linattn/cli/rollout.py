@@ -62,7 +62,7 @@ def rollout(
     if out is not None:
         check_episode_file(out)
     if gif is not None and gif.suffix != ".gif":
-        raise OptionError(f"pictures: expected a file .gif, got {gif}.", "gif")
+        raise OptionError(f"expected a .gif file for the animation, got {gif}.", "gif")
     for name, file in (("gif", gif), ("out", out)):
         if file is not None and file.exists():
             raise OptionError(f"{file} exists already; give another file, or remove it.", name)

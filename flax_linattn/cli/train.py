@@ -64,7 +64,7 @@ class Start:
             return InitRun(self.init_run, **options)
         if given := [name for name, value in options.items() if value]:
             raise OptionError(
-                f"{given[0]} is for a run that continues another one; name that one.",
+                f"{given[0]} needs a run to continue from; give its folder.",
                 given[0],
                 "init_run",
             )
@@ -197,13 +197,13 @@ def _first_line(function: Any) -> str:
 def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
     """The options of the run to resume or to continue, or the task's; with those of the preset."""
     if start.resume and start.run is None:
-        raise OptionError("to resume a run takes its folder.", "run")
+        raise OptionError("resuming a run needs its folder.", "run")
     earlier = start.run if start.resume else start.init_run
     config = task.Config.of() if earlier is None else read_config(earlier, task)
     if start.preset is None:
         return config
     if not task.presets:
-        raise OptionError(f"the task {task.name!r} has no presets; leave it out.", "preset")
+        raise OptionError(f"the task {task.name!r} has no presets; remove the option.", "preset")
     choice(task.presets, preset=start.preset)
     preset: Config = task.presets[start.preset](config)
     return preset

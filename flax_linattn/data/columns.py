@@ -286,8 +286,8 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
             row,
             f"a number with decimals after {dialect.decimal!r} in {place}",
             quote(cell),
-            "say how numbers are written, with decimal=..., or remove the character if it sets "
-            "thousands apart, such as by pandas.read_csv(..., thousands=',')",
+            "set the decimal mark with decimal=..., or, if the character separates thousands, "
+            "remove it first, such as with pandas.read_csv(..., thousands=',')",
             "decimal",
         )
     for pattern, what, advice in _NOT_NUMBERS:
@@ -312,9 +312,9 @@ def _not_finite(
         return table.error(
             row,
             expected,
-            f"{got}, and further cells of the column are no numbers",
+            f"{got}, and further cells of the column are not numbers",
             "read other columns only, with channels=..., or, if the column names the series of "
-            "each row, say so with id_column=...",
+            "each row, set id_column=...",
             "channels",
             "id_column",
         )

@@ -24,7 +24,7 @@ class UnknownChannelError(OptionError):
             "unknown channel 'laod'; sales.csv has load, price; did you mean 'load'?"
         """
         near = difflib.get_close_matches(str(name), channels[:MAX_COMPARED_NAMES], 1)
-        hint = f"did you mean {near[0]!r}?" if near else "choose among these."
+        hint = f"did you mean {near[0]!r}?" if near else "choose one of these."
         return cls(
             f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}",
             "channels",

@@ -281,7 +281,7 @@ def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
         return f"if those are {_EXPECTED[unit]}, say so, with time_unit='{unit}'", ("time_unit",)
     if any(parse_time(text, order) is not None for order in ("day", "month")):
         return (
-            "say what comes first in dates, with day_first=True or month_first=True",
+            "set the order of day and month with day_first=True or month_first=True",
             ("day_first", "month_first"),
         )
     return (

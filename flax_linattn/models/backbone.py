@@ -383,7 +383,7 @@ def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:
     can = mechanism.capabilities
     if not (can.causal if is_causal else can.noncausal):
         raise OptionError(
-            f"{mechanism.name!r} is not offered with is_causal={is_causal}; make the model with "
+            f"{mechanism.name!r} does not support is_causal={is_causal}; make the model with "
             f"is_causal={not is_causal} or with another mechanism.",
             "mechanism",
             causal=not is_causal,

@@ -44,7 +44,7 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(
-            f"{run_dir} is no run folder: it has no {CONFIG_FILE}; train a run there first."
+            f"{run_dir} is not a run folder: {CONFIG_FILE} is missing; check the path."
         )
     values = read_json(path)
     name, form = str(values.get("task")), values.get("format")
@@ -96,8 +96,8 @@ def check_run_dir(
     if not resume:
         if any((run_dir / "checkpoints").glob("step_*")):
             raise OptionError(
-                f"{run_dir} already holds a run, which may still be going on; resume it if it is "
-                "not, or give another folder.",
+                f"{run_dir} already holds a run; if it is not training any more, resume it, "
+                "or choose another run folder.",
                 "resume",
                 "run",
             )
@@ -159,8 +159,8 @@ def explain_missing_data(of_run: bool) -> Iterator[None]:
         if not of_run:
             raise
         raise FileNotFoundError(
-            "the data of the run are gone; put them back, or evaluate on another test file, or "
-            f"stream other input: {error}"
+            "the data files of the run are missing; restore them, or give another test file or "
+            f"other input: {error}"
         ) from None
 
 
@@ -177,7 +177,7 @@ def own_part(
         part = getattr(split(data, run.config.data), name)
     if compute_checksum(part) != run.data_spec.checksum[name]:
         raise OptionError(
-            "the data of the run have changed since; give other data to test on.", "test_file"
+            "the data of the run have changed since training; give a test file.", "test_file"
         )
     return part
 
@@ -215,7 +215,7 @@ def load_run(
         return restore_calibration(run_dir, run)
     if checkpoint == "last":
         raise OptionError(
-            f"{run_dir} holds several runs, of which the best parameters alone can be loaded.",
+            f"{run_dir} holds several runs; only their best parameters can be loaded.",
             "checkpoint",
         )
     seed_index = training.best_run(run_dir) if seed_index is None else seed_index

@@ -73,10 +73,10 @@ def stream_run(
     at_least(1, save_every=save_every)
     if skip_processed and state is None:
         raise OptionError(
-            "what a stream has seen is in its state; give one.", "skip_processed", "state"
+            "skipping processed rows needs a state file; give one.", "skip_processed", "state"
         )
     if save_every != SAVE_EVERY and state is None:
-        raise OptionError("there is no state to save; give one.", "save_every", "state")
+        raise OptionError("save_every needs a state file to save; give one.", "save_every", "state")
     if figure is not None:
         import_figure()  # now, rather than after the stream
     run = load_run(run_dir, seed_index)
@@ -87,7 +87,7 @@ def stream_run(
     stream = run.task.stream(run, options)
     stream.run_dir, stream.from_start = Path(run_dir), skip_processed
     if figure is not None and not stream.draws:
-        raise OptionError("there is no figure of this stream; leave it out.", "figure")
+        raise OptionError("this stream has no figure; remove the option.", "figure")
     if state is not None and state.is_dir():
         raise OptionError(f"{state} is a folder, expected a file; give another one.", "state")
     with ExitStack() as ends:

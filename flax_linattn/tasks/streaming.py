@@ -159,7 +159,7 @@ class Streaming(abc.ABC):
         Raises:
             ValueError: there is no such figure, or matplotlib is not installed.
         """
-        raise OptionError("there is no figure of this stream; leave it out.", "figure")
+        raise OptionError("this stream has no figure; remove the option.", "figure")
 
     @property
     def draws(self) -> bool:

@@ -109,14 +109,14 @@ class OptimizerOptions:
             )
         if self.schedule == "reciprocal_sqrt" and not warmup:
             raise OptionError(
-                "the schedule reciprocal_sqrt begins with a warm-up; give its steps, or its "
-                "fraction of them.",
+                "the schedule reciprocal_sqrt needs a warmup; give its number of steps, or its "
+                "fraction of all steps.",
                 "warmup",
                 "schedule",
             )
         if warmup and self.schedule in WITHOUT_WARMUP:
             raise OptionError(
-                f"the schedule {self.schedule} has no warm-up, got {warmup}; set it to 0, or "
+                f"the schedule {self.schedule} has no warmup, got {warmup}; set it to 0, or "
                 "choose another schedule.",
                 "schedule",
                 warmup="0",
@@ -124,7 +124,7 @@ class OptimizerOptions:
         if self.lower_at and (warmup or self.schedule != "constant"):
             raise OptionError(
                 f"lower_at={self.lower_at} needs a constant learning rate; remove it, or choose "
-                'schedule "constant" without a warm-up.',
+                'schedule "constant" without a warmup.',
                 "lower_at",
                 "warmup",
                 schedule="constant",

@@ -193,7 +193,10 @@ def test_a_robot_that_cannot_be_drawn_is_not_played(capsys, tmp_path, monkeypatc
         ("--env Pendulum-v1 --num-envs 0", "num_envs must be at least 1, .* (--num-envs)"),
         ("--env Pendulum-v1 --episodes 0", "episodes must be at least 1, .* (--episodes)"),
         ("--env Pendulum-v1 --out x.csv", "path must end in .hdf5, .h5 or .npz, got .* (--out)"),
-        ("--env Pendulum-v1 --gif x.png", "expected a file .gif, got x.png. (--gif)"),
+        (
+            "--env Pendulum-v1 --gif x.png",
+            "expected a .gif file for the animation, got x.png. (--gif)",
+        ),
     ],
 )
 def test_wrong_use_names_the_flags(args, message, capsys, tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused():
 
 def test_a_hybrid_stack_keeps_what_each_layer_keeps():
     stack = dataclasses.replace(HYBRID, mechanism=("aaren", "linformer:max_length=8", "aaren"))
-    with pytest.raises(ValueError, match="'linformer' is not offered with is_causal=True"):
+    with pytest.raises(ValueError, match="'linformer' does not support is_causal=True"):
         models.Backbone(3, stack, rngs=nnx.Rngs(0))
     mixed = models.Backbone(3, HYBRID, max_length=4, rngs=nnx.Rngs(0))
     assert mixed.streams

@@ -278,7 +278,7 @@ def test_options_that_do_not_go_together_are_named(folder, tmp_path, capsys):
     assert "got 30 of the 60 rows after the training part; at most 20 fit" in fail(
         capsys, *command, "--folds", "30"
     )
-    assert "is no run folder" in fail(capsys, "backtest", str(folder / "none"))
+    assert "is not a run folder" in fail(capsys, "backtest", str(folder / "none"))
     (tmp_path / "config.json").write_text('{"format": 2, "task": "classify"}')
     message = fail(capsys, "backtest", str(tmp_path))
     assert "is a run of classify." in message

@@ -274,7 +274,7 @@ def test_what_a_run_does_not_continue(task, run_dir, classify_run, tmp_path, cap
         "has num_layers=1, got 2; a run that continues" in message and "(--num-layers)" in message
     )
     assert "(--keep-optimizer, --from)" in fail(capsys, *args, "--keep-optimizer")
-    assert "is no run folder" in fail(capsys, *args, "--from", str(tmp_path))
+    assert "is not a run folder" in fail(capsys, *args, "--from", str(tmp_path))
     if task != "classify":
         message = fail(capsys, *args, "--from", str(classify_run))
         assert f"is a run of task 'classify', expected '{task}'" in message

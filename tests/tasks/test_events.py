@@ -490,7 +490,7 @@ def tied_run(tied):
 
 def test_a_begin_that_was_not_learned_is_refused(tied):
     run = make_run(tied)
-    with pytest.raises(OptionError, match="has not learned the wait for a first event"):
+    with pytest.raises(OptionError, match="trained without starts of observation"):
         EventsStream(run, EventsStreamOptions(begin="0"))
 
 
@@ -987,7 +987,9 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
         streams = capsys.readouterr()
         assert "note: no baselines that learn, for the training data cannot be" in streams.err
         assert "test_nll" in streams.out and "poisson" not in streams.out
-        assert "the data of the run are gone" in one_line(fail(capsys, "evaluate", str(run_dir)))
+        assert "the data files of the run are missing" in one_line(
+            fail(capsys, "evaluate", str(run_dir))
+        )
     finally:
         csv.write_text(kept)
 
@@ -1024,9 +1026,9 @@ def test_options_of_files_alone(tmp_path, capsys):
     own = (["--begin", "0"], ["--end", "9"], ["--marks-file", "a"], ["--sort"], ["--sequence", "a"])
     for args in (*own, ["--file-format", "npz"]):
         told = fail(capsys, "train", "events", "--run", str(tmp_path / "run"), *SMALL, *args)
-        assert "is an option of a file; give one, or leave it out" in one_line(told)
+        assert "needs an event file; give one, or remove it" in one_line(told)
     with pytest.raises(
-        OptionError, match="process=poisson is an option of drawn events"
+        OptionError, match="process=poisson is an option of synthetic events"
     ) as refused:
         EventsData(file=tmp_path / "a.csv", process="poisson")
     assert refused.value.options == ("process", "file")

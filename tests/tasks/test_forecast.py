@@ -524,7 +524,7 @@ def test_data_that_are_gone_are_told(copied, capsys):
     own.unlink()
     message = fail(capsys, "evaluate", str(folder))
     assert (
-        "the data of the run are gone; put them back, or evaluate on another test file" in message
+        "the data files of the run are missing; restore them, or give another test file" in message
     )
 
 

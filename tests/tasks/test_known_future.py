@@ -102,7 +102,7 @@ def test_errors_of_predictions_name_no_option_of_training(run_dir, tmp_path, cap
     file = tmp_path / "other.csv"
     file.write_text("sales,cost\n1,2\n3,4\n")
     message = fail(capsys, "predict", str(run_dir), "--input", str(file), "--out", "x.csv")
-    assert message.endswith("has sales, cost; choose among these.\n")
+    assert message.endswith("has sales, cost; choose one of these.\n")
     file.write_text("sales,price\n1,2\n3,4\n")
     message = fail(capsys, "predict", str(run_dir), "--input", str(file), "--out", "x.csv")
     assert message.endswith("(--input)\n") and f"{file}: expected 4 rows" in message

@@ -215,7 +215,7 @@ def test_a_run_that_fails_is_told_and_not_tested(tmp_path, capsys):
         ({"runs": 0}, "runs must be at least 1, got 0"),
         ({"runs": 1025}, "runs must be at most 1024, got 1025"),
         ({"runs": 3, "seed": 2**32 - 2}, "seed must be at most 4294967293"),
-        ({"runs": 2, "buckets": 2}, "many runs at once need batches of one length"),
+        ({"runs": 2, "buckets": 2}, "several runs at once need batches of one length"),
     ],
 )
 def test_options_that_no_runs_have(options, message):

@@ -64,7 +64,7 @@ def split_events(
         mend = "cut each sequence by time" if by == "sequences" else "give more events"
         raise OptionError(
             f"{events.name}: expected an event to forecast in each part, but {split} by {by} "
-            f"leaves none for {empty}; give it a larger share, or {mend}.",
+            f"leaves none for {empty}; give it a larger fraction, or {mend}.",
             "split",
             **({"split_by": "time"} if by == "sequences" else {}),
         )

@@ -62,8 +62,8 @@ class ClassStream(Streaming, Generic[Observation]):
         at_least(1, max_length=max_length)
         if not run.model.streams:
             raise OptionError(
-                "the run cannot stream: its model looks at the future, or its mechanism keeps no "
-                f"state. Train one that is causal, with {self.advice} and a mechanism that has a "
+                "the run cannot stream: its model is not causal, or its mechanism has no state. "
+                f"Train a causal model, with {self.advice} and a mechanism that has a "
                 "state.",
                 "mechanism",
                 causal=True,

@@ -70,7 +70,7 @@ class ImageData(LabelData):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.folder is None:
-            self.refuse(("augmentation", *FILE_OPTIONS), "drawn images", "folder")
+            self.refuse(("augmentation", *FILE_OPTIONS), "synthetic images", "folder")
         else:
             self.refuse(GENERATED_DATA_OPTIONS, "a folder", "folder")
 

@@ -55,9 +55,7 @@ class LabelData(Options):
         """Refuses options that change nothing of this kind of data, unless they are defaults."""
         for name in names:
             if getattr(self, name) != getattr(type(self), name):
-                raise OptionError(
-                    f"{name} changes nothing of {kind}; leave it out.", name, chosen_by
-                )
+                raise OptionError(f"{name} has no effect on {kind}; remove it.", name, chosen_by)
 
 
 def check_fraction(**options: float) -> None:

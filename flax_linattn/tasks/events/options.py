@@ -65,12 +65,12 @@ class EventsData(Options):
             for name in ("marks_file", "file_format", "sequence", "sort", "begin", "end"):
                 if getattr(self, name) != getattr(EventsData, name):
                     raise OptionError(
-                        f"{name} is an option of a file; give one, or leave it out.", name, "file"
+                        f"{name} needs an event file; give one, or remove it.", name, "file"
                     )
         elif self.process != EventsData.process:
             raise OptionError(
-                f"process={self.process} is an option of drawn events, but there is a file; leave "
-                "one of the two out.",
+                f"process={self.process} is an option of synthetic events, but there is a file; "
+                "remove one of the two.",
                 "process",
                 "file",
             )

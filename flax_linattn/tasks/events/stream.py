@@ -69,7 +69,7 @@ class EventsStreamOptions:
             raise OptionError(f"within must be at least 0 and finite, got {self.within}.", "within")
         if self.simulate and self.within:
             raise OptionError(
-                "within tells of the next event, and futures are drawn instead; leave one out.",
+                "within is not available with simulate, which samples futures; remove one.",
                 "within",
                 "simulate",
             )
@@ -125,8 +125,8 @@ class EventsStream(Streaming):
         if options.begin:
             if not data_spec.begins:
                 raise OptionError(
-                    "the run has not learned the wait for a first event, as it knew no begin; "
-                    "leave it out, or train with one.",
+                    "the run was trained without starts of observation, so it cannot forecast a "
+                    "first event; remove begin, or train with it.",
                     "begin",
                 )
             try:

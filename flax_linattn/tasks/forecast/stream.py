@@ -87,7 +87,7 @@ class ForecastStream(Streaming):
         if not run.model.streams:
             raise OptionError(
                 f"a run with the model {run.config.model.model!r} and mechanism "
-                f"{mechanism_name(run.config.layers)!r} cannot stream: it looks at whole windows. "
+                f"{mechanism_name(run.config.layers)!r} cannot stream: it needs whole windows. "
                 "Train a decoder with a mechanism that has a state, or a patch model with one of "
                 "constant size.",
                 "mechanism",

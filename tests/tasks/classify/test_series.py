@@ -184,9 +184,9 @@ class TestBadInput:
                 "(--coordinator, --num-processes, --process-id)\n",
             ),
             ("--preset tslib --buckets 2", "pooling mean or last"),
-            ("--mechanism linformer", "'linformer' is not offered with is_causal=True"),
-            ("--latents 4 --pooling last", "latents read every step once"),
-            ("--latents 4 --embedding circular", "latents read every step once"),
+            ("--mechanism linformer", "'linformer' does not support is_causal=True"),
+            ("--latents 4 --pooling last", "latents need causal attention"),
+            ("--latents 4 --embedding circular", "latents need causal attention"),
             ("--latents 4 --mechanism softmax", "latents read by aaren or forgetting_aaren"),
             ("--latents 4 --mechanism aaren softmax --num-layers 2", "by one mechanism"),
         ],
@@ -200,7 +200,7 @@ class TestBadInput:
     def test_files_that_do_not_go_together(self, tmp_path, capsys):
         message = fail(capsys, "train", "classify", "--train-file", "My_TRAIN.ts")
         assert message == (
-            "error: give both files, to train and to test, or neither for JapaneseVowels. "
+            "error: give both a training and a test file, or neither for JapaneseVowels. "
             "(--train-file, --test-file)\n"
         )
         args = ["--train-file", str(tmp_path / "a.ts"), "--test-file", str(tmp_path / "b.ts")]
@@ -209,7 +209,7 @@ class TestBadInput:
     def test_folders_that_hold_no_run(self, tmp_path, capsys):
         path = tmp_path / "run"
         for command in (("evaluate",), ("stream",), ("train", "classify", "--resume", "--run")):
-            assert "is no run folder" in fail(capsys, *command, str(path))
+            assert "is not a run folder" in fail(capsys, *command, str(path))
         path.write_text("")
         args = ("train", "classify", "--run", str(path))
         assert "is a file, expected a folder" in fail(capsys, *args)

@@ -125,7 +125,7 @@ def test_pixels_of_images(pictures):
     batch = splits_of(source, config).test.batch(0)
     assert batch["tokens"].dtype == np.uint8
     np.testing.assert_array_equal(batch["tokens"][0], source.test.pixels[0].ravel())
-    with pytest.raises(OptionError, match="max_length changes nothing of images"):
+    with pytest.raises(OptionError, match="max_length has no effect on images"):
         TASK.load(small(data=str(pictures), max_length=9))
 
 

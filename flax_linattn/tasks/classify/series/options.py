@@ -46,10 +46,10 @@ class ClassifyData(Options):
         train, test = self.train_file, self.test_file
         names = ("train_file", "test_file")
         if (train is None) != (test is None):
-            message = "give both files, to train and to test, or neither for JapaneseVowels."
+            message = "give both a training and a test file, or neither for JapaneseVowels."
             raise OptionError(message, *names)
         if train is not None and train == test:
-            raise OptionError(f"the files to train and to test are the same, {train}.", *names)
+            raise OptionError(f"the training and the test file are the same, {train}.", *names)
         at_least(1, buckets=self.buckets)
         check_fraction(validation_fraction=self.validation_fraction)
 
@@ -108,8 +108,8 @@ class ClassifyConfig(Config):
             model.pooling != "mean" or model.sees_padding or not model.causal
         ):
             raise OptionError(
-                "latents read every step once, in its order, and their mean is classified: leave "
-                'pooling "mean", embedding "causal", padding "masked" and causal as they are.',
+                "latents need causal attention, pooling 'mean', embedding 'causal' and padding "
+                "'masked'; leave these options at their defaults.",
                 "latents",
                 "pooling",
                 "embedding",
@@ -127,7 +127,7 @@ class ClassifyConfig(Config):
             )
         if self.data.buckets > 1 and self.fit.runs > 1:
             raise OptionError(
-                "many runs at once need batches of one length; pad to a single one, or train the "
+                "several runs at once need batches of one length; use one bucket, or train the "
                 "runs one after another.",
                 "buckets",
                 "runs",

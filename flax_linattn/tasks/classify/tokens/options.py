@@ -75,15 +75,14 @@ class SequenceData(LabelData):
             at_least(4, 2**20, test_lengths=length)
         if self.test_lengths and self.data != "listops":
             raise OptionError(
-                f"only listops is drawn at any length, got data={self.data}; leave test_lengths "
-                "out.",
+                f"test_lengths needs the data listops, got data={self.data}; remove test_lengths.",
                 "test_lengths",
                 "data",
             )
         if self.data in DRAWN:
             self.refuse(DRAWN[self.data], self.data, "data")
         else:
-            self.refuse(("min_length", *GENERATED_DATA_OPTIONS), "data of files", "data")
+            self.refuse(("min_length", *GENERATED_DATA_OPTIONS), "data from files", "data")
 
     @property
     def path(self) -> Path:
