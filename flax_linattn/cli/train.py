@@ -24,20 +24,21 @@ from flax_linattn.tasks.train import train_report
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What the other options' defaults depend on.
+    """Options that the defaults of the other options depend on.
 
     Attributes:
-        run: Folder of the run. Default: runs/NAME, with a name of data and options.
-        resume: Resume the interrupted run in this folder. Its options for data, model and training
-            are the defaults; those for devices and output are not saved.
+        run: Folder of the run. Default: a folder in runs, named after the data and the options.
+        resume: Resume the interrupted run in the folder --run. The defaults of data, model and
+            training options are those of the run; options for devices and output are not saved.
         preset: Published protocol whose options are the defaults.
         init_run: Folder of a trained run whose parameters the new run starts from. Its options are
             the defaults; options for data and training may differ.
-        refit_scales: Compute the scales of the inputs from the new data. Default: use those of the
-            run to continue.
-        keep_optimizer: Start from the optimizer state of the run to continue. Default: a new state.
-        reinitialize_mismatched: Initialize parameters whose shapes differ from those of the run to
-            continue, such as the output layer for another horizon.
+        refit_scales: Compute the input scales from the new data. Default: use the scales of the run
+            given by --from.
+        keep_optimizer: Start from the optimizer state of the run given by --from. Default: a new
+            state.
+        reinitialize_mismatched: Initialize parameters whose shapes differ from the run given by
+            --from, such as the output layer for another horizon.
     """
 
     run: Path | None = None
