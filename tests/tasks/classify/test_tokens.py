@@ -17,8 +17,8 @@ from flax_linattn.tasks.classify import SequenceConfig
 from flax_linattn.tasks.classify.baselines import (
     MAX_ORDER,
     first_token,
-    naive_bayes,
     hash_ngrams,
+    naive_bayes,
     sequences_of,
 )
 from flax_linattn.tasks.classify.metrics import make_label_loss
