@@ -113,10 +113,10 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 64_060,
+    "lines of the package": 64_070,
     "files of the package": 352,
     "files of fewer than 60 lines in the package": 49,
-    "lines of tasks": 15_460,
+    "lines of tasks": 15_480,
     "lines of data": 13_400,
     "lines of tests": 49_700,
     "methods of Task": 13,

@@ -347,7 +347,7 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "# no new observation came"
     assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
     told = capsys.readouterr().err.splitlines()[0]
-    assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-processed)")
+    assert told.startswith("# state: 12 rows") and told.endswith("(--skip-processed)")
     assert ("the last of 2016-07-01 11:00:00" in told) == (task == "forecast")
     assert "(--skip-processed, --state)" in fail(capsys, "stream", str(run_dir), "--skip-processed")
     assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")

@@ -130,10 +130,10 @@ class RowLines(CellLines):
     def _check_series(self, cells: Cells) -> None:
         """Refuses a row of another series: it would enter the state of this one."""
         column, name = self._series
-        found = cells.texts.get(column, name) if column else name
-        if found.strip() != name:
+        value = cells.texts.get(column, name) if column else name
+        if value.strip() != name:
             raise ValueError(
-                f"expected rows of the series {quote(name)}, got {quote(found)} in the column "
+                f"expected rows of the series {quote(name)}, got {quote(value)} in the column "
                 f"{column}; stream each series on its own, with its own state."
             )
 
@@ -168,7 +168,8 @@ class RowLines(CellLines):
         return tuple(times)
 
     def _time(self, cells: Cells) -> datetime | int | None:
-        names, first = self._time_names(cells.texts), next(iter(cells.texts), "")
+        names = self._time_names(cells.texts)
+        first = next((name for name in cells.texts if name != self._series[0]), "")
         if not names and not cells.is_json and first not in self._channels:
             # As in files: a first column that holds no numbers is that of times.
             names = () if self._dialect.is_value(cells.texts[first]) else (first,)

@@ -18,8 +18,8 @@ from flax_linattn.tasks.classify.baselines import (
     MAX_ORDER,
     first_token,
     hash_ngrams,
+    iterate_sequences,
     naive_bayes,
-    sequences_of,
 )
 from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.tasks.classify.tokens.data import ALPHABETS
@@ -221,7 +221,7 @@ def test_examples_leave_out_padding_and_filler():
     one = data.Batches(
         {"tokens": tokens, "mask": tokens > 0, "labels": np.array([4])}, 2, seed=None
     )
-    ((tokens, label),) = sequences_of(one)
+    ((tokens, label),) = iterate_sequences(one)
     assert tokens.tolist() == [1, 2] and label == 4
 
 
