@@ -113,11 +113,11 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 64_070,
-    "files of the package": 352,
+    "lines of the package": 64_080,
+    "files of the package": 346,
     "files of fewer than 60 lines in the package": 49,
     "lines of tasks": 15_480,
-    "lines of data": 13_400,
+    "lines of data": 13_370,
     "lines of tests": 49_700,
     "methods of Task": 13,
 }

@@ -103,7 +103,8 @@ def find_times(
     """The columns of times; none where the index has them, or there are none.
 
     Integers of a column that has a name of a column of times, or "year", are times where they rise
-    and most of them differ, unless the column is one of ``channels``.
+    and most of them differ, unless the column is one of ``channels``. Years that fall are times,
+    too, which ``check_order`` refuses.
     """
     if dialect.time_column:
         return tuple(find_named(table, name, "time_column") for name in dialect.time_columns)
@@ -142,18 +143,21 @@ def find_times(
         pattern = YEAR if names[i] == YEAR_COLUMN else _INTEGER if names[i] in TIME else None
         if pattern is None or (channels is not None and table.names[i] in channels):
             continue
-        if _match(frame.iloc[:, i], pattern) and _rise(frame, i, of_id):
+        if _match(frame.iloc[:, i], pattern) and _is_ordered(
+            frame, i, of_id, is_year=pattern == YEAR
+        ):
             found.append(i)
     return tuple(found[:1]) if len(found) == 1 or first in found[:1] else ()
 
 
-def _rise(frame: pd.DataFrame, column: int, of_id: int | None) -> bool:
-    """Whether integers never fall within a series, and most of them differ."""
+def _is_ordered(frame: pd.DataFrame, column: int, of_id: int | None, *, is_year: bool) -> bool:
+    """Whether integers never fall, or years never rise, in a series, and most of them differ."""
     times = frame.iloc[:, column].astype(float)
     groups = times.groupby(np.zeros(len(frame)) if of_id is None else frame.iloc[:, of_id])
     repeated = len(times) - groups.nunique().sum()  # of months, of which a year has several
     few = repeated <= MAX_IRREGULAR_FRACTION * (len(times) - groups.ngroups)
-    return bool(few and groups.is_monotonic_increasing.all())
+    falls = is_year and groups.is_monotonic_decreasing.all()
+    return bool(few and (falls or groups.is_monotonic_increasing.all()))
 
 
 def _is_time(cell: str, dialect: Dialect) -> bool:

@@ -609,6 +609,13 @@ def test_series_of_a_panel_share_their_times(tmp_path):
     assert c.lines is not None and c.lines.tolist() == [12, 13, 14, 15, 16] and d.freq == "W-THU"
 
 
+def test_years_from_the_newest_on_are_refused_as_dates_are(tmp_path):
+    path = write(tmp_path, "P,Year\n1,1952\n2,1951\n3,1950\n")
+    with pytest.raises(data.DataFormatError, match="the newest row comes first"):
+        data.load_series(path)
+    assert data.load_series(path, channels=["P", "Year"]).channels == ("P", "Year")
+
+
 def test_a_year_that_repeats_is_a_time_and_reported(tmp_path):
     rows = "".join(f"{year},{year % 7}\n" for year in (1949, 1950, 1950, 1951))
     series = data.load_series(write(tmp_path, "Year,P\n" + rows))

@@ -121,7 +121,8 @@ def test_a_refusal_names_the_flag(tmp_path, load, capsys):
     path = written(tmp_path, load, np.datetime64("2024-01-01", "s") + gaps)
     message = fail(capsys, *args)
     assert "expected rows at one distance in time" in message
-    assert message.endswith("(--resample, --times, --id-column)\n")
+    assert " --times irregular" in message and "--times," not in message
+    assert message.endswith("with --id-column\n")
 
 
 def hour(index):
