@@ -113,7 +113,7 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 64_080,
+    "lines of the package": 64_090,
     "files of the package": 346,
     "files of fewer than 60 lines in the package": 49,
     "lines of tasks": 15_480,

@@ -41,7 +41,8 @@ _NOT_NUMBERS = [
         (
             r"[+-]?\d{1,3}([,.' \u00a0\u202f]\d{3})+([,.]\d+)?",
             "with separators of thousands",
-            "remove the separators, such as by pandas.read_csv(..., thousands=',')",
+            "remove the separators, such as by pandas.read_csv with the file's own thousands=... "
+            "and decimal=...",
         ),
         (
             r"[+-]?([$€£¥]|[a-z]{3}) ?[+-]?[\d.,' ]+|[+-]?[\d.,' ]+([$€£¥%]|[a-z]{3})",
@@ -291,7 +292,8 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
             f"a number with decimals after {dialect.decimal!r} in {place}",
             quote(cell),
             "set the decimal mark with decimal=..., or, if the character separates thousands, "
-            "remove it first, such as with pandas.read_csv(..., thousands=',')",
+            "remove it first, such as with "
+            f"pandas.read_csv(..., thousands={other.decimal!r}, decimal={dialect.decimal!r})",
             "decimal",
         )
     for pattern, what, advice in _NOT_NUMBERS:
