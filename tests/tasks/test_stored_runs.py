@@ -56,5 +56,5 @@ def test_their_streams_go_on(stored, capsys):
 def test_a_preset_changes_no_run_that_goes_on(stored, capsys):
     args = ["train", "classify", "--run", str(stored / "classify"), "--resume"]
     message = fail(capsys, *args, "--preset", "tslib")
-    assert "has select_on='validation', got 'test'; a resumed run may change only" in message
+    assert "has --select-on validation, got 'test'; a resumed run may change only" in message
     assert "did you mean 'tslib'" in fail(capsys, "train", "classify", "--preset", "tslb")
