@@ -107,7 +107,8 @@ class Estimator:
 
         Raises:
             TypeError: ``options`` is no mapping.
-            ValueError: It names an option that the task does not have, or one of the named ones.
+            ValueError: It names an option that the task does not have, a file of data, or one of
+                the named ones.
         """
         given = getattr(self, "options", None)
         if given is not None and not isinstance(given, Mapping):
@@ -115,7 +116,15 @@ class Estimator:
                 f"expected options as a dict such as {{'num_layers': 1}}, got {quote(given)}."
             )
         given = dict(given or {})
-        known = task.Config.of().flat()
+        config = task.Config.of()
+        known = config.flat()
+        for field in dataclasses.fields(config.data):
+            if field.name in given and "Path" in str(field.type):
+                raise OptionError(
+                    f"{field.name!r} names a file, but an estimator is trained on what fit "
+                    "receives; remove it from options, and pass the content of the file to fit.",
+                    "options",
+                )
         for name in given.keys() - known.keys():
             if name in _defaults(self):
                 raise OptionError(

@@ -46,6 +46,12 @@ def test_seeds():
             seed_of(bad)
 
 
+@pytest.mark.parametrize("estimator, name", [(Forecaster, "csv"), (Classifier, "train_file")])
+def test_options_that_name_files_are_refused(estimator, name):
+    with pytest.raises(ValueError, match=f"'{name}' names a file, .* remove it from options"):
+        estimator(options={name: "x"}).fit(np.ones((8, 5, 1)), [0, 1] * 4)
+
+
 def test_unknown_parameters_and_options_are_named_with_the_nearest_one():
     with pytest.raises(TypeError, match="has no parameter 'horizont'; did you mean 'horizon'"):
         Forecaster(horizont=24)
