@@ -293,7 +293,7 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
             quote(cell),
             "set the decimal mark with decimal=..., or, if the character separates thousands, "
             "remove it first, such as with "
-            f"pandas.read_csv(..., thousands={other.decimal!r}, decimal={dialect.decimal!r})",
+            f"pandas.read_csv(..., thousands={other.decimal!r}) beside its decimal mark",
             "decimal",
         )
     for pattern, what, advice in _NOT_NUMBERS:

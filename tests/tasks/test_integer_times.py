@@ -10,6 +10,7 @@ import pytest
 from flax_linattn import cli, data
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast import Row
+from flax_linattn.tasks.forecast.panel import notes_on
 from tests.tasks import states
 from tests.tasks.commands import SIZES, fail, flags, no_drawing, no_training, succeed
 
@@ -169,7 +170,13 @@ def test_a_channel_that_is_named_as_times_and_rises_is_noted(tmp_path, capsys):
     rows = "".join(f"{np.sin(i / 3):.4f},{i / 50},{i}\n" for i in range(ROWS))
     train(tmp_path, f"y,time,date\n{rows}".replace(",0\n", ",5\n", 1))
     said = "".join(capsys.readouterr())
-    assert "channels whose name is that of times (time), which are read as numbers: 1;" in said
+    assert "channels that look like times (time), which are read as numbers: 1;" in said
+
+
+def test_a_channel_that_counts_in_equal_steps_is_noted():
+    rows = np.stack([np.sin(np.arange(20.0)), np.arange(20.0)], axis=1)
+    series = data.TimeSeries("x", rows, ("sales", "week"))
+    assert any("look like times (week)" in note for note in notes_on(series, 20))
 
 
 def test_integer_times_of_a_saved_estimator_are_those_of_its_run(tmp_path, capsys):

@@ -393,9 +393,9 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     if still:
         what = f"channels that never change ({itemize(still)}), of no use as targets"
         found.append(f"{what}: {len(still)}")
-    if timed := _named_as_times(series):
+    if timed := _time_like(series):
         found.append(
-            f"channels whose name is that of times ({itemize(timed)}), which are read as numbers: "
+            f"channels that look like times ({itemize(timed)}), which are read as numbers: "
             f"{len(timed)}; give the name as time_column where the channel holds the times"
         )
     codes = find_codes(series.values[:stop])
@@ -432,15 +432,17 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     return found
 
 
-def _named_as_times(series: data.TimeSeries) -> list[str]:
-    """Channels of a series without times that have the name of a column of times, and rise."""
+def _time_like(series: data.TimeSeries) -> list[str]:
+    """Channels of a series without times that rise and are named so, or count in equal steps."""
     if series.step is not None:
         return []
-    return [
-        name
-        for name, values in zip(series.channels, series.values.T, strict=True)
-        if name.lower() in (*TIME, YEAR_COLUMN) and pd.Series(values).is_monotonic_increasing
-    ]
+    channels = []
+    for name, values in zip(series.channels, series.values.T, strict=True):
+        steps = np.diff(values)
+        named = name.lower() in (*TIME, YEAR_COLUMN) and pd.Series(values).is_monotonic_increasing
+        if named or (len(steps) > 1 and steps[0] > 0 and (steps == steps[0]).all()):
+            channels.append(name)
+    return channels
 
 
 def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
