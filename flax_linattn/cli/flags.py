@@ -95,9 +95,8 @@ def _part(info: StructTypeInfo) -> StructConstructorSpec | None:
         if dataclasses.is_dataclass(type(value)):
             hint = Annotated[hint, tyro.conf.arg(name=GROUPS.get(field.name, field.name.title()))]
         elif (value is None or value is False or value == "") and get_origin(hint) is not Annotated:
-            hint = Annotated[
-                hint, tyro.conf.arg(help_behavior_hint="")
-            ]  # the help says the default
+            # The help text says what these defaults mean.
+            hint = Annotated[hint, tyro.conf.arg(help_behavior_hint="")]
         fields.append(StructFieldSpec(field.name, hint, value, about.get(field.name)))
     return StructConstructorSpec(instantiate=lambda **values: values, fields=tuple(fields))
 

@@ -292,8 +292,7 @@ def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] |
             f"a number with decimals after {dialect.decimal!r} in {place}",
             quote(cell),
             "set the decimal mark with decimal=..., or, if the character separates thousands, "
-            "remove it first, such as with "
-            f"pandas.read_csv(..., thousands={other.decimal!r}) beside its decimal mark",
+            f"remove it first, such as with pandas.read_csv(..., thousands={other.decimal!r})",
             "decimal",
         )
     for pattern, what, advice in _NOT_NUMBERS:

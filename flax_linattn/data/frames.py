@@ -253,7 +253,7 @@ def to_frame(
     """
     choice(("pandas", "polars", "pyarrow"), library=library)
     several = [series] if isinstance(series, TimeSeries) else list(series)
-    indices = [one.index if one.has_integer_times else one.times for one in several]
+    indices = [one.row_times for one in several]
     kinds = {
         (one.channels, one.time_zone, None if index is None else index.dtype.kind)
         for one, index in zip(several, indices, strict=True)

@@ -129,11 +129,16 @@ class TimeSeries:
         return timestamps(self.index)
 
     @property
-    def has_integer_times(self) -> bool:
-        """Whether the index holds integer times, such as years, and not the numbers of the rows."""
+    def row_times(self) -> pd.Index | None:
+        """``times``, or integer times such as years; None if the index only numbers the rows."""
         index = self.index
         counts_rows = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
-        return self.times is None and not counts_rows
+        return None if counts_rows else index if self.times is None else self.times
+
+    @property
+    def has_integer_times(self) -> bool:
+        """Whether the index holds integer times, such as years, and not the numbers of the rows."""
+        return self.times is None and self.row_times is not None
 
     @property
     def step(self) -> str | None:

@@ -1,5 +1,6 @@
-"""Links of README.md, CONTRIBUTING.md and CHANGELOG.md lead to files and headings that exist."""
+"""Facts of the pages at the top: links, files, targets and modules that they name exist."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+FOR_CONTRIBUTORS = ("CONTRIBUTING.md", "SECURITY.md", "docs/extending.md")
+MAX_WORDS = {"README.md": 900, "CONTRIBUTING.md": 1_100}
 LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([^)]*))?\)")
 pytestmark = pytest.mark.skipif(
     not (ROOT / "docs").is_dir(), reason="the documentation is not part of the installed package"
@@ -29,6 +32,24 @@ def test_links_lead_somewhere(name: str) -> None:
     assert not broken
 
 
-def test_the_readme_is_short() -> None:
-    words = re.sub(r"^\W+$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE).split()
-    assert len([word for word in words if re.search(r"\w", word)]) <= 900
+@pytest.mark.parametrize("page", FOR_CONTRIBUTORS)
+def test_named_files_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`((?:flax_linattn|tests|experiments|docs|\.ci)/[\w/.-]+)`", text)
+    assert len(named) > 2 or page == "SECURITY.md"
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", FOR_CONTRIBUTORS)
+def test_named_targets_and_modules_exist(page: str) -> None:
+    text, makefile = (ROOT / page).read_text(), (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"make ([a-z][a-z-]+)`", text))
+    assert [name for name in targets if f"\n{name}:" not in makefile] == []
+    modules = re.findall(r"python -m ((?:tests|experiments)[\w.]*\w)(?![\w<])", text)
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+
+
+@pytest.mark.parametrize("page", MAX_WORDS)
+def test_length(page: str) -> None:
+    words = (ROOT / page).read_text().split()
+    assert len([word for word in words if re.search(r"\w", word)]) <= MAX_WORDS[page]

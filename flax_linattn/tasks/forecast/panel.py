@@ -19,7 +19,7 @@ from flax_linattn.data.cells import TIME, YEAR_COLUMN, split_cells
 from flax_linattn.data.errors import UnknownChannelError
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
-from flax_linattn.data.time_index import follows, integer_step, parse_frequency
+from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
 from flax_linattn.tasks.options import TooFewRowsError
@@ -68,14 +68,11 @@ class SeriesPanel(NamedTuple):
             rows = f"series {names} of {min(lengths)} to {max(lengths)} rows"
         more = f" and {len(channels) - 8} more" if len(channels) > 8 else ""
         lines = [f"{self.name}: {rows} of {', '.join(channels[:8])}{more}"]
-        times = [one.times for one in self.series if one.times is not None]
-        if times:
-            first, last = min(t[0] for t in times), max(t[-1] for t in times)
-            lines.append(f"from {first} to {last}, frequency {self.series[0].freq}")
-        indices = [one.index for one in self.series if one.has_integer_times]
-        if indices:
-            first, last = min(index[0] for index in indices), max(index[-1] for index in indices)
-            lines.append(f"from {first} to {last}, step {integer_step(indices[0])}")
+        timed = [(one, times) for one in self.series if (times := one.row_times) is not None]
+        if timed:
+            first, last = min(t[0] for _, t in timed), max(t[-1] for _, t in timed)
+            kind = "step" if timed[0][0].has_integer_times else "frequency"
+            lines.append(f"from {first} to {last}, {kind} {timed[0][0].step}")
         parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.split._asdict().items())
         return "\n".join([*lines, f"rows: {parts}"])
 

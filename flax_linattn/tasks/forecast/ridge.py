@@ -71,8 +71,8 @@ def fit_ridge(
 
     The map of a channel is shrunk towards the shared one: its penalty is that of the difference of
     the two, so that a channel with few or unusual training rows keeps the shared map. The strength
-    of each penalty is that of the least squared error on windows of the validation rows. RidgeMaps
-    of each channel are chosen if they lower that error by ``MIN_GAIN`` or more and are within
+    of each penalty is that of the least squared error on windows of the validation rows. Maps of
+    each channel are chosen if they lower that error by ``MIN_GAIN`` or more and are within
     ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
 
     Values [T, C] are the series, one after the other from rows ``begins`` on, as the model receives

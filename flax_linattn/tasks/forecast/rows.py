@@ -44,11 +44,9 @@ def series_row(series: TimeSeries, at: int, known: Sequence[int], horizon: int) 
     ahead = np.full((horizon, len(known)), np.nan)
     given = series.values[at + 1 : at + 1 + horizon, list(known)]
     ahead[: len(given)] = given
-    time = None
-    if series.has_integer_times:
-        time = int(series.index[at])
-    elif series.times is not None:
-        time = series.times[at]
+    times = series.row_times
+    time = None if times is None else times[at]
+    time = int(time) if isinstance(time, np.integer) else time
     return Row(time, np.concatenate([series.values[at], ahead.ravel()]))
 
 

@@ -202,7 +202,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         indices = [one.row_index for one in forecasts if one.row_index is not None]
         first = series[0]
         name = None if first.times is not None else first.index.name
-        has_times = first.times is not None or first.has_integer_times or name
+        has_times = first.row_times is not None or name
         if len(indices) == len(series) and has_times:
             heads = heads if in_nixtla_form else [name or "time"]
             columns = [indices[0].append(indices[1:])]
