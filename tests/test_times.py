@@ -19,9 +19,11 @@ def test_a_folder_has_its_share():
     assert times.faults(seconds, warm=True) == []
 
 
-def test_a_new_folder_needs_a_share():
-    (fault,) = times.faults(Counter({"tasks": 0.0, "another": 1.0}))
-    assert fault.startswith("another: has no share yet")
+def test_a_folder_without_a_share_has_the_default():
+    (fault,) = times.faults(
+        Counter({"models": 10.0, "tasks": 10.0, "training": 2.0, "another": 20.0, "data": 0.8})
+    )
+    assert fault.startswith("another: ") and f"at most {times.DEFAULT_SHARE}" in fault
 
 
 @pytest.mark.parametrize(("factor", "count"), [(1.0, 1), (2.0, 0)])
