@@ -1,7 +1,10 @@
 """State files: what a stranger may have put in them, and two streams that want the same one."""
 
+import contextlib
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -314,7 +317,7 @@ def test_two_streams_on_one_state(tmp_path):
     assert cli.main(["train", "classify", "--run", str(run_dir), *small]) == 0
     reader = states.make_stream(tasks.load_run(run_dir))
     lines, reads, rows = states.lines_of("classify", 12), 0, 0
-    args = ["stream", str(run_dir), "--state", str(state), "--save-every", "1"]
+    args = ["stream", str(run_dir), "--state", str(state)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     for _ in range(20):
         with command_line(*args, **pipes) as first:
@@ -341,3 +344,40 @@ def test_two_streams_on_one_state(tmp_path):
     reader.load(state)
     assert reader.num_rows == 20 * 61
     print(f"20 rounds, {reads} reads")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("durability", "most_lost"), [("before-output", 0), ("after-output", 1), ("every-5", 5)]
+)
+def test_kills_lose_no_more_answered_rows_than_promised(
+    classify_run, tmp_path, durability, most_lost, kills=5
+):
+    """Rows come one at a time or in bursts, and the kill at any moment."""
+    state, random = tmp_path / "state.npz", np.random.default_rng(0)
+    reader = states.make_stream(tasks.load_run(classify_run))
+    lines, saved, lost = states.lines_of("classify", 12), 0, []
+    args = ["stream", str(classify_run), "--state", str(state), "--durability", durability]
+    for _ in range(kills):
+        with command_line(*args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(lines[0] + "\n")
+            process.stdin.flush()
+            answers = [process.stdout.readline(), process.stdout.readline()]  # with the header
+            threading.Timer(random.uniform(0, 0.2), process.kill).start()
+            with contextlib.suppress(BrokenPipeError):
+                while process.poll() is None:
+                    burst = random.choice([1, 1, 20])
+                    process.stdin.writelines(f"{lines[1]}\n" for _ in range(burst))
+                    process.stdin.flush()
+                    time.sleep(random.choice([0, 0, 0.005]))
+            answers += [line for line in process.stdout if line.endswith("\n")]
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        before = saved
+        if state.is_file():
+            reader.load(state)
+            saved = reader.num_rows
+        lost.append(len(answers) - 1 - (saved - before))
+    print(f"{durability}: rows answered less rows saved, a kill each: {lost}")
+    assert max(lost) <= most_lost
