@@ -194,10 +194,10 @@ class Streaming(abc.ABC):
             FileNotFoundError: there is no such file.
             ValueError: it is damaged, or of another run or other options.
         """
-        tree, _ = load_state(path, self._state(), check=partial(self._check_owner, path))
+        tree, facts = load_state(path, self._state(), check=partial(self._check_owner, path))
         record = jax.tree.map(_restored, self.record(), tree["record"])
         try:
-            self._check_record(record, tree["model"])
+            self._check_record(record, tree["model"], facts)
         except ValueError as error:
             raise ValueError(
                 f"{path} is a damaged state file: {error}; give another name to begin anew."
@@ -231,7 +231,12 @@ class Streaming(abc.ABC):
                 return "the weights of its model are others"
         return f"its {name} is {quote(facts.get(name))}, here {quote(here)}"
 
-    def _check_record(self, record: Record, state: Any) -> None:
+    def _check_record(self, record: Record, state: Any, facts: Mapping[str, Any]) -> None:
+        initial = self._stream.initial_state(1)
+        for leaf, first in zip(jax.tree.leaves(state), jax.tree.leaves(initial), strict=True):
+            # The maximum over no token is infinite; all else that a state holds is finite.
+            if not np.isin(_infinities(leaf), _infinities(first)).all():
+                raise ValueError("expected finite numbers in the state of the model, got infinity")
         for name, value in record.items():
             for leaf in map(np.asarray, jax.tree.leaves(value)):
                 whole = leaf.dtype.kind == "i"
@@ -254,6 +259,18 @@ class Streaming(abc.ABC):
                 )
         if not self.is_possible(record):
             raise ValueError("its counts and last values contradict each other")
+        num_rows = record["num_steps"] + record["num_breaks"]
+        for name, count in {"num_steps": record["num_steps"], "rows": num_rows}.items():
+            if facts.get(name) != count:
+                raise ValueError(f"expected {name} {count}, got {quote(facts.get(name))}")
+
+
+def _infinities(array: Any) -> NDArray[Any]:
+    """The infinite values of an array, each once; none of an array of integers."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return np.zeros(0)
+    values = np.asarray(array, np.float32)
+    return np.unique(values[np.isinf(values)])
 
 
 def _restored(old: Any, array: NDArray[Any]) -> Any:
