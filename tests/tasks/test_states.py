@@ -363,9 +363,9 @@ def test_the_counts_of_a_patch_model_are_those_of_its_stream(tmp_path, count):
     ]
     for other in others:
         inference.save_state(path, state | {"model": other}, facts)
-        with pytest.raises(ValueError, match="expected (a state after|finite numbers)"):
+        with pytest.raises(ValueError, match=r"expected (a state after|finite numbers)"):
             stream.load(path)
-    with pytest.raises(ValueError, match="expected (at least 5 observations|a state after)"):
+    with pytest.raises(ValueError, match=r"expected (at least 5 observations|a state after)"):
         stream.load(crafted)
 
 
