@@ -277,7 +277,7 @@ def test_what_a_run_does_not_continue(task, run_dir, classify_run, tmp_path, cap
     assert "is not a run folder" in fail(capsys, *args, "--from", str(tmp_path))
     if task != "classify":
         message = fail(capsys, *args, "--from", str(classify_run))
-        assert f"is a run of task 'classify', expected '{task}'" in message
+        assert f"is a run of the task 'classify', expected '{task}'" in message
     assert not (tmp_path / "new").exists()
 
 
@@ -323,7 +323,7 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
         outputs += succeed(capsys, *args, *CASES[task].own).splitlines()[1:]
     assert outputs == whole.splitlines()[1:]
     assert len(outputs) == len(text)
-    assert "is a folder, expected a file" in fail(
+    assert "must be a file, got the folder" in fail(
         capsys, "stream", str(run_dir), "--state", str(tmp_path)
     )
     state.write_bytes(state.read_bytes()[:100])
@@ -344,7 +344,7 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert streams.out.splitlines()[1:] == whole[6:]
     assert "# state: 5 rows" in streams.err and "# skipped 5 rows" in streams.err
     assert cli.main([*again, str(lines)]) == 0
-    assert capsys.readouterr().err.splitlines()[-1] == "# no new observation came"
+    assert capsys.readouterr().err.splitlines()[-1] == "# the input has no new observations"
     assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
     told = capsys.readouterr().err.splitlines()[0]
     assert told.startswith("# state: 12 rows") and told.endswith("(--skip-processed)")
@@ -394,7 +394,7 @@ def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_p
     streams = capsys.readouterr()
     assert streams.out == "".join(whole.splitlines(keepends=True)[:-1])
     (note,) = [line for line in streams.err.splitlines() if "newline" in line]
-    assert note.startswith(f"# note: {cut}:{len(some) + 4}: left out the last line of ")
+    assert note.startswith(f"# note: {cut}:{len(some) + 4}: skipped the last line (")
     assert f" {len(last) - 1} characters" in note and note.endswith("(--accept-partial-line)")
     cut.write_text(last)
     assert succeed(capsys, *args).splitlines()[1:] == whole.splitlines()[-1:]
@@ -409,7 +409,10 @@ def test_no_line_at_all(run_dir, lines, tmp_path, capsys):
     empty.write_text("")
     assert cli.main(["stream", str(run_dir), "--input", str(empty)]) == 0
     streams = capsys.readouterr()
-    assert (streams.out, streams.err) == ("", "# no observation came: give one a line\n")
+    assert (streams.out, streams.err) == (
+        "",
+        "# the input has no observations; write one per line\n",
+    )
 
 
 def test_help_is_made_of_the_options(task, run_dir, capsys):
@@ -447,7 +450,7 @@ def test_data_that_changed_are_refused(task, copied, capsys):
     (copied / "data_spec.json").write_text(json.dumps(data_spec))
     assert "the data of the run have changed since" in fail(capsys, "evaluate", str(copied))
     message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
-    assert "the data are not those that the run" in message
+    assert "the data differ from those that the run" in message
     assert json.loads((copied / "config.json").read_text())["epochs"] == 2
 
 
@@ -592,11 +595,16 @@ def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     for number in (1, 3, None):
         path.write_text(json.dumps({**config, "format": number}))
         told = fail(capsys, "evaluate", str(copied))
-        assert f"has the format {number}, this version reads 2; use the version that made" in told
+        assert (
+            f"has the format {number}, but this version reads format 2; use the version that made"
+            in told
+        )
     path.write_text(json.dumps({**config, "colour": "red"}))
     assert "'colour'" in fail(capsys, "evaluate", str(copied))
     path.write_text(json.dumps({**config, "task": "tides"}))
-    assert "is a run of task 'tides', expected one of" in fail(capsys, "evaluate", str(copied))
+    assert "is a run of the unknown task 'tides'; expected one of" in fail(
+        capsys, "evaluate", str(copied)
+    )
     del config["activation"]  # an option that came later has its default
     path.write_text(json.dumps(config))
     assert tasks.load_run(copied).config == tasks.load_run(run_dir).config

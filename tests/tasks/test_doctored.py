@@ -118,7 +118,7 @@ def original(stored: Path) -> bytes:
 )
 def test_text_that_is_no_json(stored, harmed, name, content):
     path = harmed(f"classify/{name}", content)
-    with pytest.raises(ValueError, match=r"not valid JSON") as caught:
+    with pytest.raises(ValueError, match="not valid JSON") as caught:
         tasks.load_run(stored / "classify")
     assert str(path) in str(caught.value)
 

@@ -38,10 +38,10 @@ def test_another_horizon_is_refused_by_name(forecaster):
         init.fill([model])
     assert str(error.value) == (
         "2 of 22 arrays of the model do not fit those of the given run:\n"
-        "  head.bias: expected float32[21], found float32[14]\n"
-        "  head.kernel: expected float32[8, 21], found float32[8, 14]\n"
-        "Options of the data that differ: horizon=3 (was 2). Use the options and data of the run, "
-        "or let the arrays that do not fit be initialized."
+        "  head.bias: expected float32[21], got float32[14]\n"
+        "  head.kernel: expected float32[8, 21], got float32[8, 14]\n"
+        "Data options that differ: horizon=3 (was 2). Use the options and data of that run, "
+        "or pass reinitialize_mismatched=True to initialize these arrays."
     )
     assert error.value.options == ("reinitialize_mismatched",)
     assert_same_bits(nnx.state(model), before)
@@ -56,8 +56,8 @@ def test_what_does_not_fit_is_initialized_and_named(forecaster):
     assert_same_bits(nnx.state(model.head), head)
     assert_same_bits(nnx.state(model.backbone), nnx.state(forecaster.model.backbone))
     assert init.notes == [
-        "initialized, for it does not fit: head.bias: expected float32[21], found float32[14]",
-        "initialized, for it does not fit: head.kernel: expected float32[8, 21], found "
+        "initialized because the shape differs: head.bias: expected float32[21], got float32[14]",
+        "initialized because the shape differs: head.kernel: expected float32[8, 21], got "
         "float32[8, 14]",
     ]
 

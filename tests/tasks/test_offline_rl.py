@@ -627,7 +627,9 @@ def test_a_cache_ends_with_the_longest_episode():
     run = make_run(some(5, 4, 3), mechanism="softmax", max_length=8)
     stream = OfflineRLStream(run, OfflineRLStreamOptions(act="stream"))
     lines = [",1,2,3", *["0.5,1,2,3"] * 5]
-    with pytest.raises(OptionError, match=r"no room for observation 6: .* A blank line begins an"):
+    with pytest.raises(
+        OptionError, match=r"no room for observation 6: .* A blank line begins a new episode"
+    ):
         fed(stream, lines)
     assert stream.num_steps == 5
     assert fed(stream, ["", *lines[:5]])[1] is not None

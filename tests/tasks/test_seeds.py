@@ -163,7 +163,7 @@ def test_streams_of_runs(run_dir, tmp_path, capsys):
     kept = [*args, "--state", str(tmp_path / "state.npz")]
     assert succeed(capsys, *kept, "--seed-index", "0") == outputs[0]
     message = fail(capsys, *kept, "--seed-index", "1")
-    assert "is the state of a stream of another run" in message and "--seed-index" in message
+    assert "is the state of another stream" in message and "--seed-index" in message
     assert "its seed_index is 0, here 1" in message
     assert "seed_index must be at most 2, got 3. (--seed-index)" in fail(
         capsys, *args, "--seed-index", "3"

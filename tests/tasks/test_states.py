@@ -113,12 +113,12 @@ CRAFTED = {
     ),
     "facts of megabytes": (longer_facts, "longer than"),
     "another format": (fact("format", 7), "another version"),
-    "another model": (fact("model", 7), r"of another run.*\(the weights of its model are others\)"),
+    "another model": (fact("model", 7), "of another stream.*: its model has other weights"),
     "another mechanism": (
         lambda path, entries: states.with_facts(
             path, entries, states.facts_of(entries) | {"model": 7, "mechanism": "linear"}
         ),
-        r"of another run.*\(its mechanism is 'linear', here 'aaren'\)",
+        "is the state of another stream.*: its mechanism is 'linear', expected 'aaren'\\.",
     ),
     "a shape of 1e11": (
         entry(states.npy_header("'<f4'", "(100000000000,)", b"\0" * 64)), "shape is not that"

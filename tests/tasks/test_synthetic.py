@@ -315,7 +315,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         (["--num-pairs", "2"], "num_pairs is an option of the rules recall, which nt is not"),
         (["--position", "none"], "position is an option of sequences that are no series, which"),
         (["--optimizer", "adam", "--momentum", "0.5"], "(--momentum, --optimizer)"),
-        (["--runs-at-once", "2"], "runs_at_once=2 is for several runs"),
+        (["--runs-at-once", "2"], "runs_at_once=2 needs several runs"),
         (["--runs", "2", "--runs-at-once", "0"], "runs_at_once must be at least 1, got 0"),
         (["--rules", "nt", "--init-scale", "0"], "init_scale must be positive"),
         (["--momentum", "1.5"], "momentum"),

@@ -264,7 +264,10 @@ def test_a_run_from_its_folder_reads_its_training_data_again(tmp_path, capsys):
         change()
         left = run.task.test_baselines(stored, test)
         assert set(left) == {f"constant_{n}" for n in averages(np.eye(2))}
-        assert "note: no baselines that learn, for the training data" in capsys.readouterr().err
+        assert (
+            "note: trained baselines are skipped, because the training data"
+            in capsys.readouterr().err
+        )
 
 
 def nlinear(values, train, validation, length, horizon):

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.tasks.classify.figures import draw_stream
+from flax_linattn.tasks.classify.figures import plot_stream
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Streaming, explain_full_stream
 
 MAX_DRAWN = 10_000
 """Predictions kept for a figure, so that an endless stream stays in constant memory."""
@@ -102,7 +102,7 @@ class ClassStream(Streaming, Generic[Observation]):
             self.num_breaks += 1
             return None
         x = self._input(observation)
-        with full_streams_explained():
+        with explain_full_stream():
             logits = self._stream.step(x)
         self.num_steps += 1
         probabilities = np.asarray(jax.nn.softmax(logits[0]))
@@ -123,8 +123,8 @@ class ClassStream(Streaming, Generic[Observation]):
         best = self._run.data_spec.classes[int(np.argmax(prediction.probabilities))]
         return [prediction.step, best, *prediction.probabilities]
 
-    def draw(self, path: Path) -> None:
+    def plot(self, path: Path) -> None:
         """Draws the last 10,000 probabilities."""
         steps = [prediction.step for prediction in self._drawn]
         probabilities = np.stack([prediction.probabilities for prediction in self._drawn])
-        draw_stream(steps, probabilities, self._run.data_spec.classes, path, self._title)
+        plot_stream(steps, probabilities, self._run.data_spec.classes, path, self._title)

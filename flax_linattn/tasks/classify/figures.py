@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flax_linattn.tasks.figures import new_figure, save_figure
 
 
-def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
+def plot_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
     """Draws the counts to a PNG file, colored by the fraction of each class."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = 2.0 + 0.45 * len(classes)
@@ -32,7 +32,7 @@ def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path
     save_figure(canvas, path)
 
 
-def draw_stream(
+def plot_stream(
     steps: Sequence[int], probabilities: NDArray, classes: Sequence[str], path: Path, title: str
 ) -> None:
     """Draws class probabilities [N, classes] over the steps of sequences to a PNG file.
@@ -56,7 +56,7 @@ def draw_stream(
     save_figure(canvas, path)
 
 
-def draw_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def plot_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws the "accuracy" of rows against their "length" to a PNG file, in percent.
 
     The span of the lengths that were "trained_on" is shaded.

@@ -15,7 +15,7 @@ from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, predict_vectors
-from flax_linattn.tasks.classify.figures import draw_confusion
+from flax_linattn.tasks.classify.figures import plot_confusion
 from flax_linattn.tasks.classify.label_options import RecipeFit
 from flax_linattn.tasks.classify.metrics import (
     class_table,
@@ -102,7 +102,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         return Report(
             values,
             tables=("classes",),
-            figures={"confusion.png": partial(draw_confusion, counts, classes)},
+            figures={"confusion.png": partial(plot_confusion, counts, classes)},
             baselines=Baselines("accuracy", self.baseline_names, larger_is_better=True),
         )
 

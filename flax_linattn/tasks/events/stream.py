@@ -24,7 +24,7 @@ from flax_linattn.tasks.events.figures import draw_intensity
 from flax_linattn.tasks.events.next_event import StreamedEvent, summarize_next_event
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +232,7 @@ class EventsStream(Streaming):
         x = observations(
             np.array([time]), np.array([mark]), np.array([gap]), self._origin, self._run.data_spec
         )
-        with full_streams_explained("a sequence"):
+        with explain_full_stream("a sequence"):
             outputs = np.asarray(self._stream.step(x))[0]
         if np.isnan(outputs).any():
             raise ValueError("the model's outputs are NaN: its numbers overflow.")
@@ -331,7 +331,7 @@ class EventsStream(Streaming):
         nll = -self.log_likelihood / self.num_foreseen
         return f"{self.num_foreseen:,} events foreseen with an NLL of {nll:.4f} each"
 
-    def draw(self, path: Path) -> None:
+    def plot(self, path: Path) -> None:
         """Draws the intensity between the last events, and what it is after them."""
         self._last_of("a figure")
         draw_intensity(self._run, list(self._seen), path)

@@ -12,7 +12,7 @@ from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
 
 
-def draw_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> None:
+def plot_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> None:
     """Draws the return of each played episode as it grows, and those of the data, as PNG."""
     figure = new_figure(6.4, 3.6)
     axes = figure.subplots()
@@ -32,7 +32,7 @@ def draw_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> Non
     save_figure(figure, path)
 
 
-def draw_actions(actions: NDArray[np.float32], path: Path) -> None:
+def plot_actions(actions: NDArray[np.float32], path: Path) -> None:
     """Draws actions float32 [T, A] over steps, a line for each number."""
     figure = new_figure(8, 3.2)
     axes = figure.subplots()

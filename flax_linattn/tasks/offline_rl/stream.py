@@ -15,9 +15,9 @@ from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
 from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_recurrent
 from flax_linattn.tasks.offline_rl.data import max_episode_length
-from flax_linattn.tasks.offline_rl.figures import draw_actions
+from flax_linattn.tasks.offline_rl.figures import plot_actions
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class OfflineRLStream(Streaming):
                 "nothing; give it, or begin a new episode by a blank line."
             )
         reward = 0.0 if begins or seen.reward is None else seen.reward
-        with full_streams_explained("an episode"):
+        with explain_full_stream("episode"):
             (action,) = self.agent.act(
                 seen.observation[None].astype(np.float32),
                 np.array([reward]),
@@ -173,11 +173,11 @@ class OfflineRLStream(Streaming):
         asked = float(self.agent.returns_to_go[0])
         return f"step {self._length:,} of the episode; still asked for: {asked:.6g}"
 
-    def draw(self, path: Path) -> None:
+    def plot(self, path: Path) -> None:
         """Plots the last actions of the episode."""
         if not self._drawn:
             raise ValueError("expected steps for a figure, got none; leave it out.")
-        draw_actions(np.stack(self._drawn), path)
+        plot_actions(np.stack(self._drawn), path)
 
     def _restart(self) -> None:
         self._stream.reset()

@@ -27,7 +27,7 @@ from flax_linattn.tasks.offline_rl.data import (
     split_data,
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss, predict
-from flax_linattn.tasks.offline_rl.figures import draw_episodes
+from flax_linattn.tasks.offline_rl.figures import plot_episodes
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, paper, published
 from flax_linattn.tasks.offline_rl.stream import OfflineRLStream, OfflineRLStreamOptions
 from flax_linattn.tasks.spec import Run
@@ -176,7 +176,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return Report(
             values,
             tables=("episodes",),
-            figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
+            figures={"episodes.png": partial(plot_episodes, run.data_spec, played)},
             baselines=evaluate.RETURN_BASELINES,
         )
 

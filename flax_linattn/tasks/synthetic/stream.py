@@ -11,7 +11,7 @@ import numpy as np
 from flax_linattn import inference
 from flax_linattn.checks import at_least, quote
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 from flax_linattn.tasks.synthetic.options import SyntheticData
 
 
@@ -78,7 +78,7 @@ class SyntheticStream(Streaming):
                 self._questions.reset()
             self.num_breaks += 1
             return None
-        with full_streams_explained():
+        with explain_full_stream():
             scores = np.asarray(self._stream.step(np.array([observation], np.int32)))[0]
         if np.isnan(scores).any():
             raise ValueError("the model's scores are NaN: its numbers overflow.")

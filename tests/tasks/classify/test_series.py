@@ -145,7 +145,7 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
     message = fail(capsys, "stream", str(folder), "--input", str(source))
     assert f"{source}:5: " in message and "observation 5" in message
-    assert "A blank line begins one. (--max-length)" in message
+    assert "A blank line begins a new sequence. (--max-length)" in message
     assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
     args = ["stream", str(folder), "--input", str(source), "--max-length", "0"]
     assert "max_length must be at least 1" in fail(capsys, *args)
@@ -212,7 +212,7 @@ class TestBadInput:
             assert "is not a run folder" in fail(capsys, *command, str(path))
         path.write_text("")
         args = ("train", "classify", "--run", str(path))
-        assert "is a file, expected a folder" in fail(capsys, *args)
+        assert "expected a run folder, got the file" in fail(capsys, *args)
 
     @pytest.mark.slow
     def test_a_run_that_failed_at_once_can_start_anew(self, toy, tmp_path, capsys):

@@ -30,7 +30,7 @@ from flax_linattn.tasks.classify.baselines import (
     take_tokens,
 )
 from flax_linattn.tasks.classify.class_stream import ClassStream
-from flax_linattn.tasks.classify.figures import draw_lengths
+from flax_linattn.tasks.classify.figures import plot_lengths
 from flax_linattn.tasks.classify.label_task import SourceTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.tasks.classify.tokens.data import (
@@ -194,7 +194,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
             report,
             values={**report.values, "lengths": rows},
             tables=(*report.tables, "lengths"),
-            figures={**report.figures, "lengths.png": partial(draw_lengths, rows)},
+            figures={**report.figures, "lengths.png": partial(plot_lengths, rows)},
         )
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
