@@ -541,7 +541,7 @@ def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
     message = fail(
         capsys, "predict", str(run_dir), "--out", str(tmp_path / "a.csv"), "--input", str(path)
     )
-    assert "has 2 channels, the run was trained on 12" in message
+    assert "expected sequences of 12 channels, as in training, got 2" in message
 
 
 @only("offline-rl")
@@ -568,7 +568,7 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
     image_module = pytest.importorskip("PIL.Image")
     run = tasks.load_run(run_dir)
     batch = run.task.test_batches(run, None).batch(0)
-    scaled = batch["image"][:2] * np.array(run.data_spec.deviation) + np.array(run.data_spec.mean)
+    scaled = batch["image"][:2] * np.array(run.data_spec.std) + np.array(run.data_spec.mean)
     for name, pixels in zip("ab", np.round(scaled * 255).astype(np.uint8), strict=True):
         image_module.fromarray(pixels[..., 0]).save(tmp_path / f"{name}.png")
     own = predicted(capsys, run_dir, tmp_path / "own.jsonl")[:2]

@@ -200,7 +200,7 @@ class TestBadInput:
     def test_files_that_do_not_go_together(self, tmp_path, capsys):
         message = fail(capsys, "train", "classify", "--train-file", "My_TRAIN.ts")
         assert message == (
-            "error: give both a training and a test file, or neither for JapaneseVowels. "
+            "error: pass both a training and a test file, or neither for JapaneseVowels. "
             "(--train-file, --test-file)\n"
         )
         args = ["--train-file", str(tmp_path / "a.ts"), "--test-file", str(tmp_path / "b.ts")]
@@ -280,6 +280,6 @@ def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
         told = find_notes(*load_data(files))
         assert told == [
             "missing values, interpolated over time: 26",
-            "values to train so far out that they flatten all others of their channel: 1 (dim_0 "
-            "1e+30, sequence 3, step 0, from 0); write ? where one stands for a missing value",
+            "values to train so extreme that they flatten the rest of their channel: 1 (dim_0 "
+            "1e+30, sequence 3, step 0, from 0); write ? if one stands for a missing value",
         ]
