@@ -74,11 +74,11 @@ CASES = {
     ),
     "offline-rl": Case(
         [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
-         *("--clone-steps", "10")],
+         *("--behavior-cloning-steps", "10")],
         lines_of("offline-rl", 12),
         ("-1,0.5,0.5", "expected 4 cells (reward, observation1, observation2, observation3), got"),
         ["--target-return", "-100"],
-        "clone_return",
+        "behavior_cloning_return",
     ),
     "sequence": Case(
         [*("--min-length", "6", "--max-length", "10", "--epoch-size", "32", "--warmup", "0"),

@@ -139,7 +139,7 @@ class SequenceConfig(Config):
         if self.model.causal and self.model.pooling == "class":
             raise OptionError(
                 "a class token needs a model that is not causal; choose pooling='mean' or "
-                "pooling='last', or causal=False.",
+                "pooling='last' for a causal model.",
                 "pooling",
                 "causal",
             )

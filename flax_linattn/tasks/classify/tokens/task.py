@@ -68,7 +68,7 @@ class SequenceStream(ClassStream[int]):
     """Predicts class probabilities after each token."""
 
     unit = "token"
-    advice = "pooling='mean' or pooling='last'"
+    advice = "pooling mean or last"
     remedy: ClassVar[Mapping[str, Any]] = {"pooling": "mean"}
 
     def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
