@@ -32,7 +32,7 @@ PRODUCTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         copy_bytes: of the array that is copied, or an eighth of the memory if that is less.

@@ -41,7 +41,7 @@ MECHANISMS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: whose states have a constant size.
@@ -67,7 +67,7 @@ class Size:
 
 
 class Turn(NamedTuple):
-    """A program to time.
+    """A program to time in turns.
 
     Attributes:
         begin: what is done before, untimed.
@@ -144,7 +144,7 @@ def in_turns(programs: Mapping[str, Turn], rounds: int, seconds: float) -> dict[
 
 
 def holding(state: Any, held: int) -> Any:
-    """The state of a backbone whose caches hold so many tokens, all of them zeros."""
+    """The state of a backbone whose caches hold ``held`` tokens, all zeros."""
     if not held:
         return state
 
@@ -156,7 +156,7 @@ def holding(state: Any, held: int) -> Any:
 
 
 def by_stream(model: Any, rows: int, held: int, capacity: int | None, steps: int) -> Turn:
-    """``Stream.step``."""
+    """Times ``Stream.step``, called from Python."""
     stream = inference.Stream(model, batch_size=rows, max_length=capacity)
     x = observations(rows, CHANNELS)
     start = holding(model.init_state(rows, capacity), held) if held else None
@@ -254,7 +254,7 @@ def by_unroll(model: Any, rows: int, tokens: int) -> Turn:
 
 
 def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
-    """The cell under ``lax.scan``."""
+    """Times the cell under ``lax.scan``."""
     variables, rebuild = flat(nnx.GRUCell(features, features, rngs=nnx.Rngs(0)))
     x = observations(tokens, rows, features)
 
@@ -282,7 +282,7 @@ def table(rows: Rows, size: Size) -> str:
             continue
         took = {name: Range.of(value) for name, value in row["milliseconds"].items()}
         step = took[STREAM]
-        line += [f"{_micros(step.middle)} ({_micros(step.least)} - {_micros(step.most)})"]
+        line += [f"{_micros(step.middle)} ({_micros(step.low)} - {_micros(step.high)})"]
         line += [number(1e3 / step.middle)]
         own = took.get(PROGRAM)
         line += ["-" if own is None else _micros(step.middle - own.middle)]

@@ -40,7 +40,7 @@ PRODUCTS = "products with weights alone"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         lengths: T, and sequences of a batch.
@@ -73,7 +73,7 @@ class Size:
 
 
 class Learned(NamedTuple):
-    """What the models learn.
+    """The task that the models learn.
 
     Attributes:
         task: the name of ours, whose options, loss and optimizer are those of all.
@@ -101,7 +101,7 @@ class Learned(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A model in training.
+    """A model in training and its costs.
 
     Attributes:
         step: does a training step, and waits for it; None if it does not run.
@@ -153,7 +153,7 @@ class Trial:
         return results
 
     def models(self) -> dict[str, Callable[[], Trained]]:
-        """What makes them, by their names."""
+        """Constructors of all models, by name."""
         recurrent = {"GRU": ("GRUCell", 3), "LSTM": ("OptimizedLSTMCell", 4)}
         mixers = {"transformer": nnx_models.Attention, "S5": nnx_models.S5}
         made: dict[str, Callable[[], Trained]] = {
@@ -225,7 +225,7 @@ class Trial:
         return self._flax(size.features, layers, rngs)
 
     def flax_recurrent(self, cell: str, gates: int) -> Trained:
-        """``nnx.RNN`` of a cell."""
+        """Recurrent layers: ``nnx.RNN`` of a cell."""
         rngs, features = nnx.Rngs(0), self._recurrent_features(gates)
         layers: list[nnx.Module] = [
             nnx_models.Recurrent(getattr(nnx, cell), features, rngs)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import pytest
 
-from experiments.accelerator.smallest import SMALLEST
+from experiments.accelerator.small_sizes import SMALL_SIZES
 from experiments.efficiency.crossing import crossing, spread_crossing, where
 from experiments.rules import Range
 from experiments.verdicts import VERDICTS
@@ -21,7 +21,7 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 """Of other folders, or of what may not be here."""
 
 TINY: dict[str, Mapping[str, Any]] = {
-    **{name: size for name, size in SMALLEST.items() if name not in ON_ACCELERATORS},
+    **{name: size for name, size in SMALL_SIZES.items() if name not in ON_ACCELERATORS},
     "growth": {
         "mechanisms": ("aaren", "linear", "linformer", "aft", "gated_delta"),
         "lengths": (8, 16),
@@ -84,7 +84,7 @@ def test_an_experiment_writes_its_files(
     if name == "aaren_stream":  # a block has the parameters that the paper counts
         assert "| aaren | 3,152,896 | 3,152,896 |" in page
         assert "| softmax | 3,152,384 | 3,152,384 |" in page
-    drawn = importlib.util.find_spec("matplotlib") and experiment.draw is not None
+    drawn = importlib.util.find_spec("matplotlib") and experiment.plot is not None
     assert figure.exists() == bool(drawn)
 
 
