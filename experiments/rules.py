@@ -83,7 +83,7 @@ class Range(NamedTuple):
     @classmethod
     def of(cls, spread: Mapping[str, float]) -> Range:
         """The range of a result of ``bench.spread``."""
-        return cls(spread["median"], spread["least"], spread["most"])
+        return cls(spread["median"], spread["min"], spread["max"])
 
     def over(self, other: Range) -> Range:
         """The ratio to another, at the worst and the best."""

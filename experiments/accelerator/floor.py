@@ -83,7 +83,7 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for row in rows:
         unit = "GB/s" if row["what"] == COPY else "GFLOP/s"
-        times = (number(row["milliseconds"][name]) for name in ("median", "least", "most"))
+        times = (number(row["milliseconds"][name]) for name in ("median", "min", "max"))
         lines.append([row["what"], *times, f"{number(row['a_second'] / 1e9)} {unit}"])
     return markdown(["what", "ms", "least", "most", "rate"], lines)
 

@@ -146,7 +146,7 @@ def table(rows: Rows, size: Size) -> str:
         if "not_run" in row:
             line += [row["not_run"], "-", "-"]
         else:
-            times = [number(row["milliseconds"][name]) for name in ("median", "least", "most")]
+            times = [number(row["milliseconds"][name]) for name in ("median", "min", "max")]
             line += [f"{times[0]} ({times[1]} - {times[2]})"]
             line += [number(row["steps_per_second"]), number(row["tokens_per_second"])]
         lines.append([*line, number(row["state_bytes"] / 1e6)])

@@ -40,14 +40,14 @@ class Size:
     """Settings of the measurement at one scale."""
 
     orders: tuple[int, ...] = (2, 6, 12)
-    deviations: tuple[float, ...] = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+    stds: tuple[float, ...] = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
     """Of queries and keys."""
 
 
 def measure(size: Size, journal: Journal) -> None:
     with jax.enable_x64(True):
         for name, arrays in sources().items():
-            for scale in size.deviations:
+            for scale in size.stds:
                 for order in size.orders:
                     key = {"source": name, "scale": scale, "order": order}
                     journal.row(key, partial(errors, *arrays, scale, order))
@@ -87,7 +87,7 @@ def table(rows: Rows, size: Size) -> str:
     for name in names:
         heads += [f"2 q k, {name}", *(f"EA-{order}" for order in size.orders)]
     lines = []
-    for scale in size.deviations:
+    for scale in size.stds:
         cells = {(r["source"], r["order"]): r for r in rows if r["scale"] == scale}
         line = [f"{scale:g}"]
         for name in names:

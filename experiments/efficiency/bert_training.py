@@ -145,12 +145,12 @@ def table(rows: Rows, size: Size) -> str:
                 lines.append([*first, facts["not_run"], "-", "-", "-"])
                 continue
             times = facts["milliseconds"]
-            middle = f"{number(times['median'])} ({number(times['least'])} - "
+            middle = f"{number(times['median'])} ({number(times['min'])} - "
             lines.append(
                 [
                     *first,
                     number(facts["tokens_per_second"]),
-                    f"{middle}{number(times['most'])})",
+                    f"{middle}{number(times['max'])})",
                     number(facts["total_bytes"] / 1e9),
                     number(facts["compile_seconds"]),
                 ]

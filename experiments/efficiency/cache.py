@@ -27,7 +27,7 @@ from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
 
 MECHANISMS = ("softmax", "expressive", "forgetting", "elementwise", "aft")
-ALL_SLOTS, NOT_DONATED = "all slots at once", "state kept"
+ALL_SLOTS, NOT_DONATED = "all slots at once", "state not donated"
 FULL = "full"
 
 

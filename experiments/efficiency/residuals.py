@@ -64,8 +64,8 @@ def count(size: Size, spec: str, length: int) -> dict[str, Any]:
     held = saved_residuals(run, arrays)
     shapes = Counter("x".join(map(str, x.shape)) or "1" for x in held)
     return {
-        "least_bytes": num_bytes((arrays, y, state, state)),
-        "kept_bytes": num_bytes(held),
+        "min_bytes": num_bytes((arrays, y, state, state)),
+        "saved_bytes": num_bytes(held),
         "checkpoint_bytes": num_bytes(saved_residuals(jax.checkpoint(run), arrays)),
         "token_bytes": num_bytes(y),
         "shapes": dict(shapes),
@@ -96,10 +96,10 @@ def table(rows: Rows, size: Size) -> str:
         [
             row["mechanism"],
             f"{row['tokens']:,}",
-            number(row["kept_bytes"] / 1e6),
-            number(row["kept_bytes"] / row["least_bytes"]),
-            number(row["kept_bytes"] / row["token_bytes"]),
-            number(row["checkpoint_bytes"] / row["least_bytes"]),
+            number(row["saved_bytes"] / 1e6),
+            number(row["saved_bytes"] / row["min_bytes"]),
+            number(row["saved_bytes"] / row["token_bytes"]),
+            number(row["checkpoint_bytes"] / row["min_bytes"]),
         ]
         for row in rows
     ]

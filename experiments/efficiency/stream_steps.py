@@ -32,7 +32,7 @@ from flax_linattn.models.backbone import BackboneState
 
 CHANNELS = 16
 STREAM, AGAIN, PROGRAM, UNROLL = "Stream.step", "the same again", "its program", "unroll"
-CELL, CELL_PROGRAM, CELL_SCAN = "GRU cell", "its least", "GRU cell by scan"
+CELL, CELL_PROGRAM, CELL_SCAN = "GRU cell", "minimal GRU cell", "GRU cell by scan"
 CACHE = "softmax"
 MECHANISMS = tuple(
     name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.constant_memory
@@ -52,7 +52,7 @@ class Size:
         work: about how many rows are taken in for one timing.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
-        most_bytes: a greater state is not run; a sixth of it only by ``Stream.step``.
+        max_state_bytes: a greater state is not run; a sixth of it only by ``Stream.step``.
     """
 
     mechanisms: tuple[str, ...] = MECHANISMS
@@ -63,7 +63,7 @@ class Size:
     work: int = 8192
     rounds: int = 9
     seconds: float = 3.0
-    most_bytes: float = 3e9
+    max_state_bytes: float = 3e9
 
 
 class Turn(NamedTuple):
@@ -107,11 +107,11 @@ def measure_rows(size: Size, mechanism: str, held: int, rows: int) -> dict[str, 
     made = jax.eval_shape(lambda: model.init_state(rows, max_length=capacity))
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made))
     facts = {"state_bytes": state_bytes}
-    if state_bytes > size.most_bytes:
+    if state_bytes > size.max_state_bytes:
         return facts | {"not_run": f"a state of {state_bytes / 1e9:.1f} GB"}
 
     programs: dict[str, Turn] = {}
-    if state_bytes <= size.most_bytes / 6:
+    if state_bytes <= size.max_state_bytes / 6:
         programs[PROGRAM] = by_program(model, rows, held, capacity, steps)
     programs[STREAM] = programs[AGAIN] = by_stream(model, rows, held, capacity, steps)
     programs[CELL] = by_cell(size.features, rows, steps)

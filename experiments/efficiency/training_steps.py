@@ -48,7 +48,7 @@ def table(rows: Rows, size: Size) -> str:
             ms = row["milliseconds"]
             cells += [
                 number(ms["median"]),
-                f"{number(ms['least'])} to {number(ms['most'])}",
+                f"{number(ms['min'])} to {number(ms['max'])}",
                 number(row["again"]["median"]) if "again" in row else "",
                 number(ms["median"] / 1e3 * EPOCH / row["batch_size"]),
                 number(peers[row["length"]]["median"] / ms["median"]),

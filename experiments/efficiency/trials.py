@@ -51,7 +51,7 @@ class Size:
         num_heads: of attention.
         rounds: how often each model is timed.
         seconds: no further round of a length begins after so long, once there are three.
-        most_bytes: a program that needs more temporary memory is not run.
+        max_temporary_bytes: a program that needs more temporary memory is not run.
     """
 
     lengths: tuple[tuple[int, int], ...]
@@ -69,7 +69,7 @@ class Size:
     num_heads: int = 8
     rounds: int = 7
     seconds: float = 60.0
-    most_bytes: float = 6e9
+    max_temporary_bytes: float = 6e9
 
 
 class Learned(NamedTuple):
@@ -281,6 +281,6 @@ class Trial:
 
     def _checked(self, step: Callable[[], Any], facts: dict[str, Any]) -> Trained:
         """Only runs what the memory allows."""
-        if facts["temporary_bytes"] > self.size.most_bytes:
+        if facts["temporary_bytes"] > self.size.max_temporary_bytes:
             return Trained(None, facts | {"not_run": f"{facts['temporary_bytes'] / 1e9:.1f} GB"})
         return Trained(step, facts)

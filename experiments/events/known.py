@@ -88,7 +88,7 @@ def one(size: Size, process: str, train: int) -> dict[str, Any]:
     return {
         "train_events": baseline_values["num_train_events"],
         "true_nll": -float(scores.total.sum()) / test.num_forecast,
-        "beside": {name: baseline_values[f"{name}_nll"] for name in BASELINES},
+        "baselines": {name: baseline_values[f"{name}_nll"] for name in BASELINES},
         "runs": train_seeds(config),
     }
 
@@ -140,7 +140,7 @@ def table(rows: Rows, size: Size) -> str:
                 mean_text(values, 4),
                 f"{mean - true:+.4f}",
                 f"{100 * (mean - true) / abs(true):+.1f}",
-                *(f"{row['beside'][name] - true:+.4f}" for name in BASELINES),
+                *(f"{row['baselines'][name] - true:+.4f}" for name in BASELINES),
                 f"{ks:.4f}",
             ]
         )

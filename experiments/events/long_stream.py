@@ -86,7 +86,7 @@ def one(size: Size, mechanism: str) -> dict[str, Any]:
         "events": len(times),
         "batch_nll": -float(batch.mean()),
         "stream_nll": -stream.log_likelihood / stream.num_foreseen,
-        "largest": float(np.max(np.abs(np.array(log_likelihoods) - batch))),
+        "max_difference": float(np.max(np.abs(np.array(log_likelihoods) - batch))),
         "state_bytes": state_bytes,
         "events_per_second": (len(times) - first) / seconds,
     }
@@ -115,7 +115,7 @@ def table(rows: Rows, size: Size) -> str:
             f"{row['events']:,}",
             f"{row['batch_nll']:.6f}",
             f"{row['stream_nll']:.6f}",
-            f"{row['largest']:.1e}",
+            f"{row['max_difference']:.1e}",
             f"{row['state_bytes'][0]:,}, then {row['state_bytes'][-1]:,}",
             f"{row['events_per_second']:,.0f}",
         ]

@@ -127,7 +127,7 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
     return {
         **{f"{method}_{name}": values[f"{method}_{name}"] for method in methods for name in names},
         "validation_mse": values["validation_mse"],
-        "share": values["attention_share"],
+        "attention_weight": values["attention_share"],
         "ridge_maps": values["ridge_maps"],
         "context": config_used.data.context_length,
         "stride": config_used.data.stride,
@@ -198,7 +198,7 @@ def table(rows: Rows, size: Size) -> str:
         [
             f"{row['series']}, {row['model']}, seed {row['seed']}",
             *(str(row[name]) for name in ("context", "ridge_maps", "stride")),
-            f"{row['share']:.2f}",
+            f"{row['attention_weight']:.2f}",
             *(f"{row[name]:.0f}" for name in ("train_seconds", "seconds", "cpu_seconds")),
         ]
         for row in rows

@@ -66,7 +66,7 @@ class Noisy:
         seed: Of the noise, from 0.
 
     Raises:
-        OptionError: The deviation is negative or not finite, or the bounds differ in size.
+        OptionError: The std is negative or not finite, or the bounds differ in size.
 
     Example:
         >>> agent = Noisy(SwingUp(), 0.5, [-2.0], [2.0], seed=0)
@@ -79,7 +79,7 @@ class Noisy:
         self, agent: Agent, std: float, low: ArrayLike, high: ArrayLike, seed: int = 0
     ) -> None:
         if not 0 <= std < np.inf:
-            raise OptionError(f"deviation must be 0 or more, got {std}.", "deviation")
+            raise OptionError(f"std must be 0 or more, got {std}.", "std")
         self._agent = agent
         self._std = std
         self._low, self._high = _bounds(low, high)

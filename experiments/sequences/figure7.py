@@ -82,7 +82,7 @@ def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
         layers.append(
             {
                 "mean": float(flat.mean()),
-                "deviation": float(flat.std()),
+                "std": float(flat.std()),
                 "quantiles": np.quantile(flat, QUANTILES).tolist(),
                 "counts": counts.tolist(),
             }
@@ -146,8 +146,8 @@ def around_zero(rows: Sequence[dict[str, Any]]) -> Verdict:
     words, texts = [], []
     for row in rows:
         for layer in row["layers"]:
-            words.append(centred(layer["mean"], layer["deviation"]))
-        ratios = ", ".join(f"{own['mean'] / own['deviation']:+.2f}" for own in row["layers"])
+            words.append(centred(layer["mean"], layer["std"]))
+        ratios = ", ".join(f"{own['mean'] / own['std']:+.2f}" for own in row["layers"])
         texts.append(f"{row['data']} {ratios}")
     return Verdict(combine(words), f"means over deviations, layer by layer: {'; '.join(texts)}")
 
@@ -164,7 +164,7 @@ def table(rows: Rows, size: Size) -> str:
                     row["data"] if number == 1 else "",
                     str(number),
                     f"{layer['mean']:+.3f}",
-                    f"{layer['deviation']:.3f}",
+                    f"{layer['std']:.3f}",
                     f"{low:+.2f} to {high:+.2f}",
                     f"{100 * row['accuracy']:.1f} %" if number == 1 else "",
                 ]

@@ -197,7 +197,7 @@ def stream_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
             hidden_features=64,
         )
         errors_by_name = {
-            name: _over_rows(run, context) for name, context in (("endless", 0), ("anew", 96))
+            name: _over_rows(run, context) for name, context in (("endless", 0), ("restarted", 96))
         }
     return {name: stretches(errors) for name, errors in errors_by_name.items()} | {
         "overall": {name: float(errors.mean()) for name, errors in errors_by_name.items()}
@@ -266,7 +266,7 @@ def growth(rows: Sequence[dict[str, Any]], what: str, mechanism: str) -> dict[in
     """Per cent by which the last stretch of an endless stream is worse, by seed."""
     if what == "ETTh1":
         return {
-            seed: 100 * (last(row, "endless") / last(row, "anew") - 1)
+            seed: 100 * (last(row, "endless") / last(row, "restarted") - 1)
             for seed, row in of(rows, what, mechanism).items()
         }
     return {
@@ -349,7 +349,7 @@ def table(rows: Rows, size: Size) -> str:
         except NotMeasuredError:
             continue
         header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["endless"]]
-        for name, label in (("endless", "one stream"), ("anew", "begun anew")):
+        for name, label in (("endless", "one stream"), ("restarted", "begun anew")):
             cells = [mean_text([row[name][i]["mse"] for row in own], 3) for i in range(len(header))]
             lines.append([f"`{mechanism}`, {label}", *cells])
     if lines:

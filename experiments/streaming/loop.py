@@ -193,7 +193,7 @@ def flatness(lengths: list[dict[str, Any]], what: str) -> float:
 def slowest(lengths: list[dict[str, Any]]) -> Range:
     """The same of the time that passed, with the spread of the rounds where it was stored."""
     times = [
-        Range(facts["us"], facts["rounds_us"]["least"], facts["rounds_us"]["most"])
+        Range(facts["us"], facts["rounds_us"]["min"], facts["rounds_us"]["max"])
         if "rounds_us" in facts
         else Range.exact(facts["us"])
         for facts in lengths

@@ -67,8 +67,8 @@ def says(experiment: Measured, text: str) -> Statement:
 
 
 def took(milliseconds: float, least: float = 0.0, most: float = 0.0) -> dict[str, float]:
-    spread = {"median": milliseconds, "least": least or milliseconds}
-    return spread | {"most": most or milliseconds}
+    spread = {"median": milliseconds, "min": least or milliseconds}
+    return spread | {"max": most or milliseconds}
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.9, 1.05, 1.2, 1.49, 1.6])

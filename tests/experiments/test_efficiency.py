@@ -111,8 +111,8 @@ def test_a_part_of_a_stream_counts_as_a_round() -> None:
     from experiments.streaming.latency import spread_of_parts
 
     times = [1.0, 1.0, 9.0, 1.0] + [2.0] * 4
-    assert spread_of_parts(times, 2) == {"median": 2.0, "least": 1.0, "most": 2.0}
-    assert spread_of_parts([3.0], 8) == {"median": 3.0, "least": 3.0, "most": 3.0}
+    assert spread_of_parts(times, 2) == {"median": 2.0, "min": 1.0, "max": 2.0}
+    assert spread_of_parts([3.0], 8) == {"median": 3.0, "min": 3.0, "max": 3.0}
 
 
 def test_the_greatest_batch_fits() -> None:
@@ -162,7 +162,12 @@ def test_whole_models_without_memory_for_the_first_mechanism(tmp_path: Path) -> 
     from experiments.efficiency.whole_models import CLASSIFIER
 
     size = Size(
-        lengths=(), mechanisms=("aaren",), features=16, hidden=32, num_layers=1, most_bytes=0.0
+        lengths=(),
+        mechanisms=("aaren",),
+        features=16,
+        hidden=32,
+        num_layers=1,
+        max_temporary_bytes=0.0,
     )
     with jax.numpy_dtype_promotion("standard"):
         results = Trial(CLASSIFIER, size, 16, 2).results()

@@ -146,7 +146,8 @@ def test_the_default_is_compared_with_other_forecasts_over_series():
     numbers = {"mse": 1.0, "mae": 1.0, "crps": 1.0, "coverage_80": 0.8}
     rows = [
         {"series": series, "model": model, "seed": 0, "context": 96, "ridge_maps": "channel",
-         "stride": 1, "share": 0.5, "train_seconds": 1.0, "seconds": 2.0, "cpu_seconds": 2.0,
+         "stride": 1, "attention_weight": 0.5,
+         "train_seconds": 1.0, "seconds": 2.0, "cpu_seconds": 2.0,
          **{f"test_{name}": level - number / 100 for name in numbers},
          **{f"{m}_{name}": value for m in ("ridge", "seasonal_naive")
             for name, value in numbers.items()}}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.intervals import Interval
-from experiments.offline_rl import asked, latency, positions, problems, rules, table1
+from experiments.offline_rl import latency, positions, problems, rules, table1, target_return
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError
 
 
@@ -101,14 +101,17 @@ def test_positions_are_compared_over_data_sets():
 
 def test_what_is_asked_for_beyond_the_best_does_not_count():
     row = {"data": "a", "mechanism": "aaren", "best": 100.0, "mean": 50.0,
-           "asked": [10.0, 50.0, 100.0, 125.0], "window": [[9.0], [40.0, 60.0], [99.0], [1.0]],
+           "target_returns": [10.0, 50.0, 100.0, 125.0],
+           "window": [[9.0], [40.0, 60.0], [99.0], [1.0]],
            "restart": [[9.0], [8.0], [7.0], [99.0]]}  # fmt: skip
-    assert asked.correlation(row, "window") == pytest.approx(1.0)
-    assert asked.correlation(row, "restart") == pytest.approx(-1.0)
-    assert asked.followed("aaren", "window")([row]).word == HOLDS
-    assert asked.followed("aaren", "restart")([row]).word == FAILS
-    size = asked.Size(shares=(0.1, 0.5, 1.0, 1.25))
-    assert "| a, 100 | `aaren` | asked for | 10 | 50 | 100 | 125 |" in asked.table([row], size)
+    assert target_return.correlation(row, "window") == pytest.approx(1.0)
+    assert target_return.correlation(row, "restart") == pytest.approx(-1.0)
+    assert target_return.followed("aaren", "window")([row]).word == HOLDS
+    assert target_return.followed("aaren", "restart")([row]).word == FAILS
+    size = target_return.Size(fractions=(0.1, 0.5, 1.0, 1.25))
+    assert "| a, 100 | `aaren` | asked for | 10 | 50 | 100 | 125 |" in target_return.table(
+        [row], size
+    )
 
 
 def test_steps_that_take_longer_are_told_from_those_that_do_not():

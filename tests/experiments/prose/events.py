@@ -59,7 +59,7 @@ def found() -> list[Any]:
         100 * gaps[1] / hawkes["true_nll"],
         hawkes["train_events"],
         gaps[1],
-        hawkes["beside"]["poisson"] - hawkes["true_nll"],
+        hawkes["baselines"]["poisson"] - hawkes["true_nll"],
     ]
 
 

@@ -4,7 +4,7 @@ import statistics
 from typing import Any
 
 from experiments.intervals import over_sets
-from experiments.offline_rl import asked, latency, positions, rules, table1
+from experiments.offline_rl import latency, positions, rules, table1, target_return
 from experiments.verdicts import HOLDS
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -95,10 +95,10 @@ def stepped() -> list[Any]:
 
 def followed() -> list[float]:
     """Rank correlations of what was asked for and returned, by data set, Aaren by the window."""
-    found = stored("offline_rl/asked.json")["rows"]
+    found = stored("offline_rl/target_return.json")["rows"]
     return [
-        asked.correlation(row, "window")
-        for data in asked.Size().data
+        target_return.correlation(row, "window")
+        for data in target_return.Size().data
         for row in found
         if (row["data"], row["mechanism"]) == (data, "aaren")
     ]

@@ -1,6 +1,6 @@
 """What is returned, of what is asked for.
 
-    FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.asked
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.target_return
 
 A decision transformer is told the return that it is to come to. Chen et al. (2021, figure 4) show
 that it follows; none of our papers measures it.
@@ -38,7 +38,7 @@ class Size:
         "HalfCheetah medium-expert", "Hopper medium-replay", "Walker2d medium-expert",
     )  # fmt: skip
     mechanisms: tuple[str, ...] = ("softmax", "aaren")
-    shares: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25)
+    fractions: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25)
     """Of the best return of the data."""
 
 
@@ -48,7 +48,7 @@ def measure(size: Size, journal: Journal) -> None:
             config = table1.configuration(data, table1.Size(), mechanism=mechanism)
             if config is not None:
                 key = {"data": data, "mechanism": mechanism}
-                journal.row(key, partial(one, config, size.shares))
+                journal.row(key, partial(one, config, size.fractions))
 
 
 def one(config: OfflineRLConfig, fractions: Sequence[float]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def one(config: OfflineRLConfig, fractions: Sequence[float]) -> dict[str, Any]:
     return {
         "best": run.data_spec.best_return,
         "mean": run.data_spec.mean_return,
-        "asked": targets,
+        "target_returns": targets,
         **returns,
     }
 
@@ -75,7 +75,7 @@ def correlation(row: dict[str, Any], mode: str) -> float:
     """The rank correlation of target and achieved returns, up to the best of the data."""
     pairs = [
         (target, statistics.mean(returns))
-        for target, returns in zip(row["asked"], row[mode], strict=True)
+        for target, returns in zip(row["target_returns"], row[mode], strict=True)
         if target <= row["best"] * (1 + 1e-9)
     ]
     return float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
@@ -104,12 +104,12 @@ def table(rows: Rows, size: Size) -> str:
         "data, best",
         "attention",
         "",
-        *(f"{fraction:g} of the best" for fraction in size.shares),
+        *(f"{fraction:g} of the best" for fraction in size.fractions),
     ]
     lines = []
     for row in rows:
         first = [f"{row['data']}, {row['best']:,.0f}", f"`{row['mechanism']}`"]
-        lines.append([*first, "asked for", *(f"{own:,.0f}" for own in row["asked"])])
+        lines.append([*first, "asked for", *(f"{own:,.0f}" for own in row["target_returns"])])
         for mode in MODES:
             means = [f"{statistics.mean(own):,.0f}" for own in row[mode]]
             lines.append(["", "", mode, *means])
@@ -128,8 +128,15 @@ def plot(rows: Rows) -> Any:
             for mode, line in zip(MODES, ("o-", "^--"), strict=True):
                 means = [statistics.mean(returns) for returns in row[mode]]
                 label = f"{row['mechanism']}, {mode}"
-                axis.plot(row["asked"], means, line, color=f"C{number}", markersize=4, label=label)
-        last = own[0]["asked"][-1]
+                axis.plot(
+                    row["target_returns"],
+                    means,
+                    line,
+                    color=f"C{number}",
+                    markersize=4,
+                    label=label,
+                )
+        last = own[0]["target_returns"][-1]
         axis.plot([0, last], [0, last], color="0.6", linewidth=0.8, zorder=0)
         axis.axvline(own[0]["best"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         axis.set_title(data, fontsize=9)
@@ -141,7 +148,7 @@ def plot(rows: Rows) -> Any:
 
 
 EXPERIMENT = Measured(
-    module="experiments.offline_rl.asked",
+    module="experiments.offline_rl.target_return",
     about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
