@@ -60,7 +60,7 @@ CASES = {
          *("--validate-every", "1"),
          *("--batch-size", "8", "--test-series", "2", "--learning-rate", "0.001")],
         [str(symbol) for symbol in (3, 1, 4, 5, 1, 6, 7, 5, 4, 1, 5, 6)],
-        ("8", "expected a symbol, a whole number from 0 to 7, got '8'"),
+        ("8", "expected a symbol, an integer from 0 to 7, got '8'"),
         ["--max-length", "6"],
         "longest_match_accuracy",
     ),
