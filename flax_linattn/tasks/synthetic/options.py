@@ -109,8 +109,8 @@ class SyntheticConfig(Config):
             part = self.data if hasattr(self.data, name) else self.model
             if getattr(part, name) != getattr(type(part), name):  # the default
                 raise OptionError(
-                    f"{name} has an effect only on {rules}, got rules={self.data.rules!r}; remove "
-                    "the option.",
+                    f"{name}=... has an effect only on {rules}, got rules={self.data.rules!r}; "
+                    "remove it.",
                     name,
                     "rules",
                 )
