@@ -132,7 +132,7 @@ def check_same_data(run_dir: Path, stored: DataSpec, given: DataSpec) -> None:
     differing = [name for name in now if without_floats(before[name]) != without_floats(now[name])]
     if differing:
         raise ValueError(
-            f"{run_dir / DATA_SPEC_FILE} has another {differing[0]} than the data; restore it "
+            f"{run_dir / DATA_SPEC_FILE} and the data differ in {differing[0]}; restore the file "
             "from a copy."
         )
 

@@ -129,7 +129,7 @@ def test_a_problem_with_a_class_less_is_named_on_resume(stored, harmed):
     classes = json.loads(path.read_text())["classes"]
     harmed("classify/data_spec.json", changed(path, classes=classes[:2] + classes[3:]))
     config = read_config(path.parent)
-    with pytest.raises(ValueError, match=r"the data do not fit .*data_spec.json"):
+    with pytest.raises(ValueError, match=r"data_spec.json and the data differ in"):
         tasks.train("classify", config, training.Session(path.parent, resume=True, progress=False))
 
 
@@ -138,7 +138,7 @@ def test_a_problem_that_is_gone_is_not_made_anew(stored, harmed, capsys):
     path = harmed("classify/data_spec.json", None)
     args = ["train", "classify", "--run", str(stored / "classify"), "--resume", "--epochs", "2"]
     message = fail(capsys, *args, "--parallel", "none")
-    assert f"{path} is missing" in message and "Restore it from a copy" in message
+    assert f"{path} is missing" in message and "restore the file from a copy" in message
     assert not path.exists()
 
 

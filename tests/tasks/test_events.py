@@ -567,7 +567,7 @@ def two_lines(tied_run, tmp_path_factory):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"_stream.num_steps": -1}, "expected num_steps as whole numbers from 0 on"),
+        ({"_stream.num_steps": -1}, "expected num_steps as integers of at least 0"),
         ({"_stream.num_steps": 1}, "expected a state after"),
         ({"_stream.num_steps": 3}, "expected at least 3 observations, got 2"),
         ({"num_steps": 1}, "expected at least 2 observations, got 1"),
@@ -576,7 +576,7 @@ def two_lines(tied_run, tmp_path_factory):
         ({"log_likelihood": math.inf}, "expected log_likelihood as finite numbers"),
         ({"num_foreseen": 3}, "contradict each other"),
         ({"_length": 1}, "contradict each other"),
-        ({"num_foreseen": -1}, "expected num_foreseen as whole numbers from 0 on"),
+        ({"num_foreseen": -1}, "expected num_foreseen as integers of at least 0"),
     ],
 )
 def test_damaged_states_are_refused(two_lines, tmp_path, values, message):

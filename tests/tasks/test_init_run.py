@@ -128,12 +128,12 @@ def test_other_outputs_are_refused(forecaster):
     data_spec = forecaster.data_spec
     fewer = dataclasses.replace(data_spec, targets=(0,))
     expected = (
-        r"expected data with the targets of the run to continue \(\[0, 1.*\), got \[0\]; give"
+        r"expected data with the same targets as the run to continue \(\[0, 1.*\), got \[0\]; pass"
     )
     with pytest.raises(OptionError, match=expected):
         fewer.continue_from(data_spec)
     marks = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
-    with pytest.raises(OptionError, match=r"mark_names of the run to continue \(\['x', 'y'\]\)"):
+    with pytest.raises(OptionError, match=r"mark_names as the run to continue \(\['x', 'y'\]\)"):
         dataclasses.replace(marks, mark_names=("x", "z")).continue_from(marks)
 
 
@@ -146,7 +146,7 @@ def test_sequences_stay_as_long_as_the_model_takes():
 
 def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):
     given = InitRun(forecaster, keep_optimizer=True)
-    with pytest.raises(OptionError, match="kept from the folder of a single run"):
+    with pytest.raises(OptionError, match="needs the folder of a single run"):
         Initializer(given, forecaster.task, forecaster.config)
 
 
@@ -178,5 +178,5 @@ def test_seeds_continue_one_by_one(tmp_path, capsys):
         assert_same_bits(state, best)
     with pytest.raises(OptionError, match=r"holds 2 runs, got runs=3; continue each of them"):
         tasks.train(task, config.replace(runs=3), tmp_path / "no", init_run=two)
-    with pytest.raises(OptionError, match="from the folder of a single run"):
+    with pytest.raises(OptionError, match="needs the folder of a single run"):
         tasks.train(task, config, tmp_path / "no", init_run=InitRun(two, keep_optimizer=True))

@@ -596,7 +596,7 @@ COUNTS = ("agent.memory.ages", "agent.steps", "num_steps")
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"agent.steps": -1}, "expected steps as whole numbers from 0 on"),
+        ({"agent.steps": -1}, "expected steps as integers of at least 0"),
         ({"agent.memory.ages": 5}, "expected at least 5 observations, got 4"),
         ({"agent.memory.ages": 3}, "expected a state after .3. observations, got one after .4."),
         ({"agent.memory.ages": 10**18}, "expected at least 1000"),

@@ -159,7 +159,7 @@ def test_streams_of_runs(run_dir, tmp_path, capsys):
     assert cli.main(args) == 0
     streams = capsys.readouterr()
     assert streams.out == outputs[best]
-    assert f"# run {best} of 3, the best by validation (--seed-index)" in streams.err
+    assert f"# run {best} of 3, which has the best validation value (--seed-index)" in streams.err
     kept = [*args, "--state", str(tmp_path / "state.npz")]
     assert succeed(capsys, *kept, "--seed-index", "0") == outputs[0]
     message = fail(capsys, *kept, "--seed-index", "1")

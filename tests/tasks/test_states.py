@@ -145,16 +145,16 @@ CRAFTED = {
 
 LAST = {"classify": "_last", "offline-rl": "agent.returns_to_go", "forecast": "_last_values"}
 RECORDS = {
-    "num_steps below 0": ({"num_steps": -5}, "expected num_steps as whole numbers from 0 on"),
+    "num_steps below 0": ({"num_steps": -5}, "expected num_steps as integers of at least 0"),
     "another num_steps": ({"num_steps": 3}, "expected (at least 5|a state after)"),
     "more num_steps": ({"num_steps": 8}, "expected a state after"),
-    "fewer rows": ({"num_breaks": -3}, "expected num_breaks as whole numbers from 0 on"),
+    "fewer rows": ({"num_breaks": -3}, "expected num_breaks as integers of at least 0"),
     "a last of infinity": ({"last": np.inf}, "expected (last|last_values|returns_to_go) as finite"),
     "a last of NaN": ({"last": np.nan}, "holds NaN in record"),
     "more rows of the time": ({"_at_last": 6}, "contradict each other"),
     "no row of the time": ({"_at_last": 0}, "contradict each other"),
     "nanoseconds of more than one microsecond": ({"_time_utc": 1000}, "contradict each other"),
-    "rows of the time below 0": ({"_at_last": -1}, "expected at_last as whole numbers from 0 on"),
+    "rows of the time below 0": ({"_at_last": -1}, "expected at_last as integers of at least 0"),
 }
 
 
