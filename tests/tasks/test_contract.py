@@ -227,7 +227,7 @@ def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     succeed(capsys, *args, "--resume", "--parallel", "none", "--epochs", "2")
     assert_same_bits(parameters(folder), parameters(run_dir))
     message = fail(capsys, *args, "--resume", "--learning-rate", "0.5")
-    assert "learning_rate=0.001, got 0.5" in message and "(--learning-rate)" in message
+    assert "--learning-rate 0.001, got 0.5" in message
 
 
 @fast("synthetic", "bins")

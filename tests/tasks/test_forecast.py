@@ -609,7 +609,7 @@ def test_splits_of_known_files(tmp_path):
     ("args", "message"),
     [
         (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for context_len"),
-        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for context_length=12 "),
+        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for --context-length 12 "),
         (["--horizon", "200"], "makes 140 training rows; expected at least 212 for context_length="
          "12 and horizon=200 (1987 rows in all); give more rows"),
         (["--horizon", "200", "--context-length", "0"],

@@ -177,7 +177,7 @@ def test_resume_goes_on_to_the_same_bits(run_dir, tmp_path, capsys):
     assert not (tmp_path / "test.json").exists()
     again = ["train", "classify", "--run", str(tmp_path), "--resume", "--parallel", "none"]
     message = fail(capsys, *again, "--runs", "4")
-    assert "has runs=3, got 4; a resumed run may change only" in message and "(--runs)" in message
+    assert "has --runs 3, got 4; a resumed run may change only" in message
     assert cli.main(again) == 0
     streams = capsys.readouterr()
     assert "\n3 runs, seeds 5-to-7\non one of 8 devices\n" in streams.err
