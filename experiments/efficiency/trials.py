@@ -30,7 +30,7 @@ from flax_linattn import training
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.tasks import get_task
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.step import update_of
+from flax_linattn.training.step import make_update
 from flax_linattn.training.validation import metric_names
 
 AGAIN = ", the same again"
@@ -179,7 +179,7 @@ class Trial:
         model = self.task.model(self.config.replace(mechanism=mechanism), self.data_spec)
         names = metric_names(model, loss, self.batch)
         graphdef, params, rest = split_model(model)
-        update = update_of(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
+        update = make_update(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
         state = TrainState.create(params, rest, optimizer, names)
         compiled, facts = compile_program(update, (state, self.batch, 0), donate_argnums=0)
 

@@ -608,20 +608,19 @@ def test_splits_of_known_files(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for context_len"),
-        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for --context-length 12 "),
-        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for context_length="
-         "12 and horizon=200 (1987 rows in all); give more rows"),
+        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for --context-len"),
+        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for --context-length 12"),
+        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for --context-length"
+         " 12 and --horizon 200 (1987 rows in all); give more rows"),
         (["--horizon", "200", "--context-length", "0"],
-         "expected at least 201 for horizon=200 "),
+         "expected at least 201 for --horizon 200 "),
     ],
 )  # fmt: skip
 def test_data_without_a_window_are_refused_when_loaded(csv, tmp_path, capsys, args, message):
     run = ["--run", str(tmp_path / "run"), *SMALL]
     told = fail(capsys, "train", "forecast", "--csv", str(csv), *run, *args)
-    assert told.startswith(f"error: {csv} has 200 rows, of which split=") and message in told
-    named = "--horizon" if "0" in args else "--horizon, --context-length"
-    assert told.endswith(f"({named}, --split)\n")
+    assert told.startswith(f"error: {csv} has 200 rows, of which --split ") and message in told
+    assert "--horizon " in told and ("--context-length " in told) != ("0" in args)
     assert not (tmp_path / "run").exists()
 
 
