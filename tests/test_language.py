@@ -82,17 +82,10 @@ CEILINGS = {
         "variables": 53,
     },
     "tasks": {
-        "long first lines": 1,
-        "names": 6,
-        "names by preposition": 1,
-        "phrases": 12,
-        "variables": 11,
+        "phrases": 1,
     },
     "tasks/classify": {
-        "long first lines": 2,
-        "names": 7,
-        "phrases": 9,
-        "variables": 28,
+        "names": 1,
     },
     "tasks/events": {
         "names": 9,
@@ -105,15 +98,6 @@ CEILINGS = {
         "names": 7,
         "phrases": 9,
         "variables": 43,
-    },
-    "tasks/offline_rl": {
-        "names": 9,
-        "phrases": 1,
-        "short docstrings": 7,
-        "variables": 26,
-    },
-    "tasks/synthetic": {
-        "variables": 9,
     },
     "top": {
         "names": 1,

@@ -252,5 +252,5 @@ def check_resumed(run_dir: Path, init: InitRun | None) -> bool:
 
 
 def _variables(model: nnx.Module) -> nnx.State:
-    """All variables except those that calibration sets after training."""
+    """All variables except the calibration, which is set after training."""
     return nnx.state(model, nnx.Not(models.Correction))

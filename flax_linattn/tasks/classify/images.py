@@ -191,7 +191,7 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
         return _moments(self.fitted.pixels)
 
     def describe(self, config: ImageConfig) -> ImageSpec:
-        """Makes the data spec; mean and standard deviation are those of the training images."""
+        """Makes the data spec, with mean and standard deviation of the training images."""
         mean, std = self._scale
         return ImageSpec(self.name, self.classes, self.test.image_shape, mean, std, self._checksum)
 
