@@ -119,7 +119,7 @@ def show_state(file: Path, /) -> None:
     lines = {
         "file": f"{file}, {file.stat().st_size:,} bytes, format {FORMAT}",
         "arrays": f"{len(state.arrays)}, {state.num_bytes:,} bytes",
-        **{_plain(name): _plain(value) for name, value in state.facts.items()},
+        **{_plain(name): _plain(value) for name, value in state.metadata.items()},
     }
     width = max(map(len, lines))
     for name, value in lines.items():
@@ -127,7 +127,7 @@ def show_state(file: Path, /) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A fact as a person reads it; what would act on a terminal is escaped, or cut."""
+    """Formats metadata for a terminal: long or unprintable values are quoted."""
     if isinstance(value, str) and value.isprintable() and len(value) < MOST:
         return value
     return quote(value, MOST)

@@ -271,7 +271,7 @@ def explain_full_stream(unit: str = "sequence") -> Iterator[None]:
 
 
 def stream_difference(model: Any, x: ArrayLike, *, every_step: bool = False) -> dict[str, Any]:
-    """Compares the outputs of a model's steps with those of its call.
+    """Compares the outputs of a model's steps with the outputs of its call.
 
     Args:
         model: Model that streams.

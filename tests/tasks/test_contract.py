@@ -326,7 +326,7 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
     )
     state.write_bytes(state.read_bytes()[:100])
     message = fail(capsys, "stream", str(run_dir), "--state", str(state))
-    assert "is no state file, or a damaged one" in message
+    assert "is no state file, or is damaged" in message
 
 
 @fast("forecast", "synthetic", "events")

@@ -146,7 +146,7 @@ def test_a_size_that_is_not_the_saved_one_takes_no_memory(stored, harmed):
     """65,536 features would take 50 GB before anyone compared them."""
     path = stored / "classify" / "config.json"
     harmed("classify/config.json", changed(path, features=2**16, hidden_features=2**16))
-    with pytest.raises(ValueError, match=r"(?s)model is not the one saved in .*wanted .*65536"):
+    with pytest.raises(ValueError, match=r"(?s)model is not the one saved in .*requested .*65536"):
         tasks.load_run(stored / "classify")
 
 

@@ -628,7 +628,7 @@ def test_a_cache_ends_with_the_longest_episode():
     stream = OfflineRLStream(run, OfflineRLStreamOptions(act="stream"))
     lines = [",1,2,3", *["0.5,1,2,3"] * 5]
     with pytest.raises(
-        OptionError, match=r"no room for observation 6: .* A blank line begins a new episode"
+        OptionError, match=r"no capacity for observation 6, .* A blank line begins a new episode"
     ):
         fed(stream, lines)
     assert stream.num_steps == 5
@@ -794,13 +794,13 @@ def test_without_gymnasium_actions_are_tested(swings, tmp_path, monkeypatch, cap
     report = TASK.test(run, batches)
     values = {**report.values, **TASK.test_baselines(run, batches)}
     said = capsys.readouterr().err
-    assert 'because playing takes gymnasium: pip install "flax-linattn[rl]"' in said
+    assert 'because environments need gymnasium: pip install "flax-linattn[rl]"' in said
     assert "test_return" not in values and values["test_mse"] > 0
     assert report.baselines is not None
     assert set(report.baselines.beaten_by(values)) <= {"mean", "ridge", "behavior_cloning"}
     assert values["behavior_cloning_mse"] > 0 and "behavior_cloning_return" not in values
     for options in ({"select_on": "return"}, {"env": "Pendulum-v1"}):
-        with pytest.raises(ValueError, match="playing takes gymnasium"):
+        with pytest.raises(ValueError, match="environments need gymnasium"):
             train(tmp_path / "run", steps=2, **options)
     assert not (tmp_path / "run" / "config.json").exists()
 

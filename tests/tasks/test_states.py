@@ -101,9 +101,9 @@ def longer_facts(path: Path, entries: dict[str, bytes]) -> None:
 
 CRAFTED = {
     "a plain .npy": (npy_file, "no state file"),
-    "facts that are a list": (raw_facts("[1]"), "no names and values"),
-    "facts that are a string": (raw_facts('"x"'), "no names and values"),
-    "facts that are null": (raw_facts("null"), "no names and values"),
+    "facts that are a list": (raw_facts("[1]"), "no JSON object"),
+    "facts that are a string": (raw_facts('"x"'), "no JSON object"),
+    "facts that are null": (raw_facts("null"), "no JSON object"),
     "facts that are deep": (raw_facts(states.DEEP), "RecursionError"),
     "facts that are deep within": (raw_facts('{"a": ' + states.DEEP), "RecursionError"),
     "facts that are no JSON": (raw_facts("{"), "JSONDecodeError"),
@@ -112,7 +112,7 @@ CRAFTED = {
         "no text",
     ),
     "facts of megabytes": (longer_facts, "longer than"),
-    "another format": (fact("format", 7), "another version"),
+    "another format": (fact("format", 7), "has format 7, but this version reads"),
     "another model": (fact("model", 7), "of another stream.*: its model has other weights"),
     "another mechanism": (
         lambda path, entries: states.with_facts(
@@ -136,9 +136,9 @@ CRAFTED = {
     "encrypted": (patched(8, b"\x01\x00", 6), "encrypted"),
     "an unknown compression": (patched(10, b"\x63\x00", 8), "compressed"),
     "a known compression": (compressed, "compressed"),
-    "an entry too few": (without_first, "other entries"),
-    "an entry too many": (one_more, "other entries"),
-    "an entry twice": (twice, "other entries"),
+    "an entry too few": (without_first, "its entries are not those"),
+    "an entry too many": (one_more, "its entries are not those"),
+    "an entry twice": (twice, "its entries are not those"),
     "ten thousand entries": (many, "more entries"),
 }  # fmt: skip
 
@@ -206,7 +206,7 @@ def test_a_state_that_failed_is_not_saved(saved, tmp_path):
     _, path = saved
     state = {"sum": np.full(3, np.nan, np.float32)}
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"the state holds NaN in sum, and .* stays as it was"):
+    with pytest.raises(ValueError, match=r"the state holds NaN in sum, so .* was not written"):
         inference.save_state(path, state, {})
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match="'format' is the file's own"):
@@ -254,7 +254,7 @@ def test_the_command_shows_what_a_file_holds(name, saved, tmp_path, capsys):
     entries, content = states.entries_of(path), bytearray(path.read_bytes())
     content[content.index(entries[floats(entries)]) + 130] ^= 1
     (tmp_path / "odd.npz").write_bytes(content)
-    assert "is no state file, or a damaged one" in fail(capsys, "state", str(tmp_path / "odd.npz"))
+    assert "is no state file, or is damaged" in fail(capsys, "state", str(tmp_path / "odd.npz"))
     assert cli.main(["state", str(tmp_path / "nothing.npz")]) == 2
 
 

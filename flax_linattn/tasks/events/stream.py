@@ -305,7 +305,7 @@ class EventsStream(Streaming):
             )
         with np.errstate(over="ignore"):  # a time beyond all numbers is as good as any
             gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.data_spec.scale
-            return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.marks)
+            return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.event_types)
 
     def is_possible(self, record: Record) -> bool:
         """No more events than observations."""
