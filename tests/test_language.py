@@ -29,24 +29,12 @@ PHRASES = re.compile(
 MIN_WORDS, MAX_CHARACTERS = 5, 90
 
 CEILINGS = {
-    "bench": {
-        "phrases": 3,
-        "variables": 4,
-    },
-    "checkpoint": {
-        "phrases": 3,
-        "variables": 4,
-    },
     "cli": {
         "long first lines": 1,
         "names": 2,
         "phrases": 2,
         "short docstrings": 3,
         "variables": 1,
-    },
-    "control": {
-        "phrases": 1,
-        "variables": 5,
     },
     "data": {
         "long first lines": 1,
@@ -64,10 +52,6 @@ CEILINGS = {
     "experiments": {
         "variables": 1,
     },
-    "inference": {
-        "phrases": 3,
-        "variables": 13,
-    },
     "models": {
         "names": 2,
         "phrases": 3,
@@ -80,9 +64,6 @@ CEILINGS = {
     "ops": {
         "phrases": 10,
         "variables": 53,
-    },
-    "tasks": {
-        "phrases": 1,
     },
     "tasks/classify": {
         "names": 1,

@@ -263,7 +263,9 @@ def spell_flags(message: str, options: Sequence[str]) -> str:
         "set --day-first or time_column=('Date', 'Time')"
         >>> spell_flags("join them, with time_column=('Date', 'Time')", ["time_column"])
         'join them, with --time-column Date Time'
-        >>> spell_flags("a folder of 3 runs, got runs=4", ["runs"])
+        >>> spell_flags("expected runs=3, got 4", ["runs"])
+        'expected --runs 3, got 4'
+        >>> spell_flags("read others only, with channels=...", ["channels"])
         'read others only, with --channels'
     """
 
