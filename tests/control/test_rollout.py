@@ -102,7 +102,7 @@ def test_a_row_an_episode(capsys, tmp_path, monkeypatch):
     assert header.split() == ["seed", "steps", "return", "ended"]
     expected = [[str(7 + row), "200", f"{returns[row]:.2f}", "time"] for row in range(3)]
     assert [row.split() for row in rows] == expected
-    assert last.startswith(f"return {returns.mean():.2f} (sd {returns.std(ddof=1):.2f}), length")
+    assert last.startswith(f"return {returns.mean():.2f} (std {returns.std(ddof=1):.2f}), length")
 
 
 def test_scores_where_there_are_references(capsys, tmp_path, monkeypatch):
@@ -140,7 +140,7 @@ def test_an_environment_has_to_be_named(capsys, tmp_path, monkeypatch):
     a_run(monkeypatch)
     status, out, err = rollout(capsys, tmp_path)
     assert (status, out) == (2, "")
-    assert "names no environment; give one, such as Pendulum-v1. (--env)" in err
+    assert "names no environment; pass one, such as --env Pendulum-v1." in err
 
 
 def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatch):
