@@ -144,10 +144,12 @@ def main(args: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     given = " ".join(args[:1] if args[1:2] and args[1].startswith("-") else args[:2])
-    near = _nearest(given, choices or list(commands)) or _nearest(args[0], list(commands))
+    is_incomplete = bool(choices) and given == args[0]
+    near = _nearest(given, choices or [*commands]) or _nearest(args[0], [*commands])
+    hint = f"Did you mean {near!r}? " if near and not is_incomplete else ""
     print(
-        f"error: unknown command {given!r}. {f'Did you mean {near!r}? ' if near else ''}"
-        f"The commands are: {', '.join(choices or commands)}.",
+        f"error: unknown command {given!r}. {hint}The commands are: "
+        f"{', '.join(choices or commands)}.",
         file=sys.stderr,
     )
     return 2

@@ -42,8 +42,10 @@ def info_data(names: tuple[str, ...], /, keep_unfinished: bool = False) -> None:
         keep_unfinished: Include episodes whose end is unknown.
     """
     if not names:
-        raise ValueError("expected the name of a data set, or files of episodes, got none; "
-            "'flax-linattn data list' lists the data sets.")
+        raise ValueError(
+            "expected the name of a data set, or files of episodes, got none; "
+            "'flax-linattn data list' lists the data sets."
+        )
     if len(names) > 1:
         _info_files(names, keep_unfinished)
         return
@@ -75,7 +77,9 @@ def _info_files(names: Sequence[str], keep_unfinished: bool) -> None:
     """Prints the size of each of several files of episodes, and statistics of all of them."""
     for name in names:
         if name.lower() in map(str.lower, CATALOG) and not Path(name).exists():
-            raise ValueError(f"{name} is the name of a data set; pass it alone, or pass only files of episodes.")
+            raise ValueError(
+                f"{name} is the name of a data set; pass it alone, or only files of episodes."
+            )
     parts = []
     for name in names:
         part = load_episodes(name, keep_unfinished=keep_unfinished)

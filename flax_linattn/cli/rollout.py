@@ -74,7 +74,7 @@ def rollout(
         )
     env_id = getattr(loaded.data_spec, "env_id", None) if env is None else env
     if env_id is None:
-        raise OptionError("the run names no environment; pass one, such as --env Pendulum-v1.", "env")
+        raise OptionError("the run has no environment; pass one, such as --env Pendulum-v1.", "env")
     options = {"act": act, "target_return": target_return}
     how = {name: value for name, value in options.items() if value is not None}
     trained = getattr(loaded.config, "play", None)

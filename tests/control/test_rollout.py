@@ -140,7 +140,7 @@ def test_an_environment_has_to_be_named(capsys, tmp_path, monkeypatch):
     a_run(monkeypatch)
     status, out, err = rollout(capsys, tmp_path)
     assert (status, out) == (2, "")
-    assert "names no environment; pass one, such as --env Pendulum-v1." in err
+    assert "has no environment; pass one, such as --env Pendulum-v1." in err
 
 
 def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatch):

@@ -415,8 +415,8 @@ def _series_spec(run: Run, name: str) -> Run:
     members = [member.name for member in run.data_spec.members]
     if bool(members) != bool(name):
         raise OptionError(
-            f"the run was trained on {len(members)} series ({itemize(members, 5)}); name the series "
-            "of the stream, which may also be a new series."
+            f"the run was trained on {len(members)} series ({itemize(members, 5)}); name that of "
+            "the stream, which may also be a new one."
             if members
             else f"the run was trained on a single series, got the name {quote(name)}; remove it.",
             "series",
