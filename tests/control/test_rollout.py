@@ -132,7 +132,7 @@ def test_a_file_of_episodes(capsys, tmp_path, monkeypatch):
     assert load_episodes(path).num_episodes == 3
     before = path.read_bytes()
     status, _, err = rollout(capsys, *args)
-    assert status == 2 and "exists already; give another file, or remove it. (--out)" in err
+    assert status == 2 and "already exists; choose another file, or remove it. (--out)" in err
     assert path.read_bytes() == before
 
 
@@ -173,7 +173,7 @@ def test_pictures_are_tried_before_the_play(capsys, tmp_path, monkeypatch):
     gif.write_text("mine")
     status, _, err = rollout(capsys, *args)
     assert status == 2
-    assert f"{gif} exists already; give another file, or remove it. (--gif)" in err
+    assert f"{gif} already exists; choose another file, or remove it. (--gif)" in err
     assert gif.read_text() == "mine" and list(tmp_path.iterdir()) == [gif]
 
 
