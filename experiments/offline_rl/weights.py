@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import at_least, itemize, quote
-from flax_linattn.data.arrays import read_arrays
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.arrays import read_arrays
 from flax_linattn.safe_npz import NpzFile
 
 _MOST_LAYERS = 10

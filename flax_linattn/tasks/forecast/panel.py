@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.cells import TIME, YEAR_COLUMN, split_cells
-from flax_linattn.data.errors import UnknownChannelError
-from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
-from flax_linattn.data.time_index import follows, parse_frequency
+from flax_linattn.data.errors import DataFormatError, UnknownChannelError
+from flax_linattn.data.series.outliers import (
+    DEVIATIONS,
+    find_codes,
+    find_far,
+    find_outliers,
+    find_still,
+)
+from flax_linattn.data.tables.cells import TIME, YEAR_COLUMN, split_cells
+from flax_linattn.data.tables.time_index import follows, parse_frequency
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
 from flax_linattn.tasks.options import TooFewRowsError
