@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+from flax_linattn.data.errors import DataFormatError
+
 _COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
     ".gz": (b"\x1f\x8b", gzip.open),
     ".xz": (b"\xfd7zXZ\x00", lzma.open),
