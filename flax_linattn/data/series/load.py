@@ -117,15 +117,23 @@ def load_series(
             "are for `flax-linattn train classify`, and load_dataset)"
         )
     if _suffix(path) != ".tsf":
-        several = _load(path, "", header, channels, times, resample, dialect)
-        if len(several) > 1:
+        panel = load_long(
+            path,
+            id_column="",
+            header=header,
+            channels=channels,
+            times=times,
+            resample=resample,
+            dialect=dialect,
+        )
+        if len(panel) > 1:
             raise OptionError(
-                f"{path}: expected one series, got {len(several)} in column {NIXTLA_ID!r}; read "
+                f"{path}: expected one series, got {len(panel)} in column {NIXTLA_ID!r}; read "
                 f"all with load_long, id_column={NIXTLA_ID!r}.",
                 "id_column",
                 id_column=NIXTLA_ID,
             )
-        return several[0]
+        return panel[0]
     all_series = load_tsf(path)
     if channels is not None:
         named = {series.name: series for series in all_series}
@@ -191,7 +199,10 @@ def load_long(
         >>> [(series.name, series.values.ravel().tolist()) for series in several]
         [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
     """
-    return _load(path, id_column, header, channels, times, resample, dialect)
+    table = read_table(path, dialect, header=header, texts=[id_column, NIXTLA_ID])
+    id_column = id_column or default_id(table.names)
+    name = Path(path).name.split(".")[0]
+    return table_to_series(table, name, id_column, channels, times, resample, dialect)
 
 
 def find_id_column(path: str | Path, dialect: Dialect = PLAIN) -> str:
@@ -203,21 +214,6 @@ def find_id_column(path: str | Path, dialect: Dialect = PLAIN) -> str:
         return default_id(column_names(Path(path), dialect))
     except (ValueError, OSError):
         return ""
-
-
-def _load(
-    path: str | Path,
-    id_column: str,
-    header: bool | None,
-    channels: Sequence[str] | None,
-    times: TimesPolicy,
-    resample: str,
-    dialect: Dialect,
-) -> tuple[TimeSeries, ...]:
-    table = read_table(path, dialect, header=header, texts=[id_column, NIXTLA_ID])
-    id_column = id_column or default_id(table.names)
-    name = Path(path).name.split(".")[0]
-    return table_to_series(table, name, id_column, channels, times, resample, dialect)
 
 
 def _start(series: TimeSeries) -> str:
