@@ -42,9 +42,9 @@ def load_dataset(path: str | Path) -> TimeSeriesDataset:
         ...     load_dataset(path).classes
         ('a', 'b')
     """
-    digits = "_Arabic_Digit.txt" in Path(path).name
-    loader = load_spoken_arabic_digits if digits else _LOADERS.get(_suffix(path))
-    if loader is None:
+    if "_Arabic_Digit.txt" in Path(path).name:
+        return load_spoken_arabic_digits(path)
+    if (loader := _LOADERS.get(_suffix(path))) is None:
         raise ValueError(
             f"expected a file name ending in .ts or .arff (then .gz or .xz), got "
             f"{Path(path).name!r}; rename the file, or call load_ts or load_arff (a table of one "
@@ -206,10 +206,7 @@ def load_long(
 
 
 def find_id_column(path: str | Path, dialect: Dialect = PLAIN) -> str:
-    """Finds the id column of a table in Nixtla's form, ``unique_id`` with ``ds``.
-
-    "" if there is none, or no such file, which its reader reports.
-    """
+    """Finds the id column, ``unique_id``, of a file in Nixtla's form; "" if there is none."""
     try:
         return default_id(column_names(Path(path), dialect))
     except (ValueError, OSError):
