@@ -26,7 +26,7 @@ class Experiment(abc.ABC):
     """
 
     module: str
-    about: str
+    about: str = "none of the papers measures it"
     sizes: Mapping[str, Any]
 
     @property

@@ -90,8 +90,7 @@ def at_once(mechanism: Any) -> ops.Mechanism:
         block = 2**31
 
     fields = dataclasses.fields(mechanism)
-    made: ops.Mechanism = AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
-    return made
+    return AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
 
 
 def repeated(
@@ -149,7 +148,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.cache",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

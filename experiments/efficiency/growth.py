@@ -151,8 +151,7 @@ def attend(
     one: ops.Mechanism, is_causal: bool, arrays: list[Array], parameters: dict[str, Array]
 ) -> Array:
     q, k, v, gates = baselines.by_name(one, arrays)
-    y: Array = one.attend(q, k, v, is_causal=is_causal, **gates, **parameters)
-    return y
+    return one.attend(q, k, v, is_causal=is_causal, **gates, **parameters)
 
 
 def by_xla(is_causal: bool, arrays: list[Array], parameters: dict[str, Array]) -> Array:
@@ -389,7 +388,6 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.growth",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

@@ -329,7 +329,6 @@ def _micros(milliseconds: float) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.stream_steps",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

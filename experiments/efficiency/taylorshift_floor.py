@@ -31,12 +31,8 @@ from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.engine.monomials import num_monomials
 
-STEP, NOT_DONATED, AGAIN, LAUNCH = (
-    "step",
-    "step, state not donated",
-    "step again",
-    "step, one channel",
-)
+STEP, AGAIN, LAUNCH = "step", "step again", "step, one channel"
+NOT_DONATED = "step, state not donated"
 IN_PLACE, COPY, READ = "add in place", "add into a new array", "read"
 PREFILL, PREFILL_AGAIN, PRODUCT = "prefill", "prefill again", "one product"
 

@@ -11,7 +11,6 @@ x^2 + x / 2 + 1 / 2.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from experiments.measured import Measured, Rows
 from experiments.rules import GROWTH, STATED, Points, exponent, grows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import (
     FAILS,
     HOLDS,
@@ -157,7 +156,7 @@ def doubt(row: dict[str, Any], name: str) -> float:
     return 200 * row["errors"][name] / FORMULAS[name](row["length"], row["dim"])
 
 
-def right(name: str) -> Callable[[Rows], Verdict]:
+def right(name: str) -> Judge:
     """The judge of "the formula is right to 1 % for large N", for every d, at the longest N."""
 
     def judge(rows: Rows) -> Verdict:

@@ -33,7 +33,7 @@ from experiments.rules import (
     no_more_bytes,
     span,
 )
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict, combine, with_note
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -134,9 +134,6 @@ def cost_ratios(rows: Rows, quantity: str, name: str, other: str) -> list[tuple[
 
 def middles(points: Sequence[tuple[int, Range]]) -> Points:
     return [(n, ratio.middle) for n, ratio in points]
-
-
-Judge = Callable[[Rows], Verdict]
 
 
 def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:

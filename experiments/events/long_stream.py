@@ -131,7 +131,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.events.long_stream",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -11,12 +11,10 @@ sixteen seeds; beside it, at the middle context, each attention by the setting b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.synthetic.ladder import (
     DEFAULT,
     DOT_PRODUCT,
@@ -51,7 +49,7 @@ def both_learn(rows: Rows) -> Verdict:
     return Verdict(combine(majority(success_rate(row), LEARNED) for row in both), ours(both))
 
 
-def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Callable[[Rows], Verdict]:
+def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Judge:
     def judge(rows: Rows) -> Verdict:
         selected = [find_row(rows, mechanism, context) for mechanism in mechanisms]
         firsts = [float(np.median(reached(row, RIGHT))) for row in selected]

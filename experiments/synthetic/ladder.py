@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from experiments.measured import Rows
+from experiments.statements import Judge
 from experiments.synthetic.rules import (
     LEARNED,
     RIGHT,
@@ -32,8 +33,6 @@ EXPRESSIVE, DOT_PRODUCT, DEFAULT = "expressive", "softmax:scale=1", "softmax"
 
 
 STANDARD = "standard"
-
-Judge: TypeAlias = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,7 +106,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.synthetic.vmapped",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
