@@ -415,14 +415,14 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     flat = outliers.find_outliers(series.values[:stop])
     flattened = {tuple(place) for place in flat.tolist()}
     far = [p for p in outliers.find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
-    for what, outliers in (
+    for what, cells in (
         ("so far out that they flatten all others of their channel", flat.tolist()),
         (f"more than {outliers.DEVIATIONS:g} deviations from the median of their channel", far),
     ):
-        if outliers:
+        if cells:
             found.append(
-                f"values {what}: {len(outliers)} "
-                f"({itemize(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
+                f"values {what}: {len(cells)} "
+                f"({itemize(_places(series, cells), MAX_PLACES)}); leave the cell empty where "
                 "one stands for a missing value"
             )
     return found
@@ -461,9 +461,9 @@ def _nearly_still(series: data.TimeSeries, stop: int) -> list[str]:
     ]
 
 
-def _places(series: data.TimeSeries, outliers: list[list[int]]) -> list[str]:
+def _places(series: data.TimeSeries, cells: list[list[int]]) -> list[str]:
     """Values by their rows and channels."""
     return [
         f"{series.channels[channel]!r} {series.values[row, channel]:g}, {series.place(row)}"
-        for row, channel in outliers
+        for row, channel in cells
     ]
