@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -54,52 +53,45 @@ def measure(size: Size, journal: Journal) -> None:
                         journal.row(key, partial(train_and_play, config))
 
 
-def scores(
-    rows: Sequence[dict[str, Any]], data: str, mechanism: str, way: str, act: str
-) -> list[float]:
-    """Of each seed.
+def scores(rows: Rows, data: str, mechanism: str, way: str, mode: str) -> list[float]:
+    """Scores of the runs, by seed.
 
     Raises:
         NotMeasuredError: it was not trained.
     """
     wanted = f"{mechanism} on {data} with {way}"
-    found = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
-    return [row[act]["score"] for row in found]
-
-
-def sets_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The data sets."""
-    return list(dict.fromkeys(row["data"] for row in rows))
+    matching = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
+    return [row[mode]["score"] for row in matching]
 
 
 def streams(mechanism: str, way: str) -> Any:
-    """The verdict on a stream beside the window, with a way to tell the time."""
+    """The verdict on a stream against the window, with one way to encode the time."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = {
+    def judge(rows: Rows) -> Verdict:
+        differences = {
             data: [
                 a - b
                 for a, b in zip(
-                    *(scores(rows, data, mechanism, way, act) for act in ("stream", "window")),
+                    *(scores(rows, data, mechanism, way, mode) for mode in ("stream", "window")),
                     strict=True,
                 )
             ]
-            for data in sets_of(rows)
+            for data in table1.data_sets(rows)
         }
-        return table1.same_score(found)
+        return table1.same_score(differences)
 
     return judge
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a data set, mechanism and way to tell the time."""
+    """Scores, a line for each data set, mechanism and way to encode the time."""
     lines = []
-    for data in sets_of(rows):
+    for data in table1.data_sets(rows):
         for mechanism in size.mechanisms:
             for way in WAYS:
                 means = [
-                    f"{statistics.mean(scores(rows, data, mechanism, way, act)):.1f}"
-                    for act in ACTS
+                    f"{statistics.mean(scores(rows, data, mechanism, way, mode)):.1f}"
+                    for mode in ACTS
                 ]
                 lines.append([data, f"`{mechanism}`", way, *means])
     note = (
@@ -112,7 +104,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.positions",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
