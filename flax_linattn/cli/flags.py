@@ -19,7 +19,17 @@ import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import docstring_parser
 import tyro
@@ -35,6 +45,11 @@ from tyro.constructors import (
 from flax_linattn.checks import OptionError
 from flax_linattn.cli import FLAGS, HELP
 from flax_linattn.models import Mechanisms
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+P = TypeVar("P", bound="DataclassInstance")
 
 TITLES = {"fit": "Training", "dialect": "Table", "play": "Environment"}
 """Titles of the groups of options in help texts, by the names of parts whose titles differ."""
@@ -105,52 +120,42 @@ def parse(
     if is_short:
         every = [Group("", "", tuple(fields[name] for name in main), ())]
     try:
-        values = tyro.cli(
+        values: dict[str, Any] = tyro.cli(
             Group,
             args=args,
             default=_root(every, fields),
             prog=prog,
             description=_wrap(about),
-            config=_MARKERS,
-            registry=_registry(),
+            **_RULES,
         )
     except SystemExit:
         if is_short:
             print(f"'{prog} --help-all' lists all {len(fields)} options.")
         raise
-    return flat(values)
+    return values
 
 
-def parse_known(part: Any, args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Values of the options of a dataclass by name, and the rest of the command line."""
-    values, rest = tyro.cli(
-        Group,
-        args=args,
-        default=_root(groups(part), {}),
-        return_unknown_args=True,
-        add_help=False,
-        config=_MARKERS,
-        registry=_registry(),
-    )
-    return flat(values), rest
+def parse_known(part: P, args: Sequence[str]) -> tuple[P, list[str]]:
+    """The options of a dataclass from a command line, and the rest of the line."""
+    given = {"return_unknown_args": True, "add_help": False}
+    values, rest = tyro.cli(Group, args=args, default=_root(groups(part), {}), **given, **_RULES)
+    return dataclasses.replace(part, **values), rest
 
 
 def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
     """Calls a function with the options of a command line; its errors name only these."""
     hints, about = get_type_hints(command), docstring_parser.parse(inspect.getdoc(command) or "")
     texts = {one.arg_name: _one_line(one.description) for one in about.params}
-    parameters = inspect.signature(command).parameters.values()
-    fields = []
-    for one in parameters:
+    operands, fields = [], []
+    for key, one in inspect.signature(command).parameters.items():
+        operands += [key] if one.kind is one.POSITIONAL_ONLY else []
         default = tyro.MISSING if one.default is one.empty else one.default
-        is_operand = one.kind is one.POSITIONAL_ONLY
-        fields.append(_field(one.name, hints[one.name], default, texts[one.name], is_operand))
+        fields.append(_field(key, hints[key], default, texts[key], key in operands))
     described = filter(None, (about.short_description, _one_line(about.long_description)))
     options = Group("", "", tuple(fields), tuple(texts))
-    with only(own(command)):
+    with only({*texts}.difference(operands)):
         values = parse([options], args, f"flax-linattn {name}", "\n\n".join(described))
-        operands = [values.pop(one.name) for one in parameters if one.kind is one.POSITIONAL_ONLY]
-        command(*operands, **values)
+        command(*(values.pop(key) for key in operands), **values)
 
 
 @contextmanager
@@ -163,42 +168,9 @@ def only(names: Container[str]) -> Iterator[None]:
         raise
 
 
-def own(command: Callable[..., Any]) -> set[str]:
-    """The options of a command: the parameters of its function that are not given by place.
-
-    Example:
-        >>> def predict(run, /, out, seed_index=None): ...
-        >>> sorted(own(predict))
-        ['out', 'seed_index']
-    """
-    parameters = inspect.signature(command).parameters.values()
-    return {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their names alone, those of groups among them.
-
-    Example:
-        >>> flat({"model": {"layers": {"features": 8}, "causal": True}})
-        {'features': 8, 'causal': True}
-    """
-    options: dict[str, Any] = {}
-    for name, value in values.items():
-        options |= flat(value) if isinstance(value, dict) else {name: value}
-    return options
-
-
-_MARKERS = (tyro.conf.OmitArgPrefixes,)
-"""Flags have the names of options, without the titles of their groups."""
-
-
-def _registry() -> ConstructorRegistry:
-    """Rules for tyro: a group is a dict of values, and mechanisms and choices are names."""
-    rules = ConstructorRegistry()
-    rules.struct_rule(_group)
-    rules.primitive_rule(_mechanisms)
-    rules.primitive_rule(_scalar)
-    return rules
+def build(part: type[P], values: Mapping[str, Any]) -> P:
+    """An object of an options class from values by name, which may have others."""
+    return part(**{field.name: values[field.name] for field in dataclasses.fields(part)})
 
 
 def _root(listed: Iterable[Group], names: Container[str]) -> Group:
@@ -216,9 +188,16 @@ def _root(listed: Iterable[Group], names: Container[str]) -> Group:
 
 
 def _group(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """A group is a dict of values, those of the groups in it among them."""
     if not isinstance(info.default, Group):
         return None
-    return StructConstructorSpec(lambda **values: values, info.default.fields)
+    titles = {field.name for field in info.default.fields if isinstance(field.default, Group)}
+
+    def flat(**values: Any) -> dict[str, Any]:
+        own = {name: value for name, value in values.items() if name not in titles}
+        return own | {k: v for title in titles for k, v in values[title].items()}
+
+    return StructConstructorSpec(flat, info.default.fields)
 
 
 def _field(
@@ -366,3 +345,16 @@ def _mechanisms(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None
             [value] if isinstance(value, str) else list(map(str, value))
         ),
     )
+
+
+def _registry() -> ConstructorRegistry:
+    """Rules for tyro: a group is a dict of values, and mechanisms and choices are names."""
+    rules = ConstructorRegistry()
+    rules.struct_rule(_group)
+    rules.primitive_rule(_mechanisms)
+    rules.primitive_rule(_scalar)
+    return rules
+
+
+_RULES: dict[str, Any] = {"config": (tyro.conf.OmitArgPrefixes,), "registry": _registry()}
+"""How tyro parses all command lines; flags have no prefixes of their groups."""

@@ -62,20 +62,15 @@ def stream_command(args: Sequence[str]) -> int:
             flags.parse(flags.groups(Files()), ["--help-all"], PROG, f"{ABOUT}\n\n{_about_tasks()}")
         raise ValueError(f"expected a run folder, got none; write {PROG} [OPTIONS].")
     task = read_task(Path(args[0]))
-    options = task.StreamOptions
     values = flags.parse(
-        [*flags.groups(Files()), *flags.groups(options(), task.name)],
+        [*flags.groups(Files()), *flags.groups(task.StreamOptions(), task.name)],
         args[1:],
         f"flax-linattn stream {args[0]}",
-        f"{ABOUT}\n\n{_about(options)}",
+        f"{ABOUT}\n\n{_about(task.StreamOptions)}",
     )
-    own = {name: values.pop(name) for name in _names(options)}
-    stream_run(args[0], options(**own), **values, say=_say)
+    files, options = vars(flags.build(Files, values)), flags.build(task.StreamOptions, values)
+    stream_run(args[0], options, **files, say=_say)
     return 0
-
-
-def _names(part: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(part)]
 
 
 def _say(text: str, *names: str) -> None:
@@ -94,7 +89,8 @@ def _about_tasks() -> str:
     width = max(map(len, names))
     lines = ["Further options by the task of the run; 'stream RUN --help' explains them:"]
     for name in names:
-        flag_names = ("--" + one.replace("_", "-") for one in _names(get_task(name).StreamOptions))
+        (group,) = flags.groups(get_task(name).StreamOptions())
+        flag_names = ("--" + field.name.replace("_", "-") for field in group.fields)
         lines.append(f"  {name:<{width}}  {', '.join(flag_names) or 'none'}")
     return "\n".join(lines)
 

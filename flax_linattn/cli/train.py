@@ -133,13 +133,12 @@ def train_command(args: Sequence[str]) -> int:
     """
     name, *args = args
     task = get_task(name)
-    given, others = flags.parse_known(Start(), args)
-    start = Start(**given)
+    start, others = flags.parse_known(Start(), args)
     is_new = not start.resume and start.init is None
     if start.preset is None and is_new and task.default_preset is not None:
         chosen, _ = flags.parse_known(_Model(), others)
         usual = task.presets[task.default_preset](task.Config.of()).flat()["model"]
-        preset = task.default_preset if chosen["model"] in (None, usual) else None
+        preset = task.default_preset if chosen.model in (None, usual) else None
         start = dataclasses.replace(start, preset=preset)
     config = _defaults(task, start)
     values = flags.parse(
@@ -154,16 +153,10 @@ def train_command(args: Sequence[str]) -> int:
         _description(task),
         [*task.Config.main_options, *Start.main_options],
     )
-    devices, output, options = (
-        {name: values[name] for name in names}
-        for names in (_names(Devices), _names(Output), config.flat())
-    )
+    options = {name: values[name] for name in config.flat()}
     with flags.only(values):
-        return _train(task, start, options, Devices(**devices), Output(**output), args)
-
-
-def _names(part: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(part)]
+        devices, output = flags.build(Devices, values), flags.build(Output, values)
+        return _train(task, start, options, devices, output, args)
 
 
 def _train(

@@ -128,14 +128,7 @@ class Config:
     """
 
     auto_values: ClassVar[Mapping[str, Any]] = {}
-    main_options: ClassVar[tuple[str, ...]] = (
-        "mechanism",
-        "epochs",
-        "time_limit",
-        "batch_size",
-        "learning_rate",
-        "seed",
-    )
+    main_options: ClassVar[tuple[str, ...]] = ("mechanism", "epochs", "time_limit", "seed")
     data: Options
     model: ModelOptions
     fit: FitOptions

@@ -121,7 +121,7 @@ class ImageFit(RecipeFit):
 class ImageConfig(Config):
     """Everything that a run on images depends on."""
 
-    main_options = ("folder", "augmentation", "patch_size", *Config.main_options)
+    main_options = ("folder", "patch_size", "learning_rate", *Config.main_options)
     data: ImageData = ImageData()
     model: ImageModel = ImageModel()
     fit: ImageFit = ImageFit()

@@ -165,7 +165,7 @@ class EventsFit(FitOptions):
 class EventsConfig(Config):
     """Everything that a run on events depends on."""
 
-    main_options = ("file", "process", *Config.main_options)
+    main_options = ("file", "process", "learning_rate", *Config.main_options)
     data: EventsData = EventsData()
     model: EventsModel = EventsModel()
     fit: EventsFit = EventsFit()

@@ -246,17 +246,7 @@ class ForecastConfig(Config):
     auto_values = MappingProxyType(
         {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "auto", "stride": 0}
     )
-    main_options = (
-        "csv",
-        "targets",
-        "horizon",
-        "context_length",
-        "model",
-        "mechanism",
-        "epochs",
-        "time_limit",
-        "seed",
-    )
+    main_options = ("csv", "targets", "horizon", "context_length", "model", *Config.main_options)
     data: ForecastData = ForecastData()
     model: ForecastModel = ForecastModel()
     fit: ForecastFit = ForecastFit()

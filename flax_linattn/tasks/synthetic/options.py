@@ -100,7 +100,7 @@ class SyntheticFit(FitOptions):
 class SyntheticConfig(Config):
     """Options of a run on synthetic sequence tasks."""
 
-    main_options = ("rules", "base", "context", *Config.main_options)
+    main_options = ("rules", "base", "context", "learning_rate", *Config.main_options)
     data: SyntheticData = SyntheticData()
     model: SyntheticModel = SyntheticModel()
     fit: SyntheticFit = SyntheticFit()

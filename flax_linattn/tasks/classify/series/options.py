@@ -97,7 +97,7 @@ class ClassifyFit(FitOptions):
 class ClassifyConfig(Config):
     """Everything that a classification run depends on."""
 
-    main_options = ("train_file", "test_file", *Config.main_options)
+    main_options = ("train_file", "test_file", "learning_rate", *Config.main_options)
     data: ClassifyData = ClassifyData()
     model: ClassifyModel = ClassifyModel()
     fit: ClassifyFit = ClassifyFit()

@@ -131,7 +131,7 @@ class SequenceFit(RecipeFit):
 class SequenceConfig(Config):
     """Everything that a run on sequences depends on."""
 
-    main_options = ("data", "max_length", *Config.main_options)
+    main_options = ("data", "max_length", "learning_rate", *Config.main_options)
     data: SequenceData = SequenceData()
     model: SequenceModel = SequenceModel()
     fit: SequenceFit = SequenceFit()
