@@ -26,7 +26,7 @@ HELP = ("-h", "--help", "--help-all")
 
 
 class _Command(NamedTuple):
-    """A command.
+    """A command of the command line.
 
     Attributes:
         operands: what the command line names after it.
@@ -104,7 +104,7 @@ def _commands() -> dict[str, _Command]:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Runs one command of the command line.
 
     Args:
         args: the command line without the program's name; default ``sys.argv[1:]``.
@@ -187,15 +187,15 @@ def run() -> None:
     would wait for the other processes of its run.
     """
     status = main()
-    if status == INTERRUPTED or (status in (1, 2) and _is_one_of_several()):
+    if status == INTERRUPTED or (status in (1, 2) and _is_multi_process()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 
 
-def _is_one_of_several() -> bool:
-    """Whether JAX would wait for other processes at the end of this one."""
+def _is_multi_process() -> bool:
+    """Whether JAX would wait for other processes when this process ends."""
     if "jax" not in sys.modules:
         return False
     import jax

@@ -188,7 +188,7 @@ def _root(listed: Iterable[Group], names: Container[str]) -> Group:
 
 
 def _group(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """A group is a dict of values, those of the groups in it among them."""
+    """A group becomes a flat dict of values, including those of nested groups."""
     if not isinstance(info.default, Group):
         return None
     titles = {field.name for field in info.default.fields if isinstance(field.default, Group)}
@@ -205,12 +205,12 @@ def _field(
 ) -> StructFieldSpec:
     """An option for tyro: its flag, the kind of its value, its help text and its default."""
     is_required = default is tyro.MISSING and get_origin(hint) is not tuple
-    shown = None if is_required else _default(default)
-    text = _DEFAULT.sub("", text) if shown else text
+    hint_text = None if is_required else _default(default)
+    text = _DEFAULT.sub("", text) if hint_text else text
     settings = tyro.conf.arg(
         name=FLAGS.get(name, name),
         metavar=_operand(name, hint) if is_operand else _metavar(hint),
-        help_behavior_hint=shown,
+        help_behavior_hint=hint_text,
     )
     hint = Annotated[hint, settings]
     return StructFieldSpec(name, tyro.conf.Positional[hint] if is_operand else hint, default, text)

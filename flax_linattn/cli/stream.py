@@ -56,7 +56,7 @@ MAX_VALUE_LENGTH = 100
 
 
 def stream_command(args: Sequence[str]) -> int:
-    """Streams a run."""
+    """Streams observations through the model of a run."""
     if not args or args[0].startswith("-"):
         if any(word in HELP for word in args):
             flags.parse(flags.groups(Files()), ["--help-all"], PROG, f"{ABOUT}\n\n{_about_tasks()}")
