@@ -188,7 +188,7 @@ def _root(listed: Iterable[Group], names: Container[str]) -> Group:
 
 
 def _group(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """A group becomes a flat dict of values, including those of nested groups."""
+    """Makes a flat dict of the values of a group and its nested groups."""
     if not isinstance(info.default, Group):
         return None
     titles = {field.name for field in info.default.fields if isinstance(field.default, Group)}
