@@ -29,13 +29,6 @@ PHRASES = re.compile(
 MIN_WORDS, MAX_CHARACTERS = 5, 90
 
 CEILINGS = {
-    "cli": {
-        "long first lines": 1,
-        "names": 2,
-        "phrases": 2,
-        "short docstrings": 3,
-        "variables": 1,
-    },
     "data": {
         "long first lines": 1,
         "names": 44,

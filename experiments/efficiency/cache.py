@@ -37,7 +37,7 @@ class Size:
 
     Attributes:
         mechanisms: their names.
-        held: tokens in a cache that is not full; the smallest cache has room for so many.
+        held: tokens in a cache that is not full; the capacity of the smallest cache.
         max_lengths: slots of a cache.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.

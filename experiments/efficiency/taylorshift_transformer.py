@@ -4,7 +4,7 @@
 
 TaylorShift paper, figure 3 (16 heads, d = 32) and figure 9 (other numbers of heads and other
 mechanisms at the 8 heads of its ListOps models). The paper's softmax attention makes all its
-weights at once; beside it stand softmax attention in blocks and XLA's, and the best of the three
+weights at once; softmax attention in blocks and XLA's are measured, too, and the best of the three
 decides. Memory is what the compiled program needs, weights included.
 """
 
@@ -78,7 +78,7 @@ class Size:
 
     model: str = "taylorshift-listops"
     lengths: tuple[int, ...] = (256, 512, 900, 1500, 2000, 4000)
-    """Those of the paper's statements among them."""
+    """The lengths of the paper's statements are among them."""
     rounds: int = 5
     seconds: float = 20.0
     memory_limit_gb: float = 4.0

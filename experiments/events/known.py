@@ -1,9 +1,9 @@
-"""Events drawn from known processes: how near a model comes to the likelihood of the process.
+"""Events of known processes: how near a model comes to the likelihood of the process.
 
     python -m experiments.events.known
 
 None of the papers measures it: the public code has no process whose likelihood is known. Each model
-is tested on events of the process that it was not trained on, beside the process itself.
+is tested on new events of the process, compared with the process itself.
 """
 
 from __future__ import annotations

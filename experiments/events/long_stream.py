@@ -1,4 +1,4 @@
-"""One stream of 100,000 events: its likelihood beside the batch's, its state, its speed.
+"""One stream of 100,000 events: likelihood compared with a batch, state and speed.
 
     python -m experiments.events.long_stream
 

@@ -2,9 +2,9 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.events.table2
 
-Our model, told the time since a sequence began as the paper's is, in smaller runs, three seeds;
-beside every row what a user would pick instead: a Poisson process, a renewal process and a Hawkes
-process by maximum likelihood.
+Our model receives the time since a sequence began, as the paper's does; runs are smaller, three
+seeds each. Baselines are a Poisson process, a renewal process and a Hawkes process by maximum
+likelihood.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GUESSES = {
     "mae": {"median_gap_mae": ""},
     "mark_accuracy": {"last_mark_accuracy": " last", "frequent_mark_accuracy": " most frequent"},
 }
-"""Guesses of a number, by their names among the baselines, and what tells them apart."""
+"""Guesses of a number, by their names among the baselines, and how they are labeled."""
 
 CUSTOMARY = "customary"
 """The row of a data set's baselines."""

@@ -1,4 +1,4 @@
-"""The patch forecaster whose channels look at each other, beside that of independent channels.
+"""The patch forecaster with cross-channel attention, against independent channels.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.mixing
 

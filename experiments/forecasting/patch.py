@@ -1,4 +1,4 @@
-"""The patch forecaster beside what a user would pick instead, on the same windows.
+"""The patch forecaster against baselines and published models, on the same windows.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.patch
 
@@ -374,7 +374,7 @@ def below_ridge(series: str) -> Judge:
         own = compare(rows, OURS, "ridge").get(series)
         if own is None:
             raise NotMeasuredError(f"{OURS} on {series}")
-        # One horizon has more seeds than the others: those that all have.
+        # One horizon has more seeds than the others: only the common seeds count.
         gap = interval(list(own.values()))
         gap_text = text(gap, 1) if gap else f"{statistics.mean(own.values()):+.1f}, one seed"
         return Verdict(below(gap, 0, BELOW), f"{gap_text} %")

@@ -1,4 +1,4 @@
-"""Exponential smoothing fitted anew to each window, beside the patch forecaster and the ridge.
+"""Exponential smoothing fitted to each window, against the patch forecaster and the ridge.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.statistical
 

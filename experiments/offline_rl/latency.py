@@ -1,10 +1,10 @@
-"""Ways to act by time and memory: Aaren, figure 5, in the setting of its table 1.
+"""Time and memory of inference modes: Aaren, figure 5, in the setting of its table 1.
 
     python -m experiments.offline_rl.latency
 
-An agent acts in every step of an episode: by a window of 20 steps that is computed anew (as the
+An agent acts in every step of an episode: by a window of 20 steps that is recomputed (as the
 published code does), by a cache of keys and values of all steps, by a state of constant size, or by
-one that begins anew after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
+one that restarts after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
 not change its time. What is timed is the whole of an answer, from arrays on the host to arrays on
 the host.
 """
@@ -53,7 +53,7 @@ class Size:
     """At which a step is timed; and, but for the first, how long episodes are that are timed."""
     rows: tuple[int, ...] = (1, 64)
     repeats: int = 2 * CONTEXT
-    """Steps that are timed: of restarts, so many that each kind of step comes alike."""
+    """Timed steps; a multiple of the context, so that all kinds of restarted steps count alike."""
     played: tuple[int, ...] = (1, 10, 64)
     """Rows that play an episode each."""
     features: int = 128

@@ -1,4 +1,4 @@
-"""How a model is told the time of a step, and whether it then plays beyond its trained length.
+"""Encodings of the time of a step, and playing beyond the trained length.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.positions
 

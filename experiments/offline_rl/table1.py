@@ -4,9 +4,8 @@
 
 Rollouts of 20,000 steps stand in for D4RL's million, a smaller model for the paper's; what is
 played is gymnasium's MuJoCo. Each run plays its episodes in three ways: by the published window of
-20 steps, which is computed anew in every step; by a stream of all steps; by a stream that begins
-anew where the trained length ends. Beside them behaviour cloning, of all steps and of the best
-tenth.
+20 steps, which is recomputed in every step; by a stream of all steps; by a stream that restarts
+where the trained length ends. Baselines are behavior cloning of all episodes and of the best tenth.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What is returned, of what is asked for.
+"""Target return compared with achieved return.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.target_return
 
-A decision transformer is told the return that it is to come to. Chen et al. (2021, figure 4) show
-that it follows; none of our papers measures it.
+A decision transformer receives the target return. Chen et al. (2021, figure 4) show that achieved
+returns follow it; none of our papers measures it.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from experiments.offline_rl.policies import Flags, Floats
 from flax_linattn.checks import at_least, itemize, quote
-from flax_linattn.data.arrays import read_arrays
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.arrays import read_arrays
 from flax_linattn.safe_npz import NpzFile
 
 _MAX_LAYERS = 10

@@ -2,7 +2,7 @@
 
     python -m experiments.sequences.figure8
 
-Longer runs than those of table 3, of the two mechanisms that the paper draws.
+Longer runs than those of table 3, of the two mechanisms in the paper's figure.
 """
 
 from __future__ import annotations

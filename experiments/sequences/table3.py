@@ -34,7 +34,7 @@ EFFICIENT = ("linformer", "rfa", "performer", "reformer", "nystrom", "eva")
 
 
 PAPERS = ("softmax", "taylorshift", *EFFICIENT)
-"""Those that the paper prints numbers of."""
+"""Mechanisms for which the paper prints numbers."""
 
 
 SIZED = {

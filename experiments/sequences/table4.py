@@ -3,7 +3,7 @@
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table4
 
 Accuracies are of this library, whose sums are float32 whatever the layers compute in. What half
-precision does to the published algorithm is shown beside them, by the algorithm as coded, with one
+precision does to the published algorithm is shown, too, by the algorithm as coded, with one
 head of the paper's 64 channels: its losses, and the largest of its products, exactly computed.
 """
 
@@ -108,7 +108,7 @@ def run_options(key: dict[str, Any], size: Size) -> dict[str, Any]:
 def measure(size: Size, journal: Journal) -> None:
     for key in cases(size):
         config = make_config(PIXELS, data_folder(), **run_options(key, size))
-        if isinstance(config, SequenceConfig):  # else its files are not at hand
+        if isinstance(config, SequenceConfig):  # else its files are not available
             tests = key["run"] == ACCURACY
             every = size.every if key["run"] == CURVE else size.steps // 10
             journal.row(key, partial(train_watched, config, key["form"], every, tests=tests))

@@ -1,4 +1,4 @@
-"""Runs on sequences and images, trained at once and forgotten but for what they came to."""
+"""Runs on sequences and images that are trained in memory, and their accuracies."""
 
 from __future__ import annotations
 

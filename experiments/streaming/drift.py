@@ -4,14 +4,14 @@
 
 None of the papers has this. Aaren weighs all of its past alike but for scores, and the more of it
 there is the less a new token counts; forgetting Aaren lets scores fall. Models learn from windows
-and are then run as one stream that is never begun anew.
+and are then run as one stream that is never reset.
 
-A series of regimes: levels drawn from a normal distribution of deviation 1, each for a time drawn
-from an exponential one of mean 500, with noise of deviation 0.5. What forecasts the next value best
+A series of regimes: levels sampled from a normal distribution of std 1, each for a time sampled
+from an exponential one of mean 500, with noise of std 0.5. What forecasts the next value best
 without knowing the level is a mean of the last ones. The stream has a million steps that no model
-has seen. No model is told positions, of which it would learn only those of a window.
+has seen. No model receives positions, of which it would learn only those of a window.
 
-ETTh1: all rows after those of training, 96 hours ahead, against the same model begun anew after
+ETTh1: all rows after those of training, 96 hours ahead, against the same model reset after
 every 96 rows.
 """
 

@@ -5,8 +5,8 @@
 Expressive-attention paper, figure 3. Its context lengths are lost; ours stand on both sides of the
 longest cycle, 56 symbols, and of half of it: from a context of 56 on, the symbol to be guessed
 stands in it a cycle before; from 28 on, half a cycle before, where it is the same modulo 8. The
-standard setting was fitted to what the paper tells of this figure, by the first two of these
-sixteen seeds; beside it, at the middle context, each attention by the setting best for itself.
+standard setting was fitted to the paper's text on this figure, by the first two of these sixteen
+seeds; at the middle context each attention also has the setting that is best for itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from experiments.synthetic.rules import LEARNED, RIGHT, STATED, majority
 from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine
 
 AMPLE, SMALL, SMALLER = 64, 32, 24
-"""Contexts: the paper's largest, its smallest, and the one that it tells of beside the figure."""
+"""Contexts: the paper's largest, its smallest, and the one that only its text mentions."""
 
 SOON = Rule(
     "About so many epochs are up to twice as many, for the median run; validations are 50 apart.",

@@ -193,7 +193,7 @@ def plot(rows: Rows) -> Any:
     places = list(dict.fromkeys((row["rules"], row["context"]) for row in rows))
     first = [EXPRESSIVE, DOT_PRODUCT, DEFAULT]
     others = dict.fromkeys(row["mechanism"] for row in rows if row["mechanism"] not in first)
-    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend beside the panels
+    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend right of the panels
     figure = figure_class(figsize=(width, 3.2), layout="constrained")
     looks = {
         name: (f"C{n % 10}", "-" if n < 10 else "--") for n, name in enumerate([*first, *others])

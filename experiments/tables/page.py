@@ -111,7 +111,7 @@ def _line(
 
 
 def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
-    """Our mean and deviation, the failures, and what is published."""
+    """Our mean and standard deviation, the failures, and the published number."""
     if cell is None:
         return "-"
     ours = list(values(store, cell, metric).values())

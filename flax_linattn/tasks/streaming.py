@@ -78,7 +78,7 @@ class Streaming(abc.ABC):
 
     @property
     def comments(self) -> bool:
-        """Whether lines may be comments; see ``data.cells.is_comment``."""
+        """Whether lines may be comments; see ``data.tables.cells.is_comment``."""
         return True
 
     @abc.abstractmethod
