@@ -509,7 +509,7 @@ def test_agents_that_cannot_be_made():
     of_context = make_run(some(10, 10, 10), max_length=8, context=4, clock="context")
     for act in ("window", "restart"):  # whose times begin with the window
         make_agent(of_context, 1, 1000, act=act)
-    with pytest.raises(OptionError, match="learned times for the 4 steps of a window alone"):
+    with pytest.raises(OptionError, match="learned times for the 4 steps of the context alone"):
         make_agent(of_context, 1, 13, act="stream")
     make_agent(make_run(some(10, 10, 10), position="sinusoidal"), 1, 10_000, act="stream")
 

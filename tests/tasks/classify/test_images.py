@@ -74,7 +74,7 @@ def test_problems_that_no_data_say():
     good = ImageSpec("a", ("x",), (8, 8, 3), (0.0,) * 3, (1.0,) * 3, "")
     good.check()
     for bad, message in [
-        ({"image_shape": (8, 8)}, "expected image_shape as height, width and channels"),
+        ({"image_shape": (8, 8)}, "image_shape must be height, width and channels"),
         ({"deviation": (1.0, 0.0, 1.0)}, "deviation must be positive"),
         ({"mean": (0.0,)}, "there must be as many of each"),
     ]:

@@ -47,7 +47,7 @@ def test_what_a_run_folder_says(run_dir):
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     report = json.loads((run_dir / "test.json").read_text())
     assert report["num_test"] == 370
-    assert report["selected_on"].startswith("validation share")
+    assert report["selected_on"].startswith("validation part")
     counts = np.array(report["confusion"])
     assert counts.sum(axis=1).tolist() == np.bincount(data.japanese_vowels()[1].labels).tolist()
     assert [figures["recall"] for figures in report["classes"]] == pytest.approx(
@@ -132,7 +132,7 @@ def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsy
     train = Path(toy[1]).read_text()
     longer.write_text(train[: train.index("@data")] + "@data\n1,2,3,4,5:1,2,3,4,5:up\n")
     message = fail(capsys, "evaluate", str(folder), "--test-file", str(longer))
-    assert "a sequence of 5 steps" in message and "train with pooling mean" in message
+    assert "a sequence of 5 steps" in message and "pooling" in message
     assert "--" not in message  # evaluate has no such option
 
 
@@ -173,8 +173,8 @@ class TestBadInput:
             ("--mesh data=64", "(--batch-size, --mesh)\n"),
             ("--mesh data=8,seq=4", "needs 32 devices, but there are 8"),
             ("--mesh seq=2 --mechanism softmax", "'softmax' has no state of constant size"),
-            ("--mesh seq=2 --embedding circular", "(--embedding, --padding, --mesh)"),
-            ("--mesh seq=2 --padding seen", "(--embedding, --padding, --mesh)"),
+            ("--mesh seq=2 --embedding circular", "use --embedding causal and --padding masked"),
+            ("--mesh seq=2 --padding seen", "use --embedding causal and --padding masked"),
             (
                 "--coordinator localhost:1234",
                 "coordinator, num_processes and process_id belong together",
@@ -183,12 +183,15 @@ class TestBadInput:
                 "--coordinator localhost:1234",
                 "(--coordinator, --num-processes, --process-id)\n",
             ),
-            ("--preset tslib --buckets 2", "pooling mean or last"),
+            ("--preset tslib --buckets 2", "--pooling mean or --pooling last"),
             ("--mechanism linformer", "'linformer' does not support is_causal=True"),
             ("--latents 4 --pooling last", "latents need causal attention"),
             ("--latents 4 --embedding circular", "latents need causal attention"),
             ("--latents 4 --mechanism softmax", "latents read by aaren or forgetting_aaren"),
-            ("--latents 4 --mechanism aaren softmax --num-layers 2", "by one mechanism"),
+            (
+                "--latents 4 --mechanism aaren softmax --num-layers 2",
+                "latents need a single mechanism",
+            ),
         ],
     )
     def test_arguments_that_do_not_go_together(self, toy, tmp_path, capsys, arguments, message):
@@ -222,7 +225,9 @@ class TestBadInput:
         assert cli.main(args) == 0
 
     def test_stream_sequence_out_of_range(self, run_dir, capsys):
-        assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
+        assert "sequence must be from 0 to 369" in fail(
+            capsys, "stream", str(run_dir), "--sequence", "370"
+        )
 
 
 def test_a_line_out_of_range_is_named(run_dir, tmp_path, capsys):
