@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import nnx
 
 from flax_linattn import inference, training
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
@@ -32,7 +31,7 @@ from flax_linattn.tasks.run import (
     write_config,
     write_data_spec,
 )
-from flax_linattn.tasks.spec import DataSpec, Run
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report, Task
 from flax_linattn.training.processes import (
     check_same_in_processes,
@@ -123,23 +122,24 @@ def _train(
     """Trains and tests a run on the given devices."""
     run_dir = Path(session.run_dir)
     resumed = run_dir if session.resume else None
-    start = _prepare(task, config, init_run, placement=devices.run_placement, resumed=resumed)
-    config, data_spec, init = start.config, start.data_spec, start.init
-    models, splits = start.models, start.splits
+    runs, splits, init, notes = _prepare(
+        task, config, init_run, placement=devices.run_placement, resumed=resumed
+    )
+    _, config, data_spec, first, data, _ = runs[0]
     test_batches = splits[0].test
     if test_batches is None:
         raise ValueError("the data have no test part; pass test data, or choose another split.")
-    about = task.about_data(start.data, config)
+    about = task.about_data(data, config)
     if is_main():
-        for note in (*about.notes, *start.notes):
+        for note in (*about.notes, *notes):
             print(f"note: {note}", file=sys.stderr)
         if session.progress:
             if init is not None:
                 print(init.about, file=sys.stderr)
             print(about.text, file=sys.stderr)
-            _print_summary(models[0], data_spec.observation)
-            if len(models) > 1:
-                print(f"{len(models)} runs, seeds {config.seeds}", file=sys.stderr)
+            _print_summary(first, data_spec.observation)
+            if len(runs) > 1:
+                print(f"{len(runs)} runs, seeds {config.seeds}", file=sys.stderr)
             print(f"on {devices}", file=sys.stderr)
 
     def begin() -> None:
@@ -153,20 +153,16 @@ def _train(
     with session.holding():
         on_main(begin)
         objective = task.objective(config, data_spec, len(splits[0].train))
-        has_seeds = len(models) > 1
         result = training.fit(
-            models if has_seeds else models[0],
+            [run.model for run in runs] if len(runs) > 1 else first,
             objective,
-            splits if has_seeds else splits[0],
+            splits if len(runs) > 1 else splits[0],
             config=fit_config(config),
             session=session,
-            opt_state=None if init is None else init.opt_state(objective.optimizer, models[0]),
+            opt_state=None if init is None else init.opt_state(objective.optimizer, first),
         )
-        runs = [
-            Run(task, config, data_spec, model, start.data, seed_index=index if has_seeds else None)
-            for index, model in enumerate(models)
-            if result.runs[index].best_step is not None
-        ]
+        results = zip(runs, result.runs, strict=True)
+        runs = [run for run, trained in results if trained.best_step is not None]
         for run in runs:
             if splits[0].validation is not None:
                 calibration = calibrate(run_dir, run, splits[0].validation)
@@ -186,18 +182,6 @@ def _train(
     return report
 
 
-class _Start(NamedTuple):
-    """The start of a training: options and data, and the model and batches of each run."""
-
-    config: Config
-    data: Any
-    data_spec: DataSpec
-    models: list[nnx.Module]
-    splits: list[training.Splits]
-    init: Initializer | None
-    notes: Sequence[str]
-
-
 def _prepare(
     task: Task[Any, Any, Any],
     config: Config,
@@ -206,10 +190,10 @@ def _prepare(
     data: Any = None,
     placement: training.Placement = training.ONE_DEVICE,
     resumed: Path | None = None,
-) -> _Start:
-    """Loads the data unless given, lets them choose options, and makes models and batches.
+) -> tuple[list[Run], list[training.Splits], Initializer | None, list[str]]:
+    """Makes runs with new models, their batches, the initializer, if any, and notes.
 
-    ``resumed`` is the folder of a run to resume, which has made its choices.
+    Loads the data unless given, and lets them choose options, unless a run is resumed.
     """
     init = None
     if resumed is not None:
@@ -227,7 +211,12 @@ def _prepare(
     if init is not None:
         data_spec = init.spec(data_spec)
     if resumed is not None:
-        data_spec = _read_same_spec(resumed, task, data_spec, init_run)
+        check_shared_folder(resumed)
+        stored = read_data_spec(resumed, task)
+        if check_resumed(resumed, init_run) and stored.checksum == data_spec.checksum:
+            data_spec = data_spec.continue_from(stored)
+        check_same_data(resumed, stored, data_spec)
+        data_spec = stored  # the last bits of computed scales may differ on another machine
         check_model(resumed, task, config, data_spec)
     configs = [config.run_config(index) for index in range(config.fit.runs)]
     models = [task.model(of_run, data_spec, placement) for of_run in configs]
@@ -238,31 +227,22 @@ def _prepare(
     if init is not None:
         init.fill(models)
         notes += init.notes
-    return _Start(config, data, data_spec, models, splits, init, notes)
+    indices = [None] if len(models) == 1 else range(len(models))
+    parts = zip(models, indices, strict=True)
+    runs = [Run(task, config, data_spec, model, data, index) for model, index in parts]
+    return runs, splits, init, notes
 
 
-def _read_same_spec(
-    run_dir: Path, task: Task[Any, Any, Any], data_spec: DataSpec, init_run: InitRun | None
-) -> DataSpec:
-    """Reads the data spec of a run to resume, and checks that it has the same data."""
-    check_shared_folder(run_dir)
-    stored = read_data_spec(run_dir, task)
-    if check_resumed(run_dir, init_run) and stored.checksum == data_spec.checksum:
-        data_spec = data_spec.continue_from(stored)
-    check_same_data(run_dir, stored, data_spec)
-    return stored  # the last bits of computed scales may differ on another machine
-
-
-def _load(task: Task[Any, Any, Any], config: Config, init: InitRun | None) -> Any:
+def _load(task: Task[Any, Any, Any], config: Config, init_run: InitRun | None) -> Any:
     """Loads the data; explains the error if a continued run has too few new rows."""
     try:
         return task.load(config)
     except TooFewRowsError as error:
-        if init is None:
+        if init_run is None:
             raise
         raise TooFewRowsError(
-            f"{error} A run that continues {init.name} is trained, validated and tested on these "
-            "rows alone; append the new rows to the earlier rows in one file.",
+            f"{error} A run that continues {init_run.name} is trained, validated and tested on "
+            "these rows alone; append the new rows to the earlier rows in one file.",
             *error.options,
         ) from None
 
@@ -333,11 +313,12 @@ def fit_data(
     Task, model, objective and loop are those of ``train``; nothing is tested.
     """
     task.check(config, training.ONE_DEVICE)
-    start = _prepare(task, config, InitRun.of(init_run), data=data)
-    for note in start.notes:
+    at_least(1, 1, runs=config.fit.runs)
+    (run,), (splits,), init, notes = _prepare(task, config, InitRun.of(init_run), data=data)
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    config, init, (model, *_), (splits, *_) = start.config, start.init, start.models, start.splits
-    objective = task.objective(config, start.data_spec, len(splits.train))
+    config, model = run.config, run.model
+    objective = task.objective(config, run.data_spec, len(splits.train))
     opt_state = None if init is None else init.opt_state(objective.optimizer, model)
     with ExitStack() as ends:
         if run_dir is None:
@@ -347,12 +328,11 @@ def fit_data(
             check_run_dir(folder, task, config, resume=False)
         session = training.Session(folder, progress=False, parallel=training.Parallel("none"))
         ends.enter_context(session.holding())
-        write_data_spec(folder, start.data_spec)
+        write_data_spec(folder, run.data_spec)
         write_config(folder, task, config)
         if init is not None:
             init.write(folder)
         how: dict[str, Any] = {"config": fit_config(config), "session": session}
         training.fit(model, objective, splits, opt_state=opt_state, **how)
-        run = Run(task, config, start.data_spec, model, data)
         calibrate(folder, run, splits.validation)
     return run

@@ -132,7 +132,7 @@ def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsy
     train = Path(toy[1]).read_text()
     longer.write_text(train[: train.index("@data")] + "@data\n1,2,3,4,5:1,2,3,4,5:up\n")
     message = fail(capsys, "evaluate", str(folder), "--test-file", str(longer))
-    assert "a sequence of 5 steps" in message and "pooling" in message
+    assert "a sequence of 5 steps" in message and "pooling='mean'" in message
     assert "--" not in message  # evaluate has no such option
 
 
