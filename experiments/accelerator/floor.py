@@ -90,7 +90,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.accelerator.floor",
-    about="none of the papers measures it",
+    about="not measured in any of the papers",
     sizes={"paper": Size()},
     measure=measure,
     table=table,

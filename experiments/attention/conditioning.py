@@ -99,7 +99,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.attention.conditioning",
-    about="none of the papers measures it",
+    about="not measured in any of the papers",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -121,9 +121,9 @@ def repeated(
 
 def table(rows: Rows, size: Size) -> str:
     smallest = min(size.max_lengths)
-    heads = ["mechanism", "tokens held", "max_length", "ms a step", "temporary MB"]
-    heads += [f"times a cache of {smallest:,}", f"{ALL_SLOTS}: times as long", "temporary MB"]
-    heads += [f"{KEPT}: times as long"]
+    heads = ["mechanism", "tokens in the cache", "max_length", "ms per step", "temporary MB"]
+    heads += [f"relative to a cache of {smallest:,}", f"{ALL_SLOTS}: relative time", "temporary MB"]
+    heads += [f"{KEPT}: relative time"]
     lines = []
     for row in rows:
         unit = Range.of(row["results"][str(smallest)][OURS]["milliseconds"])
@@ -149,7 +149,7 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.cache",
-    about="none of the papers measures it",
+    about="not measured in any of the papers",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

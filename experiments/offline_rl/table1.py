@@ -155,7 +155,7 @@ def same_score(found: dict[str, list[float]]) -> Verdict:
     """The verdict on differences of scores that are to be small, of each data set by seed."""
     over = over_sets(found)
     each = ", ".join(f"{data} {statistics.mean(own):+.1f}" for data, own in found.items())
-    return Verdict(comparable(over), f"score {text(over, 1)} over {len(found)} sets: {each}")
+    return Verdict(comparable(over), f"score {text(over, 1)} over {len(found)} data sets: {each}")
 
 
 def beside(mechanism: str, baseline: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
@@ -171,8 +171,8 @@ def beside(mechanism: str, baseline: str) -> Callable[[Sequence[dict[str, Any]]]
         }
         over = over_sets(found)
         lost = sum(statistics.mean(own) < 0 for own in found.values())
-        told = f"score {text(over, 1)} over {len(found)} sets; behind on {lost} of them"
-        return Verdict(ahead(over), f"{told}; a clone a set")
+        told = f"score {text(over, 1)} over {len(found)} data sets; worse on {lost} of them"
+        return Verdict(ahead(over), f"{told}; one cloned policy per data set")
 
     return judge
 
@@ -181,7 +181,7 @@ def table(rows: Rows, size: Size) -> str:
     """A line a data set; then one a data set and mechanism, with the ways to act."""
     mechanisms = [m for m in size.mechanisms if any(row["mechanism"] == m for row in rows)]
     header = ["data", *(f"`{m}`" for m in mechanisms), "clone", "clone of the best", "the data",
-              "their best", "asked for"]  # fmt: skip
+              "their best", "target return"]  # fmt: skip
     lines = []
     for data in sets_of(rows):
         known = of(rows, data, CUSTOMARY)[0]
@@ -195,19 +195,19 @@ def table(rows: Rows, size: Size) -> str:
         robot = PROBLEMS[data].robot
         asked = float(normalized_score(PUBLISHED_TARGETS[robot], f"{robot}-v5"))
         lines.append([data, *cells, f"{known['recorded']['best']:.1f}", f"{asked:.1f}"])
-    means = ["mean of the sets"]
+    means = ["mean of the data sets"]
     means += [f"{mean_score(rows, m):.1f}" for m in mechanisms]
     means += [f"{mean_known(rows, name):.1f}" for name in ("clone", "best_clone", "recorded")]
     lines.append([*means, "", ""])
     note = (
-        "D4RL's normalised score, mean and deviation over seeds (one seed has none) of the mean of "
-        f"{size.play_episodes} episodes; by the window of 20 steps, parameters selected by the "
-        "error of actions in held-out episodes. **Not D4RL**: rollouts of Stable-Baselines agents "
-        "in gymnasium's *-v5, 20,000 steps a set (40,000 of medium-expert) instead of a million. "
-        "The returns that are asked for are the published code's (HalfCheetah's for Ant): half of "
-        "what HalfCheetah's expert reaches, and far above the best of medium-replay. "
-        "In brackets what the paper prints for D4RL's sets, which no number here can be compared "
-        "with."
+        "D4RL's normalized score: mean and standard deviation over seeds (none for one seed) of "
+        f"the mean over {size.play_episodes} episodes, with a window of 20 steps and the "
+        "parameters of the lowest action error on held-out episodes. **Not D4RL**: rollouts of "
+        "Stable-Baselines agents in gymnasium's *-v5, 20,000 steps per data set (40,000 for "
+        "medium-expert) instead of a million. Target returns are those of the published code "
+        "(HalfCheetah's for Ant): half of what HalfCheetah's expert reaches, and far above the "
+        "best of medium-replay. In brackets: the paper's scores on D4RL's data, which are not "
+        "comparable with any number here."
     )
     return "\n\n".join([markdown(header, lines), note, _acts(rows, mechanisms), _checked(rows)])
 
@@ -222,7 +222,7 @@ def _acts(rows: Rows, mechanisms: list[str]) -> str:
             lines.append([data, f"`{mechanism}`", *cells])
     for mechanism in mechanisms:
         cells = [f"{mean_score(rows, mechanism, act):.1f}" for act in (*ACTS, "last")]
-        lines.append(["mean of the sets", f"`{mechanism}`", *cells])
+        lines.append(["mean of the data sets", f"`{mechanism}`", *cells])
     return markdown(header, lines)
 
 
@@ -230,8 +230,8 @@ def _checked(rows: Rows) -> str:
     own = [row for row in rows if row["mechanism"] != CUSTOMARY]
     largest, steps = max((row["stream_max_error"], row["stream_steps"]) for row in own)
     return (
-        f"Streamed and parallel actions of the longest held-out episode of each run ({steps:,} "
-        f"steps in the worst case) differ by {largest:.1e} at most."
+        f"Streamed and parallel actions differ by at most {largest:.1e} on the longest held-out "
+        f"episode of each run ({steps:,} steps in the worst case)."
     )
 
 
@@ -270,7 +270,7 @@ def draw(rows: Rows) -> Any:
         axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     for axis in panels[len(sets) :]:
         axis.set_axis_off()
-    figure.supylabel("normalised score")
+    figure.supylabel("normalized score")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     return figure
@@ -293,7 +293,7 @@ EXPERIMENT = Measured(
         ),
         Statement(
             "ours",
-            "so is EA-series",
+            "EA-series is comparable to the Transformer",
             compared(("elementwise_series", WINDOW), ("softmax", WINDOW)),
         ),
         *(
@@ -307,20 +307,22 @@ EXPERIMENT = Measured(
         *(
             Statement(
                 "ours",
-                f"with {mechanism}, a stream that begins anew scores the same as the window",
+                f"with {mechanism}, a stream with restarts scores the same as the window",
                 compared((mechanism, "restart"), (mechanism, WINDOW)),
             )
             for mechanism in MECHANISMS
         ),
-        Statement("ours", "Aaren is ahead of behaviour cloning", beside("aaren", "clone")),
+        Statement("ours", "Aaren is better than behavior cloning", beside("aaren", "clone")),
         Statement(
-            "ours", "Aaren is ahead of cloning the best tenth", beside("aaren", "best_clone")
+            "ours",
+            "Aaren is better than behavior cloning of the best tenth",
+            beside("aaren", "best_clone"),
         ),
     ),
     left_out={
-        "": "D4RL's own files, which are not at hand (their format is read); the paper's size (4 "
-        "blocks of 512) and 20,000 steps, which take an accelerator; seeds four and five, and "
-        "seeds two and three of Walker2d and Ant, for want of time"
+        "": "D4RL's own files, which are not available (their format is read); the paper's size "
+        "(4 blocks of 512) and 20,000 steps, which take an accelerator; seeds four and five, and "
+        "seeds two and three of Walker2d and Ant, for lack of time"
     },
 )
 

@@ -149,7 +149,7 @@ def around_zero(rows: Sequence[dict[str, Any]]) -> Verdict:
             words.append(centred(layer["mean"], layer["deviation"]))
         shares = ", ".join(f"{own['mean'] / own['deviation']:+.2f}" for own in row["layers"])
         told.append(f"{row['data']} {shares}")
-    return Verdict(all_of(words), f"means over deviations, layer by layer: {'; '.join(told)}")
+    return Verdict(all_of(words), f"mean / standard deviation, layer by layer: {'; '.join(told)}")
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -198,7 +198,7 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "TaylorShift, figure 7 (appendix D.1)",
-            "at each layer of a trained encoder the products are about centred around 0",
+            "at each layer of a trained encoder the products are about centered around 0",
             around_zero,
         ),
     ),

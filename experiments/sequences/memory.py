@@ -189,7 +189,7 @@ def beside(ours: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdic
 
 def table(rows: Rows, size: Size) -> str:
     """A line a kind, number of heads and remat."""
-    heads = ["attention", "heads", "remat", "longest, tokens", "bytes a token at it"]
+    heads = ["attention", "heads", "remat", "longest sequence, tokens", "bytes per token"]
     lines = [
         [
             row["kind"],
@@ -201,7 +201,7 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
     ]
     note = (
-        f"Each is the longest that was found to fit in {size.limit / 1e9:g} GB; one {NEAR:g} times "
+        f"Each length is the longest found to fit in {size.limit / 1e9:g} GB; one {NEAR:g} times "
         "as long does not. Bytes a token count all of a step, parameters and the optimizer's "
         "moments included."
     )
@@ -223,21 +223,20 @@ EXPERIMENT = Measured(
             beside("taylorshift, efficient", "softmax, all weights"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than softmax in blocks",
             beside("taylorshift, efficient", "softmax, in blocks"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than its direct one, in blocks of rows",
             beside("taylorshift, efficient", "taylorshift, direct"),
         ),
     ),
     left_out={
-        "": "accelerators, whose compilers place buffers otherwise and, unlike that for CPUs, keep "
-        "to what remat asks for; the other mechanisms, and most of 32 heads, for want of time; "
-        "batches of several "
-        "sequences; running any of these steps"
+        "": "accelerators, whose compilers allocate buffers differently and, unlike the CPU "
+        "compiler, honor remat; the other mechanisms, and most of 32 heads, for lack of time; "
+        "batches of several sequences; running any of these steps"
     },
 )
 

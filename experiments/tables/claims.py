@@ -160,11 +160,11 @@ def verdicts(
     early = any(of_claim.early for of_claim in found)
     return [
         *(part for of_claim in found for part in _page(of_claim)),
-        f"Intervals are 95 % by Student's t, of {FEWEST} numbers or more: of a row over its seeds, "
-        "in pairs; over data sets with the mean of its rows as the one number of each. Where one "
-        "holds 0, or has no width, two are not told apart, which proves no equality; they are "
-        f"comparable where it lies within our margin, {stated} of the other's mean."
-        + (" Runs known before the margin do not test it." if early else ""),
+        f"Intervals are 95 % by Student's t, of {FEWEST} numbers or more: of a row over its "
+        "seeds, in pairs; over data sets with the mean of its rows as the one number of each. "
+        "Where one holds 0, or has no width, two are not distinguishable, which proves no "
+        f"equality; they are comparable where it lies within our margin, {stated} of the other's "
+        "mean." + (" Runs that predate the margin do not test it." if early else ""),
     ]
 
 
@@ -230,7 +230,7 @@ def _page(found: Outcome) -> list[str]:
         share = "-" if over is None else f"{text(over, 1)} %"
         lines.append([what, share, ", ".join(found.verdicts) or TOO_FEW])
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
-    early = f" {found.early} of {found.runs} runs were known before the margin."
+    early = f" {found.early} of {found.runs} runs predate the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
     judged = f" ({claim.rows})" if claim.rows else ""
     return [
