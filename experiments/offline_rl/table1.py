@@ -184,8 +184,8 @@ def judge_against_baseline(
 def table(rows: Rows, size: Size) -> str:
     """Scores, a line for each data set; then one for each mechanism and inference mode."""
     mechanisms = [m for m in size.mechanisms if any(row["mechanism"] == m for row in rows)]
-    header = ["data", *(f"`{m}`" for m in mechanisms), "clone", "clone of the best", "the data",
-              "their best", "target return"]  # fmt: skip
+    header = ["data", *(f"`{m}`" for m in mechanisms), "BC", "BC of the best", "data, mean",
+              "data, best", "target return"]  # fmt: skip
     lines = []
     for data in data_sets(rows):
         known = of(rows, data, CUSTOMARY)[0]
@@ -211,7 +211,7 @@ def table(rows: Rows, size: Size) -> str:
         "medium-expert) instead of a million. Target returns are those of the published code "
         "(HalfCheetah's for Ant): half of what HalfCheetah's expert reaches, and far above the "
         "best of medium-replay. In brackets: the paper's scores on D4RL's data, which are not "
-        "comparable with any number here."
+        "comparable with any number here. BC: behavior cloning."
     )
     return "\n\n".join(
         [markdown(header, lines), note, _modes_table(rows, mechanisms), _checked(rows)]
@@ -267,7 +267,7 @@ def plot(rows: Rows) -> Any:
                           markersize=4, color=f"C{number}", alpha=0.8,
                           label=mode if place == 0 else None)  # fmt: skip
         for name, line in (("clone", "-"), ("best_clone", "--"), ("recorded", ":")):
-            label = name.replace("best_clone", "clone of the best").replace("recorded", "the data")
+            label = {"clone": "BC", "best_clone": "BC of the best", "recorded": "data, mean"}[name]
             axis.axhline(known[name]["score"], linestyle=line, color="0.4", linewidth=0.9,
                          label=label)  # fmt: skip
         axis.set_xticks(range(len(MECHANISMS)), ["softmax", "aaren", "EA-series"], fontsize=8)
