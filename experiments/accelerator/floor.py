@@ -90,7 +90,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.accelerator.floor",
-    about="not measured in any of the papers",
     sizes={"paper": Size()},
     measure=measure,
     table=table,

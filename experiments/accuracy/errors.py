@@ -164,7 +164,6 @@ def _length_table(cases_by_mechanism: dict[str, list[dict[str, Any]]]) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.accuracy.errors",
-    about="not measured in any of the papers",
     sizes={"": Size()},
     measure=measure,
     table=table,

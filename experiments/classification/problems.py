@@ -30,7 +30,7 @@ NAMES = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "EthanolConcentration": {"scaling": "each-across-channels"},
 }
-"""Of data sets that Time-Series-Library prepares in a way of their own."""
+"""Options of data sets that Time-Series-Library prepares differently."""
 
 NOT_RUN = (
     "missing rows of Japanese Vowels, UWaveGestureLibrary and (in Aaren's table) "

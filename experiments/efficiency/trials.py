@@ -1,10 +1,10 @@
 """Whole models in training, one step at a time: ours, plain PyTorch's, plain Flax's.
 
-Needs PyTorch beside this library. Ours is what ``flax-linattn train`` compiles. Beside it the same
+Needs PyTorch. Ours is what ``flax-linattn train`` compiles. It is compared with the same
 model in PyTorch and in Flax with their own attention, recurrent networks and a state-space model of
 about as many parameters, and the products with weights alone, forward and backward, below which no
 model of these sizes gets with XLA; every model sees the past alone. All run in turns in one process
-on one core; our first and PyTorch's transformer twice, which tells the noise of the machine. Times
+on one core; our first and PyTorch's transformer twice, which shows the noise of the machine. Times
 are those of this process (CPU time), which leave out what others do on the core.
 """
 
@@ -30,7 +30,7 @@ from flax_linattn import training
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.tasks import get_task
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.step import update_of
+from flax_linattn.training.step import make_update
 from flax_linattn.training.validation import metric_names
 
 AGAIN = ", the same again"
@@ -179,7 +179,7 @@ class Trial:
         model = self.task.model(self.config.replace(mechanism=mechanism), self.data_spec)
         names = metric_names(model, loss, self.batch)
         graphdef, params, rest = split_model(model)
-        update = update_of(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
+        update = make_update(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
         state = TrainState.create(params, rest, optimizer, names)
         compiled, facts = compile_program(update, (state, self.batch, 0), donate_argnums=0)
 

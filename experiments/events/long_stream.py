@@ -1,4 +1,4 @@
-"""One stream of 100,000 events: its likelihood beside the batch's, its state, its speed.
+"""One stream of 100,000 events: likelihood compared with a batch, state and speed.
 
     python -m experiments.events.long_stream
 
@@ -132,7 +132,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.events.long_stream",
-    about="not measured in any of the papers",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -10,10 +10,10 @@ from typing import Annotated
 import tyro
 
 from flax_linattn.cli import name_flags
-from flax_linattn.data.catalog import CATALOG, Entry
 from flax_linattn.data.episodes import episodes_as_text, join_episodes, load_episodes
 from flax_linattn.data.episodes.statistics import size_as_text
-from flax_linattn.data.fetch import fetch, find_entry
+from flax_linattn.data.sets.catalog import CATALOG, Entry
+from flax_linattn.data.sets.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.protocols import InCatalog
 

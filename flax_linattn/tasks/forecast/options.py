@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Literal, Self
 
 from flax_linattn.checks import OptionError, at_least, choice, quote
-from flax_linattn.data.catalog import customary_split
-from flax_linattn.data.cells import split_cells
-from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.load import find_id_column
-from flax_linattn.data.resampling import TimesPolicy
-from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import parse_frequency, parse_offset
+from flax_linattn.data.series.load import find_id_column
+from flax_linattn.data.series.resampling import TimesPolicy
+from flax_linattn.data.series.time_features import CIRCLES
+from flax_linattn.data.sets.catalog import customary_split
+from flax_linattn.data.tables.cells import split_cells
+from flax_linattn.data.tables.dialect import PLAIN, Dialect
+from flax_linattn.data.tables.time_index import parse_frequency, parse_offset
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MAX_LAYERS
