@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.intervals import Interval
-from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Word, all_of
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Word, combine
 from flax_linattn.bench.report import number
 
 STATED = "2026-11-23T17:36:00+00:00"
@@ -72,31 +72,31 @@ class Range(NamedTuple):
     """A quantity, and between what it lies; one without a spread lies where it is."""
 
     middle: float
-    least: float
-    most: float
+    low: float
+    high: float
 
     @classmethod
     def exact(cls, value: float) -> Range:
-        """Of what is counted, or whose spread is not known."""
+        """A range without a width, of what is counted or has no known spread."""
         return cls(value, value, value)
 
     @classmethod
     def of(cls, spread: Mapping[str, float]) -> Range:
-        """Of ``bench.spread``."""
-        return cls(spread["median"], spread["least"], spread["most"])
+        """The range of a result of ``bench.spread``."""
+        return cls(spread["median"], spread["min"], spread["max"])
 
     def over(self, other: Range) -> Range:
         """The ratio to another, at the worst and the best."""
-        pairs = zip(self, (other.middle, other.most, other.least), strict=True)
+        pairs = zip(self, (other.middle, other.high, other.low), strict=True)
         return Range(*(a / b if b else math.inf for a, b in pairs))
 
     def per(self, count: float) -> Range:
-        """A share of it."""
+        """The quantity divided by a count."""
         return self.over(Range.exact(count))
 
     def text(self) -> str:
-        """``middle (least - most)``."""
-        return f"{number(self.middle)} ({number(self.least)} - {number(self.most)})"
+        """Formats the range as ``middle (low - high)``."""
+        return f"{number(self.middle)} ({number(self.low)} - {number(self.high)})"
 
 
 ONE = Range.exact(1.0)
@@ -105,17 +105,17 @@ Ratios = Iterable[Range | float]
 
 def more(ratios: Ratios) -> Word:
     """The word of "one takes more time than the other", by their ratios in all cases."""
-    return all_of(Word(_more(_range(ratio)), TIMES) for ratio in ratios)
+    return combine(Word(_more(_range(ratio)), TIMES) for ratio in ratios)
 
 
 def no_more(ratios: Ratios) -> Word:
     """The word of "one takes no more time than the other": of the contrary."""
-    return all_of(Word(_NOT[_more(_range(ratio))], TIMES) for ratio in ratios)
+    return combine(Word(_NOT[_more(_range(ratio))], TIMES) for ratio in ratios)
 
 
 def same(ratios: Ratios) -> Word:
     """The word of "their times hardly differ": neither is more than the other."""
-    return all_of(Word(_same(_range(ratio)), TIMES) for ratio in ratios)
+    return combine(Word(_same(_range(ratio)), TIMES) for ratio in ratios)
 
 
 def _range(ratio: Range | float) -> Range:
@@ -123,9 +123,9 @@ def _range(ratio: Range | float) -> Range:
 
 
 def _more(ratio: Range) -> str:
-    if ratio.middle >= TIE and ratio.least > 1:
+    if ratio.middle >= TIE and ratio.low > 1:
         return HOLDS
-    return FAILS if ratio.middle <= EQUAL and ratio.most < TIE else OPEN
+    return FAILS if ratio.middle <= EQUAL and ratio.high < TIE else OPEN
 
 
 def _same(ratio: Range) -> str:
@@ -138,29 +138,29 @@ _NOT = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}
 
 def more_bytes(ratios: Iterable[float]) -> Word:
     """The word of "one needs more memory": as much is not more."""
-    return all_of(Word(HOLDS if ratio > SAME_BYTES else FAILS, BYTES) for ratio in ratios)
+    return combine(Word(HOLDS if ratio > SAME_BYTES else FAILS, BYTES) for ratio in ratios)
 
 
 def no_more_bytes(ratios: Iterable[float]) -> Word:
     """The word of "one needs no more memory"."""
-    return all_of(Word(FAILS if ratio > SAME_BYTES else HOLDS, BYTES) for ratio in ratios)
+    return combine(Word(FAILS if ratio > SAME_BYTES else HOLDS, BYTES) for ratio in ratios)
 
 
 def more_counts(ratios: Iterable[float]) -> Word:
     """The word of "one takes more tokens a step", whose batches are whole numbers."""
-    return all_of(Word(HOLDS if ratio > EQUAL else FAILS, COUNTS) for ratio in ratios)
+    return combine(Word(HOLDS if ratio > EQUAL else FAILS, COUNTS) for ratio in ratios)
 
 
 def no_more_counts(ratios: Iterable[float]) -> Word:
     """The word of "one takes no more tokens a step"."""
-    return all_of(Word(FAILS if ratio > EQUAL else HOLDS, COUNTS) for ratio in ratios)
+    return combine(Word(FAILS if ratio > EQUAL else HOLDS, COUNTS) for ratio in ratios)
 
 
-def within(found: Range, least: float, most: float, *rules: Rule) -> Word:
+def within(quantity: Range, low: float, high: float, *rules: Rule) -> Word:
     """The word of "it lies between these"."""
-    if least <= found.least and found.most <= most:
+    if low <= quantity.low and quantity.high <= high:
         return Word(HOLDS, *rules)
-    return Word(FAILS if found.most < least or found.least > most else OPEN, *rules)
+    return Word(FAILS if quantity.high < low or quantity.low > high else OPEN, *rules)
 
 
 def exponent(points: Points) -> float:
@@ -189,7 +189,7 @@ def grows_less(power: float, others: Iterable[float]) -> Word:
     return Word(HOLDS if ahead > POWER else FAILS if ahead < -POWER else OPEN, SLOWER_GROWTH)
 
 
-def behind_exponential(points: Points) -> float:
+def exponential_excess(points: Points) -> float:
     """How many times an exponential growth would be more than what the longest length has.
 
     Raises:
@@ -214,35 +214,35 @@ def at(points: Points, length: float) -> float:
 
 
 def span(values: Ratios) -> str:
-    """Least and most, or the only one.
+    """Formats the smallest and the largest value, or the only one.
 
     Raises:
         NotMeasuredError: there is none.
     """
-    found = [_range(value).middle for value in values]
-    if not found:
+    middles = [_range(value).middle for value in values]
+    if not middles:
         raise NotMeasuredError("nothing of it was measured")
-    return " to ".join(dict.fromkeys(number(value) for value in (min(found), max(found))))
+    return " to ".join(dict.fromkeys(number(value) for value in (min(middles), max(middles))))
 
 
-def above(found: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
+def above(difference: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
     """The word on whether a mean lies above a bound, as all of its interval does.
 
     Args:
-        found: the interval; None where there are too few numbers.
+        difference: the interval; None where there are too few numbers.
         bound: what it is to be above.
         rule: that says so.
         over: what the numbers are of.
     """
-    if found is None:
+    if difference is None:
         return Word(TOO_FEW.replace("data sets", over), rule)
-    if not found.decides:
+    if not difference.decides:
         return Word(OPEN, rule)
-    if found.middle - found.half > bound:
+    if difference.middle - difference.half > bound:
         return Word(HOLDS, rule)
-    return Word(FAILS if found.middle + found.half < bound else OPEN, rule)
+    return Word(FAILS if difference.middle + difference.half < bound else OPEN, rule)
 
 
-def below(found: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
+def below(difference: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
     """The word on whether a mean lies below a bound; arguments as of ``above``."""
-    return above(None if found is None else -found, -bound, rule, over=over)
+    return above(None if difference is None else -difference, -bound, rule, over=over)

@@ -113,8 +113,8 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 64_150,
-    "files of the package": 346,
+    "lines of the package": 64_290,
+    "files of the package": 347,
     "files of fewer than 60 lines in the package": 49,
     "lines of tasks": 15_530,
     "lines of data": 13_370,

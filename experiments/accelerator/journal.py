@@ -45,8 +45,8 @@ class TimedJournal(Journal):
             begin = self._clock()
             if begin >= self._end or begin + self._longest > self._end:
                 raise OutOfTimeError
-            found = measure()
+            results = measure()
             self._longest = max(self._longest, self._clock() - begin)
-            return found
+            return results
 
         return super().row(key, timed)

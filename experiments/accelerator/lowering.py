@@ -30,7 +30,7 @@ IN_TESTS = ("checks", "errors")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is lowered.
+    """Settings of the lowering at one scale.
 
     Attributes:
         pieces: their names.
@@ -46,15 +46,15 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def lower(traced: Any) -> dict[str, str]:
-    """For each platform that it lowers, or why not."""
-    found = {}
+    """For each platform ``LOWERS``, or the first line of the error."""
+    outcomes = {}
     for platform in PLATFORMS:
         try:
             traced.lower(lowering_platforms=(platform,))
-            found[platform] = LOWERS
+            outcomes[platform] = LOWERS
         except Exception as error:  # whatever stands in the way is the result
-            found[platform] = _first_line(error)
-    return found
+            outcomes[platform] = _first_line(error)
+    return outcomes
 
 
 def lower_piece(name: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def measure(name: str, is_causal: bool) -> NDArray[np.float32]:
     return w
 
 
-def draw(name: str) -> Figure:
+def plot(name: str) -> Figure:
     """The figure of one mechanism: a row a head, a column a form."""
     can = ops.get_mechanism(name).capabilities
     forms = {"causal": can.causal, "not causal": can.noncausal}
@@ -105,10 +105,10 @@ def draw(name: str) -> Figure:
 
 
 def scale(panels: list[NDArray[np.float32]]) -> tuple[Normalize, str, str]:
-    """Colours for all panels: those of the largest weights, few of which would hide the rest."""
-    seen = np.concatenate([w[~np.isnan(w)] for w in panels])
-    limit = float(np.quantile(np.abs(seen), 0.98))
-    if seen.min() < -1e-3 * limit:
+    """The color scale of all panels; the few largest weights are clipped."""
+    visible = np.concatenate([w[~np.isnan(w)] for w in panels])
+    limit = float(np.quantile(np.abs(visible), 0.98))
+    if visible.min() < -1e-3 * limit:
         return Normalize(-limit, limit), "both", "RdBu_r"
     return Normalize(0, limit), "max", "magma_r"
 
@@ -120,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.names:
         path = options.output / f"weights-{name}.png"
-        figure = draw(name)
+        figure = plot(name)
         figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
         plt.close(figure)
         print(f"{path}: {path.stat().st_size} bytes", flush=True)

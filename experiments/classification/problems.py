@@ -53,7 +53,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 
 def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
-    """Options of a run on this data set; None where its files are not at hand."""
+    """Options of a run on this data set; None where its files are not available."""
     file = NAMES[name]
     if not file:
         return {}

@@ -40,7 +40,7 @@ PEERS = (SOFTMAX, LINEAR, LOOP)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: their names.
@@ -92,11 +92,11 @@ def sequences(
 
 def steps(size: Size) -> dict[str, dict[str, Any]]:
     """Costs of one token of one row; caches have room for the longest sequence."""
-    most = max(length for _, length in size.shapes)
+    max_length = max(length for _, length in size.shapes)
     calls, results = {}, {}
     for name in dict.fromkeys((*size.mechanisms, LINEAR, SOFTMAX)):
         one = ops.get_mechanism(name)
-        state = one.init_state(1, size.num_heads, size.dim, size.dim, most)
+        state = one.init_state(1, size.num_heads, size.dim, size.dim, max_length)
         results[name] = {"state_bytes": sum(x.nbytes for x in jax.tree.leaves(state))}
         arrays = inputs(one, 1, num_heads=size.num_heads, dim=size.dim)
         calls[name] = stream(one, state, arrays)
@@ -146,8 +146,8 @@ def table(rows: Rows, size: Size) -> str:
         ]
         for name, result in streams.items()
     ]
-    most = max(length for _, length in size.shapes)
-    caches = f"a state, kB (caches of {most:,} tokens)"
+    max_length = max(length for _, length in size.shapes)
+    caches = f"a state, kB (caches of {max_length:,} tokens)"
     return "\n\n".join([markdown(heads, lines), markdown(["a stream", "a step, us", caches], one)])
 
 

@@ -53,7 +53,7 @@ STYLES = ["-"] * (1 + len(HUES)) + ["--"] * len(HUES)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: their names.
@@ -195,7 +195,7 @@ def steps(size: Size, name: str) -> dict[str, Any]:
 
 
 def holding(size: Size, one: ops.Mechanism, held: int) -> Any:
-    """A state after so many tokens; a cache is full of zeros with the one that comes."""
+    """A state after ``held`` tokens; a cache holds zeros and is full after the next token."""
     shape = (1, size.num_heads, size.dim, size.dim)
     if not one.capabilities.constant_memory:
         state = one.init_state(*shape, held)
@@ -252,8 +252,10 @@ def run_times(rows: Rows, which: str, name: str) -> list[tuple[float, list[float
 
 def memory(rows: Rows, which: str, name: str) -> list[tuple[float, list[float]]]:
     """Lengths, and temporary bytes there."""
-    found = ((row["length"], row["results"].get(name, {})) for row in rows if row["pass"] == which)
-    return [(n, [max(1, x["temporary_bytes"])]) for n, x in found if "temporary_bytes" in x]
+    results = (
+        (row["length"], row["results"].get(name, {})) for row in rows if row["pass"] == which
+    )
+    return [(n, [max(1, x["temporary_bytes"])]) for n, x in results if "temporary_bytes" in x]
 
 
 def against_softmax(rows: Rows, which: str, name: str) -> list[tuple[float, float, float]]:
@@ -322,8 +324,8 @@ def step_times(rows: Rows, size: Size, name: str) -> list[Range] | None:
     return None
 
 
-def as_promised(power: Interval, whole: int) -> str:
-    """Whether all of an interval is as near to a whole power as a rule has it."""
+def judge_exponent(power: Interval, whole: int) -> str:
+    """Whether all of an interval is as near to a whole power as a rule requires."""
     middle, half = power
     return within(Range(middle, middle - half, middle + half), whole - POWER, whole + POWER)
 
@@ -335,14 +337,14 @@ def off(
     step: list[Range] | None,
 ) -> str:
     """What is not as promised."""
-    found = []
+    deviating = []
     for which, power in times.items():
-        word = HOLDS if power is None else as_promised(power, promised(name))
-        found += [f"time, {which}"] * (word == FAILS) + [f"open: {which}"] * (word == OPEN)
-    found += [f"memory, {k}" for k, x in bytes_.items() if x is not None and x > 1 + POWER]
+        word = HOLDS if power is None else judge_exponent(power, promised(name))
+        deviating += [f"time, {which}"] * (word == FAILS) + [f"open: {which}"] * (word == OPEN)
+    deviating += [f"memory, {k}" for k, x in bytes_.items() if x is not None and x > 1 + POWER]
     if step is not None and kind(name) == CONSTANT and more([step[1].over(step[0])]) == HOLDS:
-        found.append(STEP)
-    return "; ".join(found) or "-"
+        deviating.append(STEP)
+    return "; ".join(deviating) or "-"
 
 
 def noise(rows: Rows) -> str:
@@ -356,7 +358,7 @@ def noise(rows: Rows) -> str:
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Milliseconds against the length: a column a kind of mechanism, a row a pass."""
     names = list(dict.fromkeys(name for row in rows for name in row["results"]))
     kinds = {
@@ -391,7 +393,7 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     left_out={
         "cpu": "an accelerator; what takes more time or memory than the budgets above; a step of "
         "AFT with its table of position biases, which has T x T numbers"

@@ -38,7 +38,7 @@ LOSS = make_label_loss(ClassifyTask.compute_logits)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     features: tuple[int, ...] = (128, 256)
     save_every: tuple[int, ...] = (17, 100)
@@ -61,7 +61,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def batches(train: Any, wait: float, rounds: int) -> dict[str, Any]:
-    """Times with a source that takes so many steps' time for a batch."""
+    """Times with a source that needs ``wait`` steps' time for a batch."""
     seconds = wait * train(NEVER)["step"]
     ways = {"without": partial(train, NEVER), "with": partial(train, NEVER, seconds)}
     return {"wait_seconds": seconds} | in_turns(ways, rounds)
@@ -99,7 +99,7 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(4.0), optax.radam(1e-3))
 
 
 def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
-    """Seconds a step after two epochs, and those of them in which saving held it up."""
+    """Seconds of a step after two epochs, and the seconds in which saving delayed it."""
     dataset, _ = data.japanese_vowels()
     standardizer = data.Standardizer.fit(dataset.series)
     values, mask = data.pad(standardizer.apply(dataset.series))

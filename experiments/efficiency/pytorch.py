@@ -37,7 +37,7 @@ PLAIN, FUSED = "PyTorch, plain", "PyTorch, scaled_dot_product_attention"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     lengths: tuple[int, ...] = (4096,)
     rounds: int = 5

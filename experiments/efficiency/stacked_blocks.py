@@ -76,7 +76,7 @@ def measured(size: Size, mechanism: str, depth: int) -> dict[str, Any]:
 def in_turn(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
     """h [B, T, C] through all blocks."""
     for graph, state, key in zip(graphs, states, keys, strict=True):
-        h = of_block(graph, state, key, h)
+        h = apply_block(graph, state, key, h)
     return h
 
 
@@ -84,11 +84,11 @@ def scanned(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array)
     """The same, by a scan over their stacked parameters."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     return jax.lax.scan(
-        lambda h, block: (of_block(graphs[0], block[0], block[1], h), None), h, (stacked, keys)
+        lambda h, block: (apply_block(graphs[0], block[0], block[1], h), None), h, (stacked, keys)
     )[0]
 
 
-def of_block(graph: Any, state: Any, key: Array, h: Array) -> Array:
+def apply_block(graph: Any, state: Any, key: Array, h: Array) -> Array:
     block: nn.TransformerBlock = nnx.merge(graph, state)
     return block(h, is_causal=True, dropout_key=key)
 

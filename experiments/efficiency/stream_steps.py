@@ -32,7 +32,7 @@ from flax_linattn.models.backbone import BackboneState
 
 CHANNELS = 16
 STREAM, AGAIN, PROGRAM, UNROLL = "Stream.step", "the same again", "its program", "unroll"
-CELL, CELL_PROGRAM, CELL_SCAN = "GRU cell", "its least", "GRU cell by scan"
+CELL, CELL_PROGRAM, CELL_SCAN = "GRU cell", "minimal GRU cell", "GRU cell by scan"
 CACHE = "softmax"
 MECHANISMS = tuple(
     name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.constant_memory
@@ -41,7 +41,7 @@ MECHANISMS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: whose states have a constant size.
@@ -52,7 +52,7 @@ class Size:
         work: about how many rows are taken in for one timing.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
-        most_bytes: a greater state is not run; a sixth of it only by ``Stream.step``.
+        max_state_bytes: a greater state is not run; a sixth of it only by ``Stream.step``.
     """
 
     mechanisms: tuple[str, ...] = MECHANISMS
@@ -63,11 +63,11 @@ class Size:
     work: int = 8192
     rounds: int = 9
     seconds: float = 3.0
-    most_bytes: float = 3e9
+    max_state_bytes: float = 3e9
 
 
 class Turn(NamedTuple):
-    """A program to time.
+    """A program to time in turns.
 
     Attributes:
         begin: what is done before, untimed.
@@ -107,11 +107,11 @@ def measure_rows(size: Size, mechanism: str, held: int, rows: int) -> dict[str, 
     made = jax.eval_shape(lambda: model.init_state(rows, max_length=capacity))
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made))
     facts = {"state_bytes": state_bytes}
-    if state_bytes > size.most_bytes:
+    if state_bytes > size.max_state_bytes:
         return facts | {"not_run": f"a state of {state_bytes / 1e9:.1f} GB"}
 
     programs: dict[str, Turn] = {}
-    if state_bytes <= size.most_bytes / 6:
+    if state_bytes <= size.max_state_bytes / 6:
         programs[PROGRAM] = by_program(model, rows, held, capacity, steps)
     programs[STREAM] = programs[AGAIN] = by_stream(model, rows, held, capacity, steps)
     programs[CELL] = by_cell(size.features, rows, steps)
@@ -144,7 +144,7 @@ def in_turns(programs: Mapping[str, Turn], rounds: int, seconds: float) -> dict[
 
 
 def holding(state: Any, held: int) -> Any:
-    """The state of a backbone whose caches hold so many tokens, all of them zeros."""
+    """The state of a backbone whose caches hold ``held`` tokens, all zeros."""
     if not held:
         return state
 
@@ -156,7 +156,7 @@ def holding(state: Any, held: int) -> Any:
 
 
 def by_stream(model: Any, rows: int, held: int, capacity: int | None, steps: int) -> Turn:
-    """``Stream.step``."""
+    """Times ``Stream.step``, called from Python."""
     stream = inference.Stream(model, batch_size=rows, max_length=capacity)
     x = observations(rows, CHANNELS)
     start = holding(model.init_state(rows, capacity), held) if held else None
@@ -254,7 +254,7 @@ def by_unroll(model: Any, rows: int, tokens: int) -> Turn:
 
 
 def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
-    """The cell under ``lax.scan``."""
+    """Times the cell under ``lax.scan``."""
     variables, rebuild = flat(nnx.GRUCell(features, features, rngs=nnx.Rngs(0)))
     x = observations(tokens, rows, features)
 
@@ -282,7 +282,7 @@ def table(rows: Rows, size: Size) -> str:
             continue
         took = {name: Range.of(value) for name, value in row["milliseconds"].items()}
         step = took[STREAM]
-        line += [f"{_micros(step.middle)} ({_micros(step.least)} - {_micros(step.most)})"]
+        line += [f"{_micros(step.middle)} ({_micros(step.low)} - {_micros(step.high)})"]
         line += [number(1e3 / step.middle)]
         own = took.get(PROGRAM)
         line += ["-" if own is None else _micros(step.middle - own.middle)]

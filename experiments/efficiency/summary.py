@@ -15,7 +15,7 @@ from experiments.experiment import Experiment
 from experiments.measured import Measured
 from experiments.pages import write_page
 from experiments.statements import Statement, early, rules_in, rules_text
-from experiments.verdicts import NOT_RUN, VERDICTS, Verdict, rules_of
+from experiments.verdicts import NOT_RUN, VERDICTS, Verdict, get_rules
 from flax_linattn.bench.report import markdown
 
 FOLDER = Path(__file__).parent
@@ -80,8 +80,8 @@ NOT_MEASURED = (
 )
 
 
-class Found(NamedTuple):
-    """A statement, and what was found of it.
+class JudgedStatement(NamedTuple):
+    """A statement and the verdict on it.
 
     Attributes:
         statement: of the paper.
@@ -98,40 +98,42 @@ class Found(NamedTuple):
     early: bool = False
 
 
-def found_of(experiments: Iterable[Experiment]) -> list[Found]:
+def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]:
     """Every statement with its verdict and what measured it, paper by paper.
 
     An experiment that was run on a GPU as well is judged twice.
     """
-    found = []
+    judged = []
     for experiment in experiments:
-        if not isinstance(experiment, Measured) or not claims_of(experiment):
+        if not isinstance(experiment, Measured) or not paper_statements(experiment):
             continue
         if experiment.folder.name in LEARNING:
             continue
         scales = [scale for scale in experiment.sizes if experiment.stored(scale).is_file()]
         for scale in scales:
-            found += _judged(experiment, experiment.stored(scale))
+            judged += _judged(experiment, experiment.stored(scale))
         if not scales:
             why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
-            found += [Found(statement, why) for statement in claims_of(experiment)]
-    found += [Found(statement, statement.verdict()) for statement in NOT_MEASURED]
-    return sorted(found, key=lambda one: paper(one.statement))
+            judged += [
+                JudgedStatement(statement, why) for statement in paper_statements(experiment)
+            ]
+    judged += [JudgedStatement(statement, statement.verdict()) for statement in NOT_MEASURED]
+    return sorted(judged, key=lambda one: paper(one.statement))
 
 
-def claims_of(experiment: Measured) -> list[Statement]:
-    """Its statements that are of a paper, and not ours."""
+def paper_statements(experiment: Measured) -> list[Statement]:
+    """The statements that are a paper's, and not ours."""
     return [one for one in experiment.statements if one.where.startswith(PAPERS)]
 
 
-def _judged(experiment: Measured, stored: Path) -> Iterator[Found]:
+def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
     """By one file of results."""
     results = json.loads(stored.read_text())
     measured = f"{results['date']}, {results['commit']}"
-    for statement in claims_of(experiment):
+    for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
-        before = early(rules_of(verdict.word), results)
-        yield Found(statement, verdict, f"`{stored.stem}`", measured, before)
+        before = early(get_rules(verdict.word), results)
+        yield JudgedStatement(statement, verdict, f"`{stored.stem}`", measured, before)
 
 
 def paper(statement: Statement) -> int:
@@ -140,10 +142,10 @@ def paper(statement: Statement) -> int:
 
 
 def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
-    """Writes claims.md; returns it."""
-    found = found_of(experiments)
-    first = f"{len(found)} claims. {SILENT}"
-    if any(one.early for one in found):
+    """Writes claims.md and returns its text."""
+    judged = judge_statements(experiments)
+    first = f"{len(judged)} claims. {SILENT}"
+    if any(one.early for one in judged):
         first += (
             " What was measured before the rules below were stated does not test them: it is "
             "counted apart, and marked *before the rules*."
@@ -156,23 +158,23 @@ def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
             one.by,
             one.measured + ", *before the rules*" * one.early,
         ]
-        for one in found
+        for one in judged
     ]
     table = markdown(["paper", "ours", "verdict", "measured by", "measured"], lines)
-    rules = rules_text(rules_in(one.verdict for one in found))
-    return write_page(folder / "claims.md", [first, _counts(found), table, rules])
+    rules = rules_text(rules_in(one.verdict for one in judged))
+    return write_page(folder / "claims.md", [first, _counts(judged), table, rules])
 
 
-def _counts(found: list[Found]) -> str:
+def _counts(judged: list[JudgedStatement]) -> str:
     """How many claims of a paper have each verdict."""
 
-    def line(name: str, of_paper: list[Found]) -> list[str]:
+    def line(name: str, of_paper: list[JudgedStatement]) -> list[str]:
         words = [one.verdict.word for one in of_paper if not one.early]
         early = sum(one.early for one in of_paper)
         return [name, *(str(words.count(word)) for word in VERDICTS), str(early)]
 
     lines = [
-        line(paper, [one for one in found if one.statement.where.startswith(paper)])
+        line(paper, [one for one in judged if one.statement.where.startswith(paper)])
         for paper in PAPERS
     ]
-    return markdown(["paper", *VERDICTS, "before the rules"], [*lines, line("all", found)])
+    return markdown(["paper", *VERDICTS, "before the rules"], [*lines, line("all", judged)])

@@ -39,7 +39,7 @@ PAPER = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     heads: tuple[int, ...] = (4, 8, 16, 32, 64)
     length: int = 1024
@@ -81,7 +81,7 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(8.6, 3.4), layout="constrained")
     panels = {
         "images/s": (0, lambda result: result["images_per_second"]),
@@ -136,7 +136,7 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size(), "paper": Size(rounds=30)},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
         "cpu": f"{DEPARTURES}; half precision and an A100: compare the trend, not the numbers",

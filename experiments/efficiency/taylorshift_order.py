@@ -25,7 +25,7 @@ from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossover
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     dims: tuple[int, ...] = (4, 8, 16)
     orders: tuple[int, ...] = (2, 4)

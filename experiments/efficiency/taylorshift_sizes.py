@@ -29,7 +29,7 @@ from experiments.verdicts import (
     Rule,
     Verdict,
     Word,
-    all_of,
+    combine,
 )
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -59,7 +59,7 @@ RIGHT = Rule(
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     dims: tuple[int, ...] = (8, 16, 32, 64)
     lengths: tuple[int, ...] = (64, 256, 1024, 4096, 16384, 65536)
@@ -165,10 +165,10 @@ def right(name: str) -> Callable[[Rows], Verdict]:
         if not large:
             raise NotMeasuredError(f"nothing was measured from N = {LARGE:,} on")
         by_dim = {row["dim"]: [r for r in large if r["dim"] == row["dim"]] for row in large}
-        found = {dim: decide(of_dim, name) for dim, of_dim in by_dim.items()}
-        texts = (f"{ours} for d = {dim}{more}" for dim, (_, ours, more) in found.items())
+        decisions = {dim: decide(of_dim, name) for dim, of_dim in by_dim.items()}
+        texts = (f"{ours} for d = {dim}{more}" for dim, (_, ours, more) in decisions.items())
         longest = f"at N = {large[-1]['length']:,}: {', '.join(texts)}"
-        return Verdict(all_of(word for word, _, _ in found.values()), longest)
+        return Verdict(combine(word for word, _, _ in decisions.values()), longest)
 
     return judge
 
@@ -236,7 +236,7 @@ def _off(row: dict[str, Any], name: str) -> str:
     return f"{error(row, name):+.1f} ± {doubt(row, name):.1f}"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(13, 3.2), layout="constrained")
     dims = list(dict.fromkeys(row["dim"] for row in rows))
     for axes, (name, formula) in zip(figure.subplots(1, 5), FORMULAS.items(), strict=True):
@@ -263,7 +263,7 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
         scale: "the paper's 16,384 samples (here the fewer the longer, each with several V)"

@@ -20,7 +20,7 @@ from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Ki
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, more, more_bytes
 from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Verdict, beside
+from experiments.verdicts import NotMeasuredError, Verdict, with_note
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
 
@@ -52,7 +52,7 @@ PAPER = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     model: str = "taylorshift-listops"
     length: int = 1000
@@ -97,12 +97,12 @@ def above(name: str, quantity: int) -> Callable[[Rows], Verdict]:
         ours = facts(rows)
         best = min(ours[softmax][quantity] for softmax in SOFTMAXES)
         theirs = PAPER[name][quantity] / PAPER[PRINTED][quantity]
-        found = []
+        verdicts = []
         for other, baseline in (("the best softmax", best), (PRINTED, ours[PRINTED][quantity])):
             ratio = ours[name][quantity].over(baseline)
             word = more_bytes([ratio.middle]) if quantity else more([ratio])
-            found.append(Verdict(word, f"{ratio.middle:.2g} times {other}"))
-        word, text = beside(*found)
+            verdicts.append(Verdict(word, f"{ratio.middle:.2g} times {other}"))
+        word, text = with_note(*verdicts)
         return Verdict(word, f"{text}; paper {theirs:.2g}")
 
     return judge

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.events.rules import near_true
-from experiments.events.trained import SHARES, baselines, train_seeds
+from experiments.events.trained import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.intervals import mean_text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
@@ -28,12 +28,12 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.events.data import PROCESSES
 
-BESIDE = ("poisson", "renewal", "hawkes")
+BASELINES = ("poisson", "renewal", "hawkes")
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     processes: tuple[str, ...] = ("poisson", "hawkes", "hawkes-marked")
     train: tuple[int, ...] = (20, 80, 320, 640)
@@ -83,18 +83,18 @@ def one(size: Size, process: str, train: int) -> dict[str, Any]:
     task = tasks.get_task("events")
     data = task.load(config)
     test = task.batches(data, config, task.describe(data, config), 1).test.events
-    found = PROCESSES[process].log_likelihood(test)
-    beside = baselines(config)
+    scores = PROCESSES[process].log_likelihood(test)
+    baseline_values = baselines(config)
     return {
-        "train_events": beside["num_train_events"],
-        "true_nll": -float(found.total.sum()) / test.num_forecast,
-        "beside": {name: beside[f"{name}_nll"] for name in BESIDE},
+        "train_events": baseline_values["num_train_events"],
+        "true_nll": -float(scores.total.sum()) / test.num_forecast,
+        "baselines": {name: baseline_values[f"{name}_nll"] for name in BASELINES},
         "runs": train_seeds(config),
     }
 
 
-def row_of(rows: Rows, process: str, train: int | None = None) -> dict[str, Any]:
-    """Of a process, with the most sequences unless a number is given.
+def find_row(rows: Rows, process: str, train: int | None = None) -> dict[str, Any]:
+    """The row of a process, with the most sequences unless a number is given.
 
     Raises:
         NotMeasuredError: it was not trained.
@@ -106,18 +106,20 @@ def row_of(rows: Rows, process: str, train: int | None = None) -> dict[str, Any]
 
 
 def mean_nll(row: dict[str, Any]) -> float:
-    """Over seeds."""
+    """The mean NLL an event over seeds."""
     return statistics.mean(run["nll"] for run in row["runs"])
 
 
-def found_by(process: str) -> Any:
+def judge_process(process: str) -> Any:
     """The verdict on a process, with the most sequences."""
 
     def judge(rows: Rows) -> Verdict:
-        row = row_of(rows, process)
+        row = find_row(rows, process)
         ours, true = mean_nll(row), row["true_nll"]
-        told = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
-        return Verdict(near_true(ours, true), f"{told}{row['train_events']:,} events to train on")
+        numbers_text = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
+        return Verdict(
+            near_true(ours, true), f"{numbers_text}{row['train_events']:,} events to train on"
+        )
 
     return judge
 
@@ -126,8 +128,8 @@ def table(rows: Rows, size: Size) -> str:
     """A line a process and number of sequences."""
     lines = []
     for row in rows:
-        found = [run["nll"] for run in row["runs"]]
-        mean = statistics.mean(found)
+        values = [run["nll"] for run in row["runs"]]
+        mean = statistics.mean(values)
         true = row["true_nll"]
         ks = statistics.mean(run["ks"] for run in row["runs"])
         lines.append(
@@ -135,16 +137,16 @@ def table(rows: Rows, size: Size) -> str:
                 row["process"],
                 f"{row['train_events']:,}",
                 f"{true:.4f}",
-                mean_text(found, 4),
+                mean_text(values, 4),
                 f"{mean - true:+.4f}",
                 f"{100 * (mean - true) / abs(true):+.1f}",
-                *(f"{row['beside'][name] - true:+.4f}" for name in BESIDE),
+                *(f"{row['baselines'][name] - true:+.4f}" for name in BASELINES),
                 f"{ks:.4f}",
             ]
         )
     header = [
         "process", "events to train on", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
-        *(f"{name}, gap" for name in BESIDE), "KS distance",
+        *(f"{name}, gap" for name in BASELINES), "KS distance",
     ]  # fmt: skip
     note = (
         f"NLL an event of {size.test} test sequences, natural logarithms, a unit of time; mean and "
@@ -154,11 +156,11 @@ def table(rows: Rows, size: Size) -> str:
     return f"{markdown(header, lines)}\n\n{note}"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Gaps against events, and quantiles of integrated intensities."""
     figure = import_figure()(figsize=(8.4, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    expected = -np.log1p(-np.array(SHARES))
+    expected = -np.log1p(-np.array(QUANTILE_LEVELS))
     for n, process in enumerate(dict.fromkeys(row["process"] for row in rows)):
         own = sorted(
             (row for row in rows if row["process"] == process), key=lambda row: row["train"]
@@ -181,9 +183,9 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=tuple(
-        Statement("ours", f"the model finds the process {process!r}", found_by(process))
+        Statement("ours", f"the model finds the process {process!r}", judge_process(process))
         for process in Size().processes
     ),
     left_out={"": "other mechanisms, which are compared in table2; more seeds, for want of time"},

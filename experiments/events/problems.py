@@ -13,7 +13,7 @@ from flax_linattn.tasks.events import EventsConfig
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A data set.
+    """A data set, its options and the paper's numbers.
 
     Attributes:
         files: of the folder of real data, by the name of the option that takes them; none if drawn.
@@ -87,8 +87,8 @@ PROBLEMS: dict[str, Problem] = {
 """By name."""
 
 
-def config_of(name: str, folder: Path | None, **options: Any) -> EventsConfig | None:
-    """The options of runs on a data set; None where its files are not at hand."""
+def make_config(name: str, folder: Path | None, **options: Any) -> EventsConfig | None:
+    """The options of runs on a data set; None where its files are not available."""
     problem = PROBLEMS[name]
     if problem.files and folder is None:
         return None

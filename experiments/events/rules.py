@@ -18,7 +18,7 @@ MARGIN = 0.05
 """Of the NLL an event, in natural logarithms: the paper prints deviations over seeds from 0.02
 (StackOverflow) to 0.15 (Uber) for what it calls comparable."""
 
-SHARE = 0.02
+MAX_RELATIVE_GAP = 0.02
 
 COMPARABLE = Rule(
     f"Two models are comparable where the 95 % interval of the difference of their NLL an event "
@@ -28,16 +28,16 @@ COMPARABLE = Rule(
 )
 NEAR_TRUE = Rule(
     f"A model has found a process where its NLL an event, on the same test events, is within "
-    f"{100 * SHARE:g} % of that of the process itself.",
+    f"{100 * MAX_RELATIVE_GAP:g} % of that of the process itself.",
     STATED,
 )
 
 
-def comparable(found: Interval | None) -> Word:
+def comparable(difference: Interval | None) -> Word:
     """The word on two models, by the interval of their differences."""
-    return within(found, MARGIN, COMPARABLE)
+    return within(difference, MARGIN, COMPARABLE)
 
 
 def near_true(ours: float, true: float) -> Word:
-    """The word on a likelihood beside that of the process."""
-    return Word(HOLDS if abs(ours - true) <= SHARE * abs(true) else FAILS, NEAR_TRUE)
+    """The word on a likelihood, against that of the process."""
+    return Word(HOLDS if abs(ours - true) <= MAX_RELATIVE_GAP * abs(true) else FAILS, NEAR_TRUE)

@@ -81,29 +81,29 @@ def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Er
         return {}
 
 
-def shares(
+def relative_differences(
     rows: Sequence[dict[str, Any]], model: str, context: int, horizon: int
 ) -> dict[str, list[float]]:
     """How much larger errors from a longer context are, in per cent, by series: of each seed."""
     longer, base = (errors(rows, model, length) for length in (context, patch.LENGTH))
-    found = {}
+    by_series = {}
     for series, cells in longer.items():
         of_each, before = cells.get(horizon, {}), base.get(series, {}).get(horizon, {})
         own = [100 * (of_each[seed] / before[seed] - 1) for seed in of_each if seed in before]
         if own:
-            found[series] = own
-    return found
+            by_series[series] = own
+    return by_series
 
 
 def better(model: str, context: int, horizon: int) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on a context beside one of 96 rows."""
+    """The verdict on a context, against one of 96 rows."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = shares(rows, model, context, horizon)
-        if not found:
+        by_series = relative_differences(rows, model, context, horizon)
+        if not by_series:
             raise NotMeasuredError(f"{model} from {context} rows, {horizon} ahead")
-        over = over_sets(found)
-        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
+        over = over_sets(by_series)
+        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
         word = below(over, 0, BETTER, over="series")
         return Verdict(word, f"{text(over, 1)} %: {each}")
 
@@ -133,9 +133,9 @@ def _costs(rows: Rows, size: Size) -> str:
     own = [row for row in rows if row["model"] == patch.OURS]
     lines = []
     for context in size.contexts:
-        found = [row for row in own if row["context"] == context]
-        if found:
-            costs = [found[0][name] for name in ("parameters", "state_bytes")]
+        at_context = [row for row in own if row["context"] == context]
+        if at_context:
+            costs = [at_context[0][name] for name in ("parameters", "state_bytes")]
             lines.append([f"{context}", *(f"{value:,}" for value in costs)])
     return markdown(["rows that ours looks back on", "parameters", "state, bytes"], lines)
 

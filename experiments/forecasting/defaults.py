@@ -75,7 +75,7 @@ BETTER = Rule(
     "one number, by Student's t over series; not where it lies above.",
     STATED,
 )
-AT_MOST = Rule(
+NOT_ABOVE = Rule(
     "The default's errors are at most another's where that interval lies below 1 %; not where it "
     "lies above.",
     STATED,
@@ -103,15 +103,15 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
     """Trains a run; its errors, scores, choices and times."""
     series = key["series"]
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {**(problem(series, data_folder()) or {})}
-        found |= {"split": "0.7/0.1/0.2", **OPTIONS.get(series, {})}
+        data_options: dict[str, Any] = {**(problem(series, data_folder()) or {})}
+        data_options |= {"split": "0.7/0.1/0.2", **OPTIONS.get(series, {})}
         if series in LAST_ROWS:
-            table = pd.read_csv(found["csv"]).iloc[-LAST_ROWS[series] :]
-            found["csv"] = Path(folder) / "last_rows.csv"
-            table.to_csv(found["csv"], index=False)
-        found.pop("stride", None)
+            table = pd.read_csv(data_options["csv"]).iloc[-LAST_ROWS[series] :]
+            data_options["csv"] = Path(folder) / "last_rows.csv"
+            table.to_csv(data_options["csv"], index=False)
+        data_options.pop("stride", None)
         horizon = HORIZONS.get(series, HORIZON)
-        options = {**found, **DEFAULTS[key["model"]], "seed": key["seed"]}
+        options = {**data_options, **DEFAULTS[key["model"]], "seed": key["seed"]}
         config = configured(
             "forecast", preset="patch", horizon=horizon, quantiles="0.1,0.5,0.9", **options
         )
@@ -121,16 +121,16 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
         )
         values = tasks.train("forecast", config, session)
         run = tasks.load_run(Path(folder) / "run")
-        kept = run.config
+        config_used = run.config
     names = ("mse", "mae", "crps", "coverage_80")
     methods = ("test", "seasonal_naive", "ridge")
     return {
         **{f"{method}_{name}": values[f"{method}_{name}"] for method in methods for name in names},
         "validation_mse": values["validation_mse"],
-        "share": values["attention_share"],
+        "attention_weight": values["attention_share"],
         "ridge_maps": values["ridge_maps"],
-        "context": kept.data.context_length,
-        "stride": kept.data.stride,
+        "context": config_used.data.context_length,
+        "stride": config_used.data.stride,
         "train_seconds": values["train_seconds"],
         "seconds": round(time.perf_counter() - begin, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
@@ -138,19 +138,19 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers(rows: Sequence[dict[str, Any]], name: str, metric: str) -> dict[str, list[float]]:
-    """By series those of each seed; of a baseline, which has no seed, one.
+    """Numbers of each seed by series; of a baseline, which has no seed, one.
 
     Raises:
         NotMeasuredError: there is none.
     """
     model, method = SIMPLE.get(name, (name, "test"))
-    found: dict[str, list[float]] = {}
+    by_series: dict[str, list[float]] = {}
     for row in rows:
         if row["model"] == model and (name in DEFAULTS or row["seed"] == 0):
-            found.setdefault(row["series"], []).append(row[f"{method}_{metric}"])
-    if not found:
+            by_series.setdefault(row["series"], []).append(row[f"{method}_{metric}"])
+    if not by_series:
         raise NotMeasuredError(name)
-    return found
+    return by_series
 
 
 def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict[str, list[float]]:
@@ -166,12 +166,12 @@ def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict
 def compared(
     other: str, metric: str, rule: Rule, margin: float
 ) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on the default beside another forecast."""
+    """The verdict on the default, against another forecast."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = differences(rows, other, metric)
-        over = over_sets(found)
-        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
+        by_series = differences(rows, other, metric)
+        over = over_sets(by_series)
+        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
         return Verdict(below(over, margin, rule, over="series"), f"{text(over, 1)} %: {each}")
 
     return judge
@@ -198,7 +198,7 @@ def table(rows: Rows, size: Size) -> str:
         [
             f"{row['series']}, {row['model']}, seed {row['seed']}",
             *(str(row[name]) for name in ("context", "ridge_maps", "stride")),
-            f"{row['share']:.2f}",
+            f"{row['attention_weight']:.2f}",
             *(f"{row[name]:.0f}" for name in ("train_seconds", "seconds", "cpu_seconds")),
         ]
         for row in rows
@@ -230,7 +230,7 @@ EXPERIMENT = Measured(
         Statement(
             "ours",
             "the default's errors are at most those of the ridge of the chosen context and maps",
-            compared("ridge, chosen", "mse", AT_MOST, 1),
+            compared("ridge, chosen", "mse", NOT_ABOVE, 1),
         ),
     ),
     left_out={

@@ -37,7 +37,7 @@ BETTER = Rule(
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     series: tuple[str, ...] = patch.SERIES
     seeds: int = 3
@@ -66,7 +66,7 @@ def errors(rows: Sequence[dict[str, Any]], series: str, mixing: str) -> dict[int
     }
 
 
-def shares(rows: Sequence[dict[str, Any]], series: str) -> list[float]:
+def relative_differences(rows: Sequence[dict[str, Any]], series: str) -> list[float]:
     """How much larger the error of mixed channels is, in per cent, by seed."""
     alone, mixed = (errors(rows, series, mixing) for mixing in ("", MIXING))
     return [100 * (mixed[seed] / alone[seed] - 1) for seed in sorted(alone.keys() & mixed.keys())]
@@ -76,25 +76,27 @@ def better_on(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
     """The verdict on one series."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        own = shares(rows, series)
+        own = relative_differences(rows, series)
         if not own:
             raise NotMeasuredError(series)
-        found = interval(own)
-        told = text(found, 1) if found else f"{statistics.mean(own):+.1f}"
-        return Verdict(below(found, 0, BETTER), f"{told} %")
+        difference = interval(own)
+        difference_text = text(difference, 1) if difference else f"{statistics.mean(own):+.1f}"
+        return Verdict(below(difference, 0, BETTER), f"{difference_text} %")
 
     return judge
 
 
 def better(rows: Sequence[dict[str, Any]]) -> Verdict:
-    """The verdict over series."""
-    found = over_sets({series: shares(rows, series) for series in {row["series"] for row in rows}})
-    word = below(found, 0, BETTER, over="series")
-    return Verdict(word, f"{text(found, 1)} %")
+    """The verdict on mixed channels over all series."""
+    difference = over_sets(
+        {series: relative_differences(rows, series) for series in {row["series"] for row in rows}}
+    )
+    word = below(difference, 0, BETTER, over="series")
+    return Verdict(word, f"{text(difference, 1)} %")
 
 
 def table(rows: Rows, size: Size) -> str:
-    """Errors by series."""
+    """Errors by series, and costs of both models."""
     lines = []
     for series in size.series:
         cells = [mean_text([*errors(rows, series, mixing).values()], 3) for mixing in ("", MIXING)]
@@ -109,8 +111,8 @@ def table(rows: Rows, size: Size) -> str:
 
 
 def _own(rows: Rows, mixing: str, name: str) -> int:
-    found = [row[name] for row in rows if row["mixing"] == mixing and name in row]
-    return round(statistics.median(found))
+    values = [row[name] for row in rows if row["mixing"] == mixing and name in row]
+    return round(statistics.median(values))
 
 
 EXPERIMENT = Measured(

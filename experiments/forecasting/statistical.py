@@ -78,14 +78,14 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def fits(size: patch.Size, key: dict[str, Any]) -> bool:
-    """Whether the context has the two seasons that MSTL takes; whether the file is at hand."""
-    config = patch.config_of(size, key["series"], key["horizon"])
+    """Whether the file is available and the context has the two seasons that MSTL needs."""
+    config = patch.make_config(size, key["series"], key["horizon"])
     if config is None or key["model"] != MSTL:
         return config is not None
-    return key["context"] >= 2 * season_of(config)
+    return key["context"] >= 2 * season_length(config)
 
 
-def season_of(config: Any) -> int:
+def season_length(config: Any) -> int:
     """Rows of a season, as the seasonal naive forecast has them."""
     _, described, _ = patch.loaded(config)
     return int(config.data.season or described.season)
@@ -94,7 +94,7 @@ def season_of(config: Any) -> int:
 def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> dict[str, Any]:
     """Errors of a model on every ``stride``-th test window, and the time of one of a channel."""
     model, options = key["model"], config.data
-    run = run_of(model, config)
+    run = make_run(model, config)
     test = patch.loaded(config)[2].test
     assert isinstance(test, data.Windows)
     windows = data.Windows(
@@ -106,20 +106,20 @@ def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> d
         batch_size=test.batch_size,
         seed=None,
     )
-    forecast = forecast_of(model, run, windows)
+    forecast = make_forecast(model, run, windows)
     begin = time.process_time()
     sums = sum_errors({model: forecast}, run, windows)[model].metrics()
     seconds = time.process_time() - begin
     return {
         "mse": sums["mse"],
         "mae": sums["mae"],
-        "season": season_of(config),
+        "season": season_length(config),
         "windows": windows.num_examples,
         "milliseconds": 1e3 * seconds / windows.num_examples / len(run.data_spec.targets),
     }
 
 
-def run_of(model: str, config: Any) -> tasks.Run:
+def make_run(model: str, config: Any) -> tasks.Run:
     """A trained run of ours, or for another model one without parameters."""
     rows, described, _ = patch.loaded(config)
     if model == patch.OURS:
@@ -128,7 +128,7 @@ def run_of(model: str, config: Any) -> tasks.Run:
     return tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
 
 
-def forecast_of(model: str, run: tasks.Run, windows: data.Windows) -> Forecast:
+def make_forecast(model: str, run: tasks.Run, windows: data.Windows) -> Forecast:
     """How a model forecasts windows."""
     if model == patch.OURS:
         return model_forecast(run)
@@ -136,7 +136,7 @@ def forecast_of(model: str, run: tasks.Run, windows: data.Windows) -> Forecast:
         ridge = fitted_ridge(run) if model == "ridge" else None
         return baseline_forecasts(run, windows, ridge)[model]
     make = ets if model == ETS else mstl
-    return fitted_anew(make(season_of(run.config)), run.config.data)
+    return refit_forecast(make(season_length(run.config)), run.config.data)
 
 
 def ets(season: int) -> Any:
@@ -153,16 +153,16 @@ def mstl(season: int) -> Any:
     return models.MSTL(season, trend_forecaster=models.AutoETS(model="ZZN"))
 
 
-def fitted_anew(model: Any, options: ForecastData) -> Forecast:
+def refit_forecast(model: Any, options: ForecastData) -> Forecast:
     """The forecasts of a statistical model, fitted to each channel of each window."""
 
-    def one(seen: NDArray) -> NDArray:
-        return np.asarray(model.forecast(y=seen.astype(np.float64), h=options.horizon)["mean"])
+    def one(window: NDArray) -> NDArray:
+        return np.asarray(model.forecast(y=window.astype(np.float64), h=options.horizon)["mean"])
 
     def forecast(batch: WindowBatch) -> NDArray:
         real = batch.arrays["weight"] > 0
-        seen = batch.arrays["values"][real][:, : options.context_length]
-        return np.stack([np.stack([*map(one, window.T)], axis=-1) for window in seen])
+        contexts = batch.arrays["values"][real][:, : options.context_length]
+        return np.stack([np.stack([*map(one, channels.T)], axis=-1) for channels in contexts])
 
     return forecast
 
@@ -179,14 +179,18 @@ def below(model: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdic
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         mine, theirs = (errors(rows, name, patch.LENGTH) for name in (model, other))
-        shares = {
+        relative_differences = {
             series: 100 * (mine[series]["mse"] / theirs[series]["mse"] - 1)
             for series in mine.keys() & theirs.keys()
         }
-        if not shares:
+        if not relative_differences:
             raise NotMeasuredError(f"{model} beside {other}")
-        over = interval([*shares.values()])
-        each = ", ".join(f"{name} {shares[name]:+.0f}" for name in mine if name in shares)
+        over = interval([*relative_differences.values()])
+        each = ", ".join(
+            f"{name} {relative_differences[name]:+.0f}"
+            for name in mine
+            if name in relative_differences
+        )
         word = rules.below(over, 0, BELOW, over="series")
         return Verdict(word, f"{text(over, 0)} % of its error: {each}")
 
@@ -194,7 +198,7 @@ def below(model: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdic
 
 
 def table(rows: Rows, size: Size) -> str:
-    """Errors by series and context."""
+    """Errors by series and context, and times of the statistical models."""
     models = (*SIMPLE, ETS, MSTL, patch.OURS)
     header = ["series", "windows", "season", "context"]
     header += [f"`{m}`" if m == patch.OURS else m.replace("_", " ") for m in models]

@@ -55,51 +55,51 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def scores(
-    rows: Sequence[dict[str, Any]], data: str, mechanism: str, way: str, act: str
+    rows: Sequence[dict[str, Any]], data: str, mechanism: str, way: str, mode: str
 ) -> list[float]:
-    """Of each seed.
+    """Scores of the runs, by seed.
 
     Raises:
         NotMeasuredError: it was not trained.
     """
     wanted = f"{mechanism} on {data} with {way}"
-    found = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
-    return [row[act]["score"] for row in found]
+    matching = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
+    return [row[mode]["score"] for row in matching]
 
 
-def sets_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The data sets."""
+def data_sets(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of the data sets."""
     return list(dict.fromkeys(row["data"] for row in rows))
 
 
 def streams(mechanism: str, way: str) -> Any:
-    """The verdict on a stream beside the window, with a way to tell the time."""
+    """The verdict on a stream against the window, with one way to encode the time."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = {
+        differences = {
             data: [
                 a - b
                 for a, b in zip(
-                    *(scores(rows, data, mechanism, way, act) for act in ("stream", "window")),
+                    *(scores(rows, data, mechanism, way, mode) for mode in ("stream", "window")),
                     strict=True,
                 )
             ]
-            for data in sets_of(rows)
+            for data in data_sets(rows)
         }
-        return table1.same_score(found)
+        return table1.same_score(differences)
 
     return judge
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a data set, mechanism and way to tell the time."""
+    """Scores, a line for each data set, mechanism and way to encode the time."""
     lines = []
-    for data in sets_of(rows):
+    for data in data_sets(rows):
         for mechanism in size.mechanisms:
             for way in WAYS:
                 means = [
-                    f"{statistics.mean(scores(rows, data, mechanism, way, act)):.1f}"
-                    for act in ACTS
+                    f"{statistics.mean(scores(rows, data, mechanism, way, mode)):.1f}"
+                    for mode in ACTS
                 ]
                 lines.append([data, f"`{mechanism}`", way, *means])
     note = (

@@ -13,7 +13,7 @@ FOLDER = "rl_rollouts"
 
 
 class Problem(NamedTuple):
-    """A data set.
+    """A data set, its files and the paper's score.
 
     Attributes:
         robot: the environment is its version 5.
@@ -52,8 +52,8 @@ PROBLEMS: dict[str, Problem] = {
 """By name."""
 
 
-def config_of(name: str, folder: Path | None, **options: Any) -> OfflineRLConfig | None:
-    """The options of runs on a data set; None where its files are not at hand."""
+def make_config(name: str, folder: Path | None, **options: Any) -> OfflineRLConfig | None:
+    """The options of runs on a data set; None where its files are not available."""
     problem = PROBLEMS[name]
     if folder is None or not all((folder / file).is_file() for file in problem.files):
         return None

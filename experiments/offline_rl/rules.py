@@ -36,20 +36,20 @@ FOLLOWS = Rule(
 )
 
 
-def comparable(found: Interval | None) -> Word:
+def comparable(difference: Interval | None) -> Word:
     """The word on two ways, by the interval of their differences."""
-    return within(found, MARGIN, COMPARABLE)
+    return within(difference, MARGIN, COMPARABLE)
 
 
-def ahead(found: Interval | None) -> Word:
-    """The word on a model beside what a user would pick instead."""
-    if found is None:
+def ahead(difference: Interval | None) -> Word:
+    """The word on whether a model's scores are above a baseline's."""
+    if difference is None:
         return Word(TOO_FEW, AHEAD)
-    if found.middle - found.half > 0:
+    if difference.middle - difference.half > 0:
         return Word(HOLDS, AHEAD)
-    return Word(FAILS if found.middle + found.half < 0 else OPEN, AHEAD)
+    return Word(FAILS if difference.middle + difference.half < 0 else OPEN, AHEAD)
 
 
 def follows(correlation: float) -> Word:
-    """The word on returns beside those that were asked for."""
+    """The word on achieved returns, given the target returns."""
     return Word(HOLDS if correlation >= 0.8 else FAILS, FOLLOWS)

@@ -38,33 +38,33 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     batches = best.task.test_batches(best, None)
     assert isinstance(batches, WindowBatches)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "train_seconds": round(seconds, 1),
         "mse": action_error(best.model, batches),
         **stream_error(best, batches.episodes),
     }
     with make_run_environments(best) as environments:
-        for act in ACTS:
-            found[act] = timed(best, environments, act=act)
-        found["last"] = timed(last, environments, act="window")
-    return found
+        for mode in ACTS:
+            results[mode] = timed(best, environments, act=mode)
+        results["last"] = timed(last, environments, act="window")
+    return results
 
 
 def make_run_environments(run: tasks.Run) -> closing[Any]:
-    """Those of a run's test, as a context that closes them."""
+    """The environments of a run's test, as a context that closes them."""
     environments = evaluate.make_run_environments(run.data_spec, run.config)
     assert environments is not None
     return closing(environments)
 
 
 def timed(run: tasks.Run, environments: Any, **how: Any) -> dict[str, Any]:
-    """Plays, and tells the seconds too."""
+    """Plays episodes; returns their metrics and the seconds."""
     begun = time.perf_counter()
     played = play_run(run, environments, **how)
-    return told(played) | {"seconds": round(time.perf_counter() - begun, 2)}
+    return episode_metrics(played) | {"seconds": round(time.perf_counter() - begun, 2)}
 
 
-def told(played: Episodes) -> dict[str, Any]:
+def episode_metrics(played: Episodes) -> dict[str, Any]:
     """Mean return, score and length, and the returns one by one."""
     returns = played.returns
     assert played.env_id is not None

@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import LISTOPS, config_of
+from experiments.sequences.problems import LISTOPS, make_config
 from experiments.sequences.rules import ahead, falls
 from experiments.sequences.trained import train_and_test
 from experiments.statements import Statement
@@ -31,7 +31,7 @@ TRAINED = (10, 40)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = ("softmax", "taylorshift")
     embeddings: tuple[str, ...] = ("linear", "conv")
@@ -44,7 +44,7 @@ def measure(size: Size, journal: Journal) -> None:
     for seed in range(size.seeds):
         for embedding in size.embeddings:
             for mechanism in size.mechanisms:
-                config = config_of(
+                config = make_config(
                     LISTOPS,
                     data_folder(),
                     mechanism=mechanism,
@@ -63,14 +63,14 @@ def of(rows: Sequence[dict[str, Any]], mechanism: str, embedding: str) -> Rows:
     Raises:
         NotMeasuredError: it was not trained.
     """
-    found = [
+    matching = [
         row
         for row in rows
         if (row["mechanism"], row["embedding"]) == (mechanism, embedding) and "lengths" in row
     ]
-    if not found:
+    if not matching:
         raise NotMeasuredError(f"{mechanism} with {embedding}, by a run that did not fail")
-    return found
+    return matching
 
 
 def within(row: dict[str, Any]) -> float:
@@ -88,10 +88,10 @@ def falls_for(mechanism: str, embedding: str) -> Callable[[Sequence[dict[str, An
     """The verdict on a model beyond training."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        share = statistics.mean(map(at_longest, of(rows, mechanism, embedding)))
+        fraction = statistics.mean(map(at_longest, of(rows, mechanism, embedding)))
         longest = max(own["length"] for own in of(rows, mechanism, embedding)[0]["lengths"])
         return Verdict(
-            falls(share), f"{100 * share:.0f} % of it at {longest} tokens (paper: about 80 %)"
+            falls(fraction), f"{100 * fraction:.0f} % of it at {longest} tokens (paper: about 80 %)"
         )
 
     return judge
@@ -103,12 +103,16 @@ def more_than_softmax(rows: Sequence[dict[str, Any]]) -> Verdict:
         {row["seed"]: at_longest(row) for row in of(rows, mechanism, "linear")}
         for mechanism in ("softmax", "taylorshift")
     )
-    found = interval([100 * (theirs[s] - ours[s]) for s in sorted(theirs.keys() & ours.keys())])
-    return Verdict(ahead(found), f"softmax keeps {text(found, 1)} points more of its accuracy")
+    difference = interval(
+        [100 * (theirs[s] - ours[s]) for s in sorted(theirs.keys() & ours.keys())]
+    )
+    return Verdict(
+        ahead(difference), f"softmax keeps {text(difference, 1)} points more of its accuracy"
+    )
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a length."""
+    """Accuracies, a line for each length."""
     models = [(m, e) for e in size.embeddings for m in size.mechanisms]
     known = [
         model for model in models if any((r["mechanism"], r["embedding"]) == model for r in rows)
@@ -127,8 +131,8 @@ def table(rows: Rows, size: Size) -> str:
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}"
 
 
-def draw(rows: Rows) -> Any:
-    """Accuracy at each length over the mean at those of training, as the paper draws it."""
+def plot(rows: Rows) -> Any:
+    """Accuracy at each length, relative to the mean at the lengths of training."""
     figure = import_figure()(figsize=(7, 3.8), layout="constrained")
     axes = figure.subplots()
     colours = {"softmax": "tab:grey", "taylorshift": "tab:blue"}
@@ -160,7 +164,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         *(
             Statement(

@@ -15,7 +15,7 @@ LISTOPS, IMDB, PIXELS, IMAGES = "ListOps", "IMDB bytes", "CIFAR-10 pixels", "Tin
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A data set.
+    """A data set, its options and the paper's numbers.
 
     Attributes:
         task: what is trained on it.
@@ -97,8 +97,8 @@ PROBLEMS: dict[str, Problem] = {
 """By name."""
 
 
-def config_of(name: str, folder: Path | None, **options: Any) -> Config | None:
-    """The options of runs on a data set; None where its files are not at hand."""
+def make_config(name: str, folder: Path | None, **options: Any) -> Config | None:
+    """The options of runs on a data set; None where its files are not available."""
     problem = PROBLEMS[name]
     of_data: dict[str, Any] = {}
     if problem.file is not None:

@@ -32,7 +32,7 @@ AHEAD = Rule(
     "counts as no accuracy at all.",
     STATED,
 )
-MOST = Rule(
+MAJORITY = Rule(
     "A model is ahead on most data sets where it is ahead on all but one at least, and not where "
     "it is behind on two or more.",
     STATED,
@@ -51,28 +51,28 @@ CENTRED = Rule(
 )
 
 
-def competitive(found: Interval | None) -> Word:
-    """The word on a model beside another one over data sets."""
-    return above(found, -MARGIN, COMPETITIVE, over="data sets")
+def competitive(difference: Interval | None) -> Word:
+    """The word on a model against another one, over data sets."""
+    return above(difference, -MARGIN, COMPETITIVE, over="data sets")
 
 
-def on_most(words: Sequence[Word]) -> Word:
-    """The word on a model beside another one, by those of each data set."""
+def on_majority(words: Sequence[Word]) -> Word:
+    """The word on a model against another one over most data sets, from each set's word."""
     if words.count(HOLDS) >= len(words) - 1:
-        return Word(HOLDS, MOST, AHEAD)
-    return Word(FAILS if words.count(FAILS) >= 2 else OPEN, MOST, AHEAD)
+        return Word(HOLDS, MAJORITY, AHEAD)
+    return Word(FAILS if words.count(FAILS) >= 2 else OPEN, MAJORITY, AHEAD)
 
 
-def ahead(found: Interval | None) -> Word:
+def ahead(difference: Interval | None) -> Word:
     """The word on two models on one data set."""
-    return above(found, 0, AHEAD)
+    return above(difference, 0, AHEAD)
 
 
-def falls(share: float) -> Word:
-    """The word on accuracy beyond training, as a share of that within."""
-    if share <= 0.9:
+def falls(fraction: float) -> Word:
+    """The word on accuracy beyond the lengths of training, as a fraction of that within."""
+    if fraction <= 0.9:
         return Word(HOLDS, FALLS)
-    return Word(FAILS if share > 0.95 else OPEN, FALLS)
+    return Word(FAILS if fraction > 0.95 else OPEN, FALLS)
 
 
 STATED_LONGER = "2026-11-24T16:20:00+00:00"
@@ -95,9 +95,9 @@ def longer(ratio: float) -> Word:
     return Word(FAILS if ratio <= 1.0 else OPEN, LONGER)
 
 
-def centred(mean: float, deviation: float) -> Word:
+def centred(mean: float, std: float) -> Word:
     """The word on a distribution."""
-    away = abs(mean) / deviation
+    away = abs(mean) / std
     return Word(HOLDS if away <= 0.25 else FAILS if away > 0.5 else OPEN, CENTRED)
 
 
@@ -119,9 +119,9 @@ OVERFLOWS = Rule(
 )
 
 
-def acceptable(found: Interval | None) -> Word:
-    """The word on a model beside a better one."""
-    return above(found, -MARGIN, ACCEPTABLE)
+def acceptable(difference: Interval | None) -> Word:
+    """The word on a model against a better one."""
+    return above(difference, -MARGIN, ACCEPTABLE)
 
 
 def converges(losses: tuple[float, float] | None) -> Word:
@@ -131,6 +131,6 @@ def converges(losses: tuple[float, float] | None) -> Word:
     return Word(HOLDS if losses[1] < losses[0] else OPEN, CONVERGES)
 
 
-def overflows(largest: float) -> Word:
+def overflows(max_product: float) -> Word:
     """The word on the largest product."""
-    return Word(HOLDS if largest > 65504 else FAILS, OVERFLOWS)
+    return Word(HOLDS if max_product > 65504 else FAILS, OVERFLOWS)

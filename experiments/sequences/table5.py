@@ -15,7 +15,7 @@ from typing import Any
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences import trained
-from experiments.sequences.problems import PIXELS, config_of
+from experiments.sequences.problems import PIXELS, make_config
 from experiments.sequences.rules import ahead
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -29,7 +29,7 @@ PAPER = {64: 47.1, 32: 47.5, 16: 47.3, 8: 46.9, 4: 45.9}
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = ("taylorshift",)
     heads: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -41,7 +41,7 @@ def measure(size: Size, journal: Journal) -> None:
     for seed in range(size.seeds):
         for mechanism in size.mechanisms:
             for heads in size.heads:
-                config = config_of(
+                config = make_config(
                     PIXELS,
                     data_folder(),
                     mechanism=mechanism,
@@ -65,17 +65,21 @@ def accuracies(rows: Sequence[dict[str, Any]], mechanism: str, heads: int) -> di
 
 
 def more_heads(rows: Sequence[dict[str, Any]]) -> Verdict:
-    """The verdict on four heads beside one: dimension 16 beside 64, as the paper's best."""
+    """The verdict on four heads against one: dimension 16 against 64."""
     few, many = (accuracies(rows, "taylorshift", heads) for heads in (1, 4))
-    found = interval(paired_differences(many, few))
-    return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 64; paper +0.2)")
+    difference = interval(paired_differences(many, few))
+    return Verdict(
+        ahead(difference), f"{text(difference, 1)} points (heads of 16 against 64; paper +0.2)"
+    )
 
 
 def too_many(rows: Sequence[dict[str, Any]]) -> Verdict:
-    """The verdict on the smallest heads beside the middle ones."""
-    middle, most = (accuracies(rows, "taylorshift", heads) for heads in (4, 16))
-    found = interval(paired_differences(middle, most))
-    return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 4; paper +1.4)")
+    """The verdict on the smallest heads against medium ones."""
+    middle, many = (accuracies(rows, "taylorshift", heads) for heads in (4, 16))
+    difference = interval(paired_differences(middle, many))
+    return Verdict(
+        ahead(difference), f"{text(difference, 1)} points (heads of 16 against 4; paper +1.4)"
+    )
 
 
 def table(rows: Rows, size: Size) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences import trained
-from experiments.sequences.problems import PROBLEMS, config_of
+from experiments.sequences.problems import PROBLEMS, make_config
 from experiments.sequences.rules import ahead
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -27,7 +27,7 @@ EMBEDDINGS = ("linear", "conv")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = ("taylorshift",)
     seeds: int = 3
@@ -39,7 +39,7 @@ def measure(size: Size, journal: Journal) -> None:
             for name, problem in PROBLEMS.items():
                 for embedding in EMBEDDINGS:
                     option = "patches" if problem.task == "image" else "embedding"
-                    config = config_of(
+                    config = make_config(
                         name,
                         data_folder(),
                         mechanism=mechanism,
@@ -77,10 +77,10 @@ def gained(data: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Ve
     """The verdict on one data set."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = interval(gains(rows, data, mechanism))
+        difference = interval(gains(rows, data, mechanism))
         conv, linear = PROBLEMS[data].paper_conv
         paper = f" (paper {conv - linear:+.1f})" if mechanism == "taylorshift" else ""
-        return Verdict(ahead(found), f"{text(found, 1)} points{paper}")
+        return Verdict(ahead(difference), f"{text(difference, 1)} points{paper}")
 
     return judge
 

@@ -60,14 +60,14 @@ def train_and_test(task: str, config: Config) -> dict[str, Any]:
             return {"failed": str(error).partition(".")[0], "curve": curve(Path(folder))}
         run = tasks.load_run(folder)
         lines = curve(Path(folder))
-    found = {
+    results = {
         "accuracy": values["test_accuracy"],
         "loss": values["test_loss"],
         "seconds": values["train_seconds"],
         "parameters": sum(p.size for p in jax.tree.leaves(nnx.state(run.model, nnx.Param))),
         "curve": lines,
     }
-    return found | ({"lengths": values["lengths"]} if "lengths" in values else {})
+    return results | ({"lengths": values["lengths"]} if "lengths" in values else {})
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
@@ -93,8 +93,8 @@ def accuracies(
     Raises:
         NotMeasuredError: no row has these values.
     """
-    found = rows_with(rows, wanted, **values)
-    return {row["seed"]: 100 * row.get("accuracy", 0.0) for row in found}
+    matching = rows_with(rows, wanted, **values)
+    return {row["seed"]: 100 * row.get("accuracy", 0.0) for row in matching}
 
 
 def baselines(task: str, config: Config) -> dict[str, Any]:

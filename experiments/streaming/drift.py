@@ -48,13 +48,13 @@ LEVEL, NOISE, STAY = 1.0, 0.5, 500.0
 TRAINED_ROWS = 40_000
 FIRST = 1_000
 """Steps of the first stretch of a stream; each further one is ten times as long."""
-KEPT = 5.0
+MAX_INCREASE = 5.0
 """Per cent."""
 
 KEEPS = Rule(
     "A stream keeps its error where the 95 % interval of how much larger its mean squared error is "
     "in its last stretch, in per cent, by Student's t over seeds, lies below "
-    f"{KEPT:g}; it loses where it lies above that.",
+    f"{MAX_INCREASE:g}; it loses where it lies above that.",
     "2026-11-24T19:50:00+00:00",
 )
 BETTER = Rule(
@@ -81,7 +81,7 @@ def measure(size: Size, journal: Journal) -> None:
     journal.row({"what": "regimes", "mechanism": "baselines"}, partial(baselines, size))
     both = [(mechanism, seed) for seed in range(size.seeds) for mechanism in size.mechanisms]
     for mechanism, seed in [*both, *((mechanism, 0) for mechanism in size.others)]:
-        for what, run in (("regimes", of_regimes), ("ETTh1", of_etth1)):
+        for what, run in (("regimes", stream_regimes), ("ETTh1", stream_etth1)):
             key = {"what": what, "mechanism": mechanism, "seed": seed}
             journal.row(key, partial(run, size, mechanism, seed))
 
@@ -96,12 +96,12 @@ def regimes(rows: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float
 
 def stretches(errors: NDArray[np.float64]) -> list[dict[str, Any]]:
     """Mean squared error of the first thousand steps, to ten thousand, and so on."""
-    found, begin, end = [], 0, FIRST
+    parts, begin, end = [], 0, FIRST
     while begin < errors.size:
         part = errors[begin : min(end, errors.size)]
-        found.append({"from": begin, "to": begin + part.size, "mse": float(part.mean())})
+        parts.append({"from": begin, "to": begin + part.size, "mse": float(part.mean())})
         begin, end = end, 10 * end
-    return found
+    return parts
 
 
 def after_changes(errors: NDArray[np.float64], level: NDArray[np.float64]) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def after_changes(errors: NDArray[np.float64], level: NDArray[np.float64]) -> li
 
 
 def trained(folder: str, **options: Any) -> tasks.Run:
-    """A forecaster that streams."""
+    """Trains a forecaster that can stream."""
     fixed: dict[str, Any] = {
         "model": "decoder",
         "schedule": "constant",
@@ -132,7 +132,7 @@ def trained(folder: str, **options: Any) -> tasks.Run:
     return tasks.load_run(folder)
 
 
-def of_regimes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
+def stream_regimes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     """Trains on windows of one series, streams over another one in one program."""
     with tempfile.TemporaryDirectory() as folder:
         csv = Path(folder) / "regimes.csv"
@@ -176,15 +176,15 @@ def _stream(model: Any, values: NDArray[np.float64]) -> list[Any]:
 
         return jax.lax.scan(body, state, values)
 
-    state, found = model.init_state(1), []
+    state, parts = model.init_state(1), []
     for part in np.array_split(values.astype(np.float32), max(1, values.size // 50_000)):
         state, forecasts = piece(parameters, state, jnp.asarray(part))
-        found.append(forecasts)
-    return found
+        parts.append(forecasts)
+    return parts
 
 
-def of_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
-    """Errors over all rows after training: one stream, and one that begins anew."""
+def stream_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
+    """Errors over all rows after training: of one stream, and of a restarted one."""
     with tempfile.TemporaryDirectory() as folder:
         run = trained(
             folder,
@@ -196,9 +196,11 @@ def of_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
             num_heads=4,
             hidden_features=64,
         )
-        found = {name: _over_rows(run, context) for name, context in (("endless", 0), ("anew", 96))}
-    return {name: stretches(errors) for name, errors in found.items()} | {
-        "overall": {name: float(errors.mean()) for name, errors in found.items()}
+        errors_by_name = {
+            name: _over_rows(run, context) for name, context in (("endless", 0), ("restarted", 96))
+        }
+    return {name: stretches(errors) for name, errors in errors_by_name.items()} | {
+        "overall": {name: float(errors.mean()) for name, errors in errors_by_name.items()}
     }
 
 
@@ -225,20 +227,20 @@ def baselines(size: Size) -> dict[str, Any]:
     rate = min(rates, key=lambda r: float(np.mean((_smoothed(train, r)[:-1] - train[1:]) ** 2)))
     every = np.cumsum(values) / np.arange(1, values.size + 1)
     models = {"smoothing": _smoothed(values, rate), "mean of all": every, "level known": None}
-    found = {}
+    results = {}
     for name, forecast in models.items():
         guess = level[1:] if forecast is None else forecast[:-1]
         errors = (guess - values[1:]) ** 2
-        found[name] = {"stretches": stretches(errors), "ages": after_changes(errors, level[1:])}
-    return {"rate": rate, "models": found}
+        results[name] = {"stretches": stretches(errors), "ages": after_changes(errors, level[1:])}
+    return {"rate": rate, "models": results}
 
 
 def _smoothed(values: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
-    smooth, found = values[0], np.empty_like(values)
+    smooth, result = values[0], np.empty_like(values)
     for row, value in enumerate(values):
         smooth += rate * (value - smooth)
-        found[row] = smooth
-    return found
+        result[row] = smooth
+    return result
 
 
 # -- what the rows say ---------------------------------------------------------------------
@@ -250,8 +252,8 @@ def of(rows: Sequence[dict[str, Any]], what: str, mechanism: str) -> dict[int, d
     Raises:
         NotMeasuredError: there are none.
     """
-    found = rows_with(rows, f"{mechanism} on {what}", what=what, mechanism=mechanism)
-    return {row["seed"]: row for row in found}
+    matching = rows_with(rows, f"{mechanism} on {what}", what=what, mechanism=mechanism)
+    return {row["seed"]: row for row in matching}
 
 
 def last(row: dict[str, Any], name: str = "stretches") -> float:
@@ -264,7 +266,7 @@ def growth(rows: Sequence[dict[str, Any]], what: str, mechanism: str) -> dict[in
     """Per cent by which the last stretch of an endless stream is worse, by seed."""
     if what == "ETTh1":
         return {
-            seed: 100 * (last(row, "endless") / last(row, "anew") - 1)
+            seed: 100 * (last(row, "endless") / last(row, "restarted") - 1)
             for seed, row in of(rows, what, mechanism).items()
         }
     return {
@@ -277,29 +279,31 @@ def keeps(what: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Ver
     """The verdict on one endless stream."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = interval(list(growth(rows, what, mechanism).values()))
-        return below(found, KEPT, KEEPS, "%")
+        increase = interval(list(growth(rows, what, mechanism).values()))
+        return below(increase, MAX_INCREASE, KEEPS, "%")
 
     return judge
 
 
 def better(what: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on forgetting Aaren beside Aaren at the end of a stream."""
+    """The verdict on forgetting Aaren against Aaren at the end of a stream."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         name = "endless" if what == "ETTh1" else "stretches"
         ours, theirs = of(rows, what, "forgetting_aaren"), of(rows, what, "aaren")
         seeds = sorted(ours.keys() & theirs.keys())
-        found = interval([100 * (last(ours[s], name) / last(theirs[s], name) - 1) for s in seeds])
-        return below(found, 0, BETTER, "% of its error")
+        difference = interval(
+            [100 * (last(ours[s], name) / last(theirs[s], name) - 1) for s in seeds]
+        )
+        return below(difference, 0, BETTER, "% of its error")
 
     return judge
 
 
-def below(found: Interval | None, bound: float, rule: Rule, unit: str) -> Verdict:
+def below(difference: Interval | None, bound: float, rule: Rule, unit: str) -> Verdict:
     """The verdict on whether a mean lies below a bound."""
-    told = "one seed" if found is None else f"{text(found, 1)} {unit}"
-    return Verdict(rules.below(found, bound, rule), told)
+    difference_text = "one seed" if difference is None else f"{text(difference, 1)} {unit}"
+    return Verdict(rules.below(difference, bound, rule), difference_text)
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -308,7 +312,7 @@ def table(rows: Rows, size: Size) -> str:
     known = [
         m for m in (*size.mechanisms, *size.others) if any(row["mechanism"] == m for row in rows)
     ]
-    marks = next((row for row in rows if row["mechanism"] == "baselines"), None)
+    baseline_row = next((row for row in rows if row["mechanism"] == "baselines"), None)
     lines, ages = [], []
     for mechanism in known:
         own = list(of(rows, "regimes", mechanism).values())
@@ -328,11 +332,11 @@ def table(rows: Rows, size: Size) -> str:
                 for i in range(len(of_ages))
             ]
         )
-    if marks is not None:
-        for name, own in marks["models"].items():
-            shown = f"{name}, rate {marks['rate']:g}" if name == "smoothing" else name
-            lines.append([shown, *(f"{each['mse']:.3f}" for each in own["stretches"])])
-            ages.append([shown, *(f"{each['mse']:.3f}" for each in own["ages"])])
+    if baseline_row is not None:
+        for name, own in baseline_row["models"].items():
+            label = f"{name}, rate {baseline_row['rate']:g}" if name == "smoothing" else name
+            lines.append([label, *(f"{each['mse']:.3f}" for each in own["stretches"])])
+            ages.append([label, *(f"{each['mse']:.3f}" for each in own["ages"])])
     if lines:
         parts.append("Regimes, mean squared error by steps so far:")
         parts.append(markdown(["", *header], lines))
@@ -345,16 +349,16 @@ def table(rows: Rows, size: Size) -> str:
         except NotMeasuredError:
             continue
         header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["endless"]]
-        for name, shown in (("endless", "one stream"), ("anew", "begun anew")):
+        for name, label in (("endless", "one stream"), ("restarted", "begun anew")):
             cells = [mean_text([row[name][i]["mse"] for row in own], 3) for i in range(len(header))]
-            lines.append([f"`{mechanism}`, {shown}", *cells])
+            lines.append([f"`{mechanism}`, {label}", *cells])
     if lines:
         parts.append("ETTh1, 96 hours ahead, by rows since those of training:")
         parts.append(markdown(["", *header], lines))
     return "\n\n".join(parts)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Errors of the stream of regimes, by steps so far and since a change."""
     figure = import_figure()(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -396,7 +400,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         *(
             Statement(

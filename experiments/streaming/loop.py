@@ -35,7 +35,7 @@ HEADS, CHANNELS = 8, 64
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     lengths: tuple[int, ...] = (1_024, 4_096, 16_384, 65_536)
     batches: tuple[int, ...] = (1, 8)
@@ -136,11 +136,11 @@ def constant(names: Sequence[str]) -> Callable[[Rows], Verdict]:
 
     def judge(rows: Rows) -> Verdict:
         loops = [r["lengths"] for r in rows if r["what"] == "loop" and r["mechanism"] in names]
-        found = [slowest(lengths) for lengths in loops]
+        ranges = [slowest(lengths) for lengths in loops]
         tokens = max((facts["tokens"] for lengths in loops for facts in lengths), default=0)
-        ratios = (f"{r.middle:.2f} ({r.least:.2f} to {r.most:.2f} by the spread)" for r in found)
+        ratios = (f"{r.middle:.2f} ({r.low:.2f} to {r.high:.2f} by the spread)" for r in ranges)
         text = f"slowest over fastest, up to {tokens:,} tokens: {', '.join(ratios)}"
-        return Verdict(no_more(found), text)
+        return Verdict(no_more(ranges), text)
 
     return judge
 
@@ -193,7 +193,7 @@ def flatness(lengths: list[dict[str, Any]], what: str) -> float:
 def slowest(lengths: list[dict[str, Any]]) -> Range:
     """The same of the time that passed, with the spread of the rounds where it was stored."""
     times = [
-        Range(facts["us"], facts["rounds_us"]["least"], facts["rounds_us"]["most"])
+        Range(facts["us"], facts["rounds_us"]["min"], facts["rounds_us"]["max"])
         if "rounds_us" in facts
         else Range.exact(facts["us"])
         for facts in lengths

@@ -23,19 +23,19 @@ from experiments.synthetic.ladder import (
     EXPRESSIVE,
     Place,
     Size,
-    draw,
+    find_row,
     learns,
     measure,
     ours,
+    plot,
     reached,
-    row_of,
-    share,
     stands_at,
+    success_rate,
     table,
     trapped,
 )
-from experiments.synthetic.rules import LEARNED, RIGHT, STATED, most
-from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, all_of
+from experiments.synthetic.rules import LEARNED, RIGHT, STATED, majority
+from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine
 
 AMPLE, SMALL, SMALLER = 64, 32, 24
 """Contexts: the paper's largest, its smallest, and the one that it tells of beside the figure."""
@@ -47,18 +47,18 @@ SOON = Rule(
 
 
 def both_learn(rows: Rows) -> Verdict:
-    found = [row_of(rows, mechanism, AMPLE) for mechanism in (EXPRESSIVE, DOT_PRODUCT)]
-    return Verdict(all_of(most(share(row), LEARNED) for row in found), ours(found))
+    both = [find_row(rows, mechanism, AMPLE) for mechanism in (EXPRESSIVE, DOT_PRODUCT)]
+    return Verdict(combine(majority(success_rate(row), LEARNED) for row in both), ours(both))
 
 
 def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Callable[[Rows], Verdict]:
     def judge(rows: Rows) -> Verdict:
-        found = [row_of(rows, mechanism, context) for mechanism in mechanisms]
-        firsts = [float(np.median(reached(row, RIGHT))) for row in found]
+        selected = [find_row(rows, mechanism, context) for mechanism in mechanisms]
+        firsts = [float(np.median(reached(row, RIGHT))) for row in selected]
         words = [Word(HOLDS if first <= 2 * epochs else FAILS, SOON) for first in firsts]
-        told = [f"{first:,.0f}" if np.isfinite(first) else "never" for first in firsts]
-        names = zip(mechanisms, told, strict=True)
-        return Verdict(all_of(words), "; ".join(f"{name}: {first}" for name, first in names))
+        texts = [f"{first:,.0f}" if np.isfinite(first) else "never" for first in firsts]
+        names = zip(mechanisms, texts, strict=True)
+        return Verdict(combine(words), "; ".join(f"{name}: {first}" for name, first in names))
 
     return judge
 
@@ -81,7 +81,7 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             WHERE, "both attentions reach 100 % on N16T2 where the context is ample", both_learn

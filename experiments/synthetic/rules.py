@@ -22,7 +22,7 @@ ABOUT = 0.05
 LEARNED = Rule(
     f"A run reaches 100 % where at least {RIGHT:g} of its test guesses are right.", STATED
 )
-MOST = Rule(
+MAJORITY = Rule(
     "Runs of a kind do something where the share that did lies above a half by its exact 95 % "
     "interval (Clopper and Pearson), and do not where it lies below.",
     STATED,
@@ -39,15 +39,15 @@ NEAR = Rule(
 )
 
 
-class Share(NamedTuple):
-    """How many of some runs did something, and the 95 % interval of the share."""
+class SuccessRate(NamedTuple):
+    """How many of some runs did something, and the 95 % interval of that fraction."""
 
     did: int
     of: int
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Clopper and Pearson's."""
+        """The interval of Clopper and Pearson."""
         did, others = self.did, self.of - self.did
         low = beta.ppf(0.025, did, others + 1) if did else 0.0
         high = beta.ppf(0.975, did + 1, others) if others else 1.0
@@ -58,16 +58,16 @@ class Share(NamedTuple):
         return f"{self.did} of {self.of} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
-def learned(accuracies: Sequence[float | None]) -> Share:
+def learned(accuracies: Sequence[float | None]) -> SuccessRate:
     """How many runs reached 100 %; one that failed did not."""
-    return Share(sum((a or 0.0) >= RIGHT for a in accuracies), len(accuracies))
+    return SuccessRate(sum((a or 0.0) >= RIGHT for a in accuracies), len(accuracies))
 
 
-def most(share: Share, *rules: Rule) -> Word:
+def majority(rate: SuccessRate, *rules: Rule) -> Word:
     """The word of "runs of this kind do it"."""
-    low, high = share.interval
+    low, high = rate.interval
     word = HOLDS if low > 0.5 else FAILS if high < 0.5 else OPEN
-    return Word(word, *rules, MOST)
+    return Word(word, *rules, MAJORITY)
 
 
 def about(median: float, printed: float) -> Word:

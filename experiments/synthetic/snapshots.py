@@ -22,7 +22,7 @@ from flax import nnx
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.synthetic.ladder import Place, Size, config_of
+from experiments.synthetic.ladder import Place, Size, make_config
 from experiments.synthetic.rules import RIGHT
 from experiments.synthetic.search import stored_setting
 from experiments.synthetic.trained import Cell, make_runs, train_runs
@@ -67,7 +67,7 @@ def look(size: Snapshots, place: Place, mechanism: str, epochs: int) -> dict[str
     """Trains one run, and averages its weights over windows."""
     setting = stored_setting()
     ladder = Size((place,), epochs=max(epochs, 1), test=4)
-    config = config_of(ladder, place, mechanism, setting)
+    config = make_config(ladder, place, mechanism, setting)
     cells = [Cell(setting.learning_rate, setting.momentum, seed=0)]
     trained = make_runs(config, cells)
     if epochs:
@@ -76,7 +76,7 @@ def look(size: Snapshots, place: Place, mechanism: str, epochs: int) -> dict[str
     assert test is not None
     batch = test.batch(0)
     tokens = jnp.asarray(batch["tokens"][: size.windows])
-    weights = np.asarray(weights_of(trained.models[0], tokens)).mean(axis=0)
+    weights = np.asarray(head_weights(trained.models[0], tokens)).mean(axis=0)
     decide = [place.context - 1, place.context - 1 - place.delay]
     return {
         "test_accuracy": trained.test(0)["accuracy"],
@@ -86,7 +86,7 @@ def look(size: Snapshots, place: Place, mechanism: str, epochs: int) -> dict[str
     }
 
 
-def weights_of(model: models.WindowModel, tokens: Array) -> Array:
+def head_weights(model: models.WindowModel, tokens: Array) -> Array:
     """The weights [B, T, T] of the only head of a window model's only block."""
     backbone = model.backbone
     x, _ = backbone.input_embedding(tokens, positions=jnp.zeros(tokens.shape, int))
@@ -114,12 +114,12 @@ def not_settled(rows: Rows) -> Verdict:
     ]
     if not last:
         raise NotMeasuredError("no run that reached 100 %")
-    most = max(row["on_deciding"] for row in last)
-    told = "; ".join(
+    max_weight = max(row["on_deciding"] for row in last)
+    texts = "; ".join(
         f"N{row['base']}T{row['delay']} {row['mechanism']} {100 * row['on_deciding']:.0f} %"
         for row in last
     )
-    return Verdict(Word(FAILS if most > 0.5 else HOLDS, SETTLED), told)
+    return Verdict(Word(FAILS if max_weight > 0.5 else HOLDS, SETTLED), texts)
 
 
 def table(rows: Rows, size: Snapshots) -> str:
@@ -153,7 +153,7 @@ def table(rows: Rows, size: Snapshots) -> str:
     )
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Matrices, a line a task and attention, a column an epoch."""
     epochs = sorted({row["epochs"] for row in rows})
     kinds = list(dict.fromkeys((row["base"], row["delay"], row["mechanism"]) for row in rows))
@@ -181,7 +181,7 @@ EXPERIMENT = Measured(
     sizes={"": Snapshots()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             "expressive attention, figure 4",

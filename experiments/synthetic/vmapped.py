@@ -25,7 +25,7 @@ from flax_linattn.tasks.synthetic import SyntheticConfig
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is timed."""
+    """Settings of the timing at one scale."""
 
     contexts: tuple[int, ...] = (8, 16, 32, 64)
     runs: int = 16
@@ -45,10 +45,10 @@ def time_all(size: Size, context: int) -> dict[str, Any]:
         SyntheticConfig.of(context=context, seed=seed, validation_series=1, test_series=1)
         for seed in range(size.runs)
     ]
-    drawn = task.load(configs[0])
-    data_spec = task.describe(drawn, configs[0])
+    series = task.load(configs[0])
+    data_spec = task.describe(series, configs[0])
     objective = task.objective(configs[0], data_spec, 1)
-    splits = [task.batches(drawn, config, data_spec, 1) for config in configs]
+    splits = [task.batches(series, config, data_spec, 1) for config in configs]
     fit = training.FitConfig(
         epochs=size.epochs, validate_every=size.epochs, checkpoint_every_steps=size.epochs
     )

@@ -77,8 +77,8 @@ def times_table(rows: Rows) -> str:
         times = [r["milliseconds"] for r in results if "milliseconds" in r]
         if times:
             median = statistics.median(t["median"] for t in times)
-            least, most = min(t["least"] for t in times), max(t["most"] for t in times)
-            time = f"{number(median)} ({number(least)} - {number(most)})"
+            low, high = min(t["min"] for t in times), max(t["max"] for t in times)
+            time = f"{number(median)} ({number(low)} - {number(high)})"
             speed = number(1e3 * length / median)
         else:
             time, speed = results[0].get("not_run", "compiled only"), "-"

@@ -227,13 +227,13 @@ def run_in_turns(
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, least and most of some numbers.
+    """Median, minimum and maximum of some numbers.
 
     Example:
         >>> spread([3.0, 1.0, 2.0])
-        {'median': 2.0, 'least': 1.0, 'most': 3.0}
+        {'median': 2.0, 'min': 1.0, 'max': 3.0}
     """
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def normal(*shapes: tuple[int, ...]) -> list[Array]:

@@ -338,7 +338,7 @@ def read_future(
         at = rows.index.get_indexer(index)
         if (at < 0).any():
             raise ValueError(
-                f"{where}: expected rows for all times from {index[0]} to {index[-1]}, got rows "
+                f"{where}: expected rows from {index[0]} to {index[-1]}, got rows "
                 f"from {rows.index[0]} to {rows.index[-1]}, without "
                 f"{index[int(np.argmin(at))]}; add the missing rows."
             )

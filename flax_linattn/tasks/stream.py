@@ -17,7 +17,7 @@ from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.lines import Rows, open_lines
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.streaming import Streaming
-from flax_linattn.training.signals import BetweenBlocks
+from flax_linattn.training.signals import InterruptBetweenBlocks
 
 SAVE_EVERY = 1000
 """Rows after which the state of a stream is saved, beside at its end."""
@@ -165,7 +165,7 @@ def _print_stream(
         if state is not None:
             ends.push(lambda kind, *_: _save_last(stream, state, kind, say) if taken else None)
         ends.callback(lambda: _say_end(stream, say))
-        signals = ends.enter_context(BetweenBlocks())
+        signals = ends.enter_context(InterruptBetweenBlocks())
         for observation in observations:
             with signals.block():
                 with rows.placed():

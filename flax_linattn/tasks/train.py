@@ -34,7 +34,13 @@ from flax_linattn.tasks.run import (
 )
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report, Task
-from flax_linattn.training.processes import check_same, check_shared, is_main, largest, on_main
+from flax_linattn.training.processes import (
+    check_same_in_processes,
+    check_shared_folder,
+    is_main,
+    max_over_processes,
+    on_main,
+)
 
 LOSS_SCALE = 2.0**15
 """The first loss scale of a run in float16."""
@@ -98,11 +104,11 @@ def train_report(
     parallel = training.Parallel() if session.parallel is None else session.parallel
     devices = _place(parallel, config)
     task.check(config, devices.run_placement)
-    check_same(config.to_json)
+    check_same_in_processes(config.to_json)
     on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
     with ExitStack() as ends:
         # At once where a run was begun; a new folder is made when all else was checked.
-        if largest(is_main() and session.lock_file.exists()):
+        if max_over_processes(is_main() and session.lock_file.exists()):
             ends.enter_context(session.holding())
         return _train(task, config, session, devices, InitRun.of(init_run))
 
@@ -130,7 +136,7 @@ def _train(
     if init is not None:
         data_spec = init.spec(data_spec)
     if session.resume:
-        check_shared(run_dir)
+        check_shared_folder(run_dir)
         kept = read_data_spec(run_dir, task)
         if check_resumed(run_dir, init_run) and kept.checksum == data_spec.checksum:
             data_spec = data_spec.continue_from(kept)

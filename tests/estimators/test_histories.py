@@ -213,22 +213,13 @@ def test_what_is_known_of_the_horizon():
     found = read_future(later, history, ["price"], ["price"], indices)
     assert [one["price"].tolist() for one in found] == [[0, 1], [3, 4]]
     for frame, message in (
-        (
-            later.drop(columns="price"),
-            "expected the column 'price' in X_future, got the columns ds, unique_id",
-        ),
+        (later.drop(columns="price"), "the column 'price' in X_future, got the columns ds, unique"),
         (later[later["unique_id"] == 7], "expected 2 rows of series '3' in X_future, got none"),
         (later[later.index.values[:, None] == [0, 1, 2, 4, 5]].iloc[:0], "0 sample"),
-        (
-            later.drop(index=[1, 4]),
-            "of series '7': expected rows for all times from 2024-04-30 .* to 2024-05-31",
-        ),
+        (later.drop(index=[1, 4]), "of series '7': expected rows from 2024-04-30 .* to 2024-05-31"),
         (later.drop(index=4), "of series '3': expected rows from 2024-05-31 .* to 2024-06-30"),
-        (
-            pd.concat([later[:1], later]),
-            "of series '7': expected one row for each time, got several for 2024-0",
-        ),
-        ([[1.0], [2.0]], "expected X_future as a frame with price, like the history, got list"),
+        (pd.concat([later[:1], later]), "of series '7': expected one row .*, got several for 2024"),
+        ([[1.0], [2.0]], "expected X_future as a data frame, like the history, got list"),
     ):
         with pytest.raises(ValueError, match=message):
             read_future(frame, history, ["price"], ["price"], indices)
@@ -237,10 +228,7 @@ def test_what_is_known_of_the_horizon():
         read_future(given, array, ["x1"], ["x1"], indices)[0] for given in ([1, 2], [[1], [2]])
     ]
     assert [one["x1"].tolist() for one in known] == [[1, 2], [1, 2]]
-    with pytest.raises(
-        ValueError,
-        match=r"X_future as an array \[2, 1\], got the shape \[3, 1\]; pass",
-    ):
+    with pytest.raises(ValueError, match=r"X_future as an array \[2, 1\], .* \[3, 1\]; pass"):
         read_future(np.ones((3, 1)), array, ["x1"], ["x1"], indices)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.intervals import Interval
-from experiments.offline_rl import asked, latency, positions, problems, rules, table1
+from experiments.offline_rl import latency, positions, problems, rules, table1, target_return
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError
 
 
@@ -59,8 +59,8 @@ def test_ways_to_act_and_clones_are_judged_alike():
     rows = rows_of(1.0)
     assert table1.compared(("aaren", "stream"), ("aaren", "window"))(rows).word == FAILS
     assert table1.compared(("aaren", "restart"), ("aaren", "window"))(rows).word == HOLDS
-    assert table1.beside("aaren", "clone")(rows).word == HOLDS
-    best = table1.beside("aaren", "best_clone")(rows)
+    assert table1.judge_against_baseline("aaren", "clone")(rows).word == HOLDS
+    best = table1.judge_against_baseline("aaren", "best_clone")(rows)
     assert best.word == FAILS and "behind on 3 of them" in best.ours
 
 
@@ -72,12 +72,12 @@ def test_the_table_has_means_deviations_and_the_paper():
 
 
 def test_data_sets_that_are_not_at_hand_are_left_out(tmp_path):
-    assert not [name for name in problems.PROBLEMS if problems.config_of(name, tmp_path)]
+    assert not [name for name in problems.PROBLEMS if problems.make_config(name, tmp_path)]
     for problem in problems.PROBLEMS.values():
         for file in problem.files:
             (tmp_path / file).parent.mkdir(exist_ok=True)
             (tmp_path / file).touch()
-    config = problems.config_of("Ant medium-expert", tmp_path, steps=3)
+    config = problems.make_config("Ant medium-expert", tmp_path, steps=3)
     assert [path.name for path in config.data.file] == [
         "ant-medium-sb3.hdf5",
         "ant-expert-sb3.hdf5",
@@ -101,14 +101,17 @@ def test_positions_are_compared_over_data_sets():
 
 def test_what_is_asked_for_beyond_the_best_does_not_count():
     row = {"data": "a", "mechanism": "aaren", "best": 100.0, "mean": 50.0,
-           "asked": [10.0, 50.0, 100.0, 125.0], "window": [[9.0], [40.0, 60.0], [99.0], [1.0]],
+           "target_returns": [10.0, 50.0, 100.0, 125.0],
+           "window": [[9.0], [40.0, 60.0], [99.0], [1.0]],
            "restart": [[9.0], [8.0], [7.0], [99.0]]}  # fmt: skip
-    assert asked.correlation(row, "window") == pytest.approx(1.0)
-    assert asked.correlation(row, "restart") == pytest.approx(-1.0)
-    assert asked.followed("aaren", "window")([row]).word == HOLDS
-    assert asked.followed("aaren", "restart")([row]).word == FAILS
-    size = asked.Size(shares=(0.1, 0.5, 1.0, 1.25))
-    assert "| a, 100 | `aaren` | asked for | 10 | 50 | 100 | 125 |" in asked.table([row], size)
+    assert target_return.correlation(row, "window") == pytest.approx(1.0)
+    assert target_return.correlation(row, "restart") == pytest.approx(-1.0)
+    assert target_return.followed("aaren", "window")([row]).word == HOLDS
+    assert target_return.followed("aaren", "restart")([row]).word == FAILS
+    size = target_return.Size(fractions=(0.1, 0.5, 1.0, 1.25))
+    assert "| a, 100 | `aaren` | asked for | 10 | 50 | 100 | 125 |" in target_return.table(
+        [row], size
+    )
 
 
 def test_steps_that_take_longer_are_told_from_those_that_do_not():
@@ -130,7 +133,7 @@ def test_an_agent_that_is_timed_is_that_of_a_run():
     """All four ways answer with actions of the robot's size."""
     size = latency.Size(features=8, num_layers=1)
     for way in latency.WAYS:
-        agent = latency.agent_of(size, way, 2, 30)
+        agent = latency.make_size_agent(size, way, 2, 30)
         seen = np.zeros((2, latency.OBSERVATION), np.float32)
         action = agent.act(seen, np.zeros(2, np.float32), np.ones(2, bool))
-        assert action.shape == (2, latency.ACTION) and latency.kept_bytes(agent) > 0
+        assert action.shape == (2, latency.ACTION) and latency.memory_bytes(agent) > 0

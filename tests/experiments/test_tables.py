@@ -231,8 +231,8 @@ def test_one_or_two_data_sets_decide_nothing(second, tmp_path):
     )
     assert (difference, alone, verdict) == ("-", "-", "not decided, too few data sets")
     table = table_of(cells_of(rows), claims=(CLAIM,))
-    of_both = "| mean of 2 data sets, % of b | - | not decided, too few data sets |"
-    assert (of_both in page.render(table, "cpu", runs)) == (second == "q")
+    summary_row = "| mean of 2 data sets, % of b | - | not decided, too few data sets |"
+    assert (summary_row in page.render(table, "cpu", runs)) == (second == "q")
 
 
 def test_a_summary_says_of_each_measure_what_decides_it(tmp_path):
@@ -258,7 +258,7 @@ def test_a_model_that_loses_to_a_baseline_is_said_to_lose(tmp_path, monkeypatch)
         "experiments.tables.baselines.reports",
         lambda name, row: {"ridge": {0: {"test_mse": found[row]}}},
     )
-    numbers = {row: baselines.of_row("t", row, METRICS[0]) for row in rows}
+    numbers = {row: baselines.row_baselines("t", row, METRICS[0]) for row in rows}
     assert numbers == {row: {"ridge": [number]} for row, number in found.items()}
     _, shown = baselines.comparison(rows, METRICS[0], runs, numbers)
     p, q = 50 * (1.2 * 1.001 - 1 + 0.5 * 1.001 - 1), 100 * (1.1 * 1.001 - 1)

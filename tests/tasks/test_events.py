@@ -497,9 +497,7 @@ def test_a_stream_is_one_sequence():
     """Where a header names the column of sequences, their names are looked at."""
     lines = ["time,mark,sequence", "1,x,anna", "2,y,anna", "", "1,x,ben"]
     assert parsed(NUMBERS, lines) == [Event(1.0, 0), Event(2.0, 1), None, Event(1.0, 0)]
-    with pytest.raises(
-        ValueError, match=r"lines:4: expected one sequence until .*, got 'ben' after"
-    ):
+    with pytest.raises(ValueError, match=r"lines:4: expected one sequence .*, got 'ben' after"):
         parsed(NUMBERS, [line for line in lines if line])
 
 
@@ -739,11 +737,7 @@ def test_dates_and_zones():
         (NUMBERS, "1970-01-01,x", "expected a time as a number"),
         (NUMBERS, '"1,x', "quote"),
         (ONE, "1,2,3", "expected 1 cells (time) or 2 cells (time, mark), got 3."),
-        (
-            DATES,
-            "1,x",
-            "expected a date such as 2016-07-01 00:00:00, as in the training data of the run, got",
-        ),
+        (DATES, "1,x", "expected a date such as 2016-07-01 00:00:00, as in the training data"),
         (DATES, "2016-13-01,x", "expected a date such as"),
         (DATES, "2016-03-27 02:30,x", "expected a time that exists, got '2016-03-27 02:30'"),
     ],
@@ -982,9 +976,7 @@ def test_other_files_are_read_whole(tmp_path):
     config = dataclasses.replace(run.config, data=data)
     assert len(TASK.test_batches(run._replace(config=config), path).events) == 5
     path.write_text("time,mark\n1,0\n")
-    with pytest.raises(
-        OptionError, match=r"expected .* events to forecast, got first events"
-    ) as refused:
+    with pytest.raises(OptionError, match=r"got first events only") as refused:
         TASK.test_batches(run, path)
     assert str(path) in str(refused.value) and refused.value.options == ("test_file",)
     path.write_text("time,mark\n1,0\n2,1\n")  # after drawn ones, too

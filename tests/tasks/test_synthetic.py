@@ -284,7 +284,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         patch.setattr(SyntheticTask, "batches", stopping)
         assert cli.main(args) == 130
     told = capsys.readouterr().err.splitlines()
-    assert "To go on, start the same runs again with the option resume." in told[-2]
+    assert "To continue, start the same runs again with the resume option." in told[-2]
     assert told[-1] == shlex.join(["flax-linattn", *args, "--resume"])
     succeed(capsys, *shlex.split(told[-1])[1:])
     assert len(json.loads((tmp_path / "test.json").read_text())["runs"]) == 2

@@ -130,8 +130,8 @@ class EventsStream(Streaming):
         if options.begin:
             if not data_spec.begins:
                 raise OptionError(
-                    f"begin={options.begin!r} needs a run trained with starts of observation, which "
-                    "forecasts first events; remove begin, or train with begin.",
+                    f"begin={options.begin!r} needs a run trained with starts of observation, "
+                    "which forecasts first events; remove begin, or train with begin.",
                     "begin",
                 )
             try:

@@ -439,7 +439,8 @@ def _horizon_calendar(series: Sequence[data.TimeSeries], source: ForecastData) -
     if parts and untimed:
         raise OptionError(
             f"{untimed[0]}: expected times for known_calendar={source.known_calendar!r}, got rows "
-            "without times; name the column of times with time_column=..., or remove known_calendar.",
+            "without times; name the column of times with time_column=..., or remove "
+            "known_calendar.",
             "known_calendar",
             "time_column",
         )

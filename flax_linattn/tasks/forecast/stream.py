@@ -101,8 +101,8 @@ class ForecastStream(Streaming):
             raise OptionError(f"expected context as 0, or 2 or more, got {context}.", "context")
         if not context and not run.model.backbone.constant_memory:
             raise OptionError(
-                "expected context above 0, got 0: the cache of the mechanism "
-                f"{mechanism_name(run.config.layers)!r} grows with every observation; set context=....",
+                "expected context above 0, got 0, but the cache of the mechanism "
+                f"{mechanism_name(run.config.layers)!r} grows with every row; set context=....",
                 "context",
             )
         self._context, self._data_spec, self._horizon = context, data_spec, options.horizon

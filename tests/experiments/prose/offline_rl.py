@@ -4,7 +4,7 @@ import statistics
 from typing import Any
 
 from experiments.intervals import over_sets
-from experiments.offline_rl import asked, latency, positions, rules, table1
+from experiments.offline_rl import latency, positions, rules, table1, target_return
 from experiments.verdicts import HOLDS
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -27,7 +27,7 @@ def over(ours: Way, other: Way) -> list[float]:
 def aaren() -> list[Any]:
     """Beside softmax attention, by the window."""
     found = over(("aaren", "window"), ("softmax", "window"))
-    return [*found, len(table1.sets_of(rows())), rules.MARGIN]
+    return [*found, len(table1.data_sets(rows())), rules.MARGIN]
 
 
 def acts(act: str) -> list[float]:
@@ -63,7 +63,7 @@ def cloned() -> list[Any]:
         own = {
             data: statistics.mean(table1.scores(rows(), data, "aaren"))
             - table1.of(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
-            for data in table1.sets_of(rows())
+            for data in table1.data_sets(rows())
         }
         found = over_sets({data: [value] for data, value in own.items()})
         assert found is not None
@@ -95,10 +95,10 @@ def stepped() -> list[Any]:
 
 def followed() -> list[float]:
     """Rank correlations of what was asked for and returned, by data set, Aaren by the window."""
-    found = stored("offline_rl/asked.json")["rows"]
+    found = stored("offline_rl/target_return.json")["rows"]
     return [
-        asked.correlation(row, "window")
-        for data in asked.Size().data
+        target_return.correlation(row, "window")
+        for data in target_return.Size().data
         for row in found
         if (row["data"], row["mechanism"]) == (data, "aaren")
     ]
@@ -110,7 +110,7 @@ def told() -> list[float]:
     return [
         statistics.mean(
             statistics.mean(positions.scores(found, data, "aaren", way, act))
-            for data in positions.sets_of(found)
+            for data in positions.data_sets(found)
         )
         for way in positions.WAYS
         for act in ("stream", "window")

@@ -9,9 +9,9 @@ from typing import Any
 from experiments import findings, report
 from experiments.forecasting import contexts, defaults, statistical
 from experiments.tables.baselines import losses
-from experiments.tables.cells import by_data_set, data_set, runs_of, values
+from experiments.tables.cells import by_data_set, data_set, finished_runs, values
 from experiments.tables.claims import Outcome
-from experiments.tables.page import of_rows
+from experiments.tables.page import collect_baselines
 from tests.experiments.prose import Allowed, Sentence, spelled
 from tests.experiments.prose import stored as read
 
@@ -20,14 +20,14 @@ AAREN, ELEMENTWISE = "forecasting.aaren", "forecasting.elementwise"
 
 @functools.cache
 def stored() -> Mapping[str, findings.Stored]:
-    return {of.table.name_of: of for of in findings.stored(report.tables())}
+    return {of.table.short_name: of for of in findings.stored(report.tables())}
 
 
 def lost(name: str, column: str, baseline: str) -> list[str]:
     """In how many rows of a table a column loses to a baseline, and of how many."""
     of = stored()[name]
     metric = of.table.metrics[0]
-    beside = of_rows(of.table, of.rows, metric)
+    beside = collect_baselines(of.table, of.rows, metric)
     found = losses(column, baseline, of.rows, metric, of.store, beside, of.table.data_set)
     assert found is not None
     return found.cells()[0].split(" of ")
@@ -44,7 +44,7 @@ def outcome(name: str, column: str, other: str, metric: str) -> Outcome:
 
 def of_data_sets(found: Outcome) -> dict[str, float]:
     """The mean share of a data set's rows, in per cent of the other column."""
-    return by_data_set({row.row: row.share.middle for row in found.rows})
+    return by_data_set({row.row: row.percent.middle for row in found.rows})
 
 
 def aaren_beside_softmax() -> Iterable[float]:
@@ -73,7 +73,7 @@ def seconds_beside_aaren() -> tuple[float, float]:
     of = stored()[AAREN]
 
     def median(row: str, column: str) -> float | None:
-        seconds = [run.get("core_seconds") for run in runs_of(of.store, of.rows[row][column])]
+        seconds = [run.get("core_seconds") for run in finished_runs(of.store, of.rows[row][column])]
         return statistics.median(seconds) if seconds else None
 
     pairs = [(median(row, "aaren, streaming"), median(row, "aaren")) for row in of.rows]
@@ -143,7 +143,7 @@ def mixed_channels() -> Iterable[float]:
 def ridge_from(context: int) -> Iterable[float]:
     """By how much the ridge's errors 96 rows ahead change with a longer context, in per cent."""
     rows = read("forecasting/contexts.json")["rows"]
-    found = contexts.shares(rows, "ridge", context, 96)
+    found = contexts.relative_differences(rows, "ridge", context, 96)
     return [share for name in contexts.patch.SERIES for share in found[name]]
 
 
@@ -154,7 +154,7 @@ def ours_from(context: int) -> Iterable[float]:
     on ECL of the ridge from so many rows, and of ours from 96.
     """
     rows = read("forecasting/contexts.json")["rows"]
-    found = contexts.shares(rows, "aaren", context, 96)
+    found = contexts.relative_differences(rows, "aaren", context, 96)
     ours, ridge = (contexts.errors(rows, model, context) for model in contexts.MODELS[::-1])
     beside = [abs(ours[name][96][0] / ridge[name][96][0] - 1) for name in found]
     changes = (statistics.mean(found[s]) for s in ("ETTh1", "ETTh2", "ETTm2", "Exchange"))
@@ -292,7 +292,9 @@ SENTENCES = [
     ),
     Sentence(
         "no row differs by more than {:.1f} % by RMSE",
-        lambda: [max(abs(r.share.middle) for r in outcome(ELEMENTWISE, "SA", "EA-2", "RMSE").rows)],
+        lambda: [
+            max(abs(r.percent.middle) for r in outcome(ELEMENTWISE, "SA", "EA-2", "RMSE").rows)
+        ],
     ),
     Sentence(
         "an MAE of {:.2f} to {:.2f} on ETTh2, our smaller models {:.2f} to {:.2f}", levels_on_etth2

@@ -1,6 +1,6 @@
 """What is returned, of what is asked for.
 
-    FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.asked
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.target_return
 
 A decision transformer is told the return that it is to come to. Chen et al. (2021, figure 4) show
 that it follows; none of our papers measures it.
@@ -21,13 +21,13 @@ from experiments.offline_rl import table1
 from experiments.offline_rl.rules import follows
 from experiments.offline_rl.trained import make_run_environments, timed, trained
 from experiments.statements import Statement
-from experiments.verdicts import Verdict, all_of
+from experiments.verdicts import Verdict, combine
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.offline_rl import OfflineRLConfig
 
-ACTS = ("window", "restart")
+MODES = ("window", "restart")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Size:
         "HalfCheetah medium-expert", "Hopper medium-replay", "Walker2d medium-expert",
     )  # fmt: skip
     mechanisms: tuple[str, ...] = ("softmax", "aaren")
-    shares: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25)
+    fractions: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25)
     """Of the best return of the data."""
 
 
@@ -48,79 +48,95 @@ def measure(size: Size, journal: Journal) -> None:
             config = table1.configuration(data, table1.Size(), mechanism=mechanism)
             if config is not None:
                 key = {"data": data, "mechanism": mechanism}
-                journal.row(key, partial(one, config, size.shares))
+                journal.row(key, partial(one, config, size.fractions))
 
 
-def one(config: OfflineRLConfig, shares: Sequence[float]) -> dict[str, Any]:
-    """A run that plays for several returns."""
+def one(config: OfflineRLConfig, fractions: Sequence[float]) -> dict[str, Any]:
+    """Trains a run and plays it for each target return and inference mode."""
     run, _ = trained(config)
-    asked = [share * run.data_spec.best_return for share in shares]
+    targets = [fraction * run.data_spec.best_return for fraction in fractions]
     with make_run_environments(run) as environments:
-        found = {
-            act: [
-                timed(run, environments, act=act, target_return=target)["returns"]
-                for target in asked
+        returns = {
+            mode: [
+                timed(run, environments, act=mode, target_return=target)["returns"]
+                for target in targets
             ]
-            for act in ACTS
+            for mode in MODES
         }
     return {
         "best": run.data_spec.best_return,
         "mean": run.data_spec.mean_return,
-        "asked": asked,
-        **found,
+        "target_returns": targets,
+        **returns,
     }
 
 
-def correlation(row: dict[str, Any], act: str) -> float:
-    """The rank correlation of what was asked for, up to the best of the data, and returned."""
+def correlation(row: dict[str, Any], mode: str) -> float:
+    """The rank correlation of target and achieved returns, up to the best of the data."""
     pairs = [
-        (asked, statistics.mean(returns))
-        for asked, returns in zip(row["asked"], row[act], strict=True)
-        if asked <= row["best"] * (1 + 1e-9)
+        (target, statistics.mean(returns))
+        for target, returns in zip(row["target_returns"], row[mode], strict=True)
+        if target <= row["best"] * (1 + 1e-9)
     ]
     return float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
-def followed(mechanism: str, act: str) -> Any:
-    """The verdict on a mechanism and a way to act, over data sets."""
+def followed(mechanism: str, mode: str) -> Any:
+    """The verdict on a mechanism and an inference mode, over data sets."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = {
-            row["data"]: correlation(row, act) for row in rows if row["mechanism"] == mechanism
+        correlations = {
+            row["data"]: correlation(row, mode) for row in rows if row["mechanism"] == mechanism
         }
-        told = ", ".join(f"{data} {value:+.2f}" for data, value in found.items())
-        return Verdict(all_of(map(follows, found.values())), f"rank correlations {told}")
+        correlations_text = ", ".join(
+            f"{data} {value:+.2f}" for data, value in correlations.items()
+        )
+        return Verdict(
+            combine(map(follows, correlations.values())), f"rank correlations {correlations_text}"
+        )
 
     return judge
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a run and way to act."""
-    header = ["data, best", "attention", "", *(f"{share:g} of the best" for share in size.shares)]
+    """Achieved returns, a line for each run and inference mode."""
+    header = [
+        "data, best",
+        "attention",
+        "",
+        *(f"{fraction:g} of the best" for fraction in size.fractions),
+    ]
     lines = []
     for row in rows:
         first = [f"{row['data']}, {row['best']:,.0f}", f"`{row['mechanism']}`"]
-        lines.append([*first, "asked for", *(f"{own:,.0f}" for own in row["asked"])])
-        for act in ACTS:
-            means = [f"{statistics.mean(own):,.0f}" for own in row[act]]
-            lines.append(["", "", act, *means])
+        lines.append([*first, "asked for", *(f"{own:,.0f}" for own in row["target_returns"])])
+        for mode in MODES:
+            means = [f"{statistics.mean(own):,.0f}" for own in row[mode]]
+            lines.append(["", "", mode, *means])
     note = "Returns, mean of 10 episodes, one seed. Not D4RL: see table 1."
     return f"{markdown(header, lines)}\n\n{note}"
 
 
-def draw(rows: Rows) -> Any:
-    """A panel a data set: returned against asked for."""
+def plot(rows: Rows) -> Any:
+    """Achieved returns against target returns, a panel for each data set."""
     sets = list(dict.fromkeys(row["data"] for row in rows))
     figure = import_figure()(figsize=(3.2 * len(sets) + 0.4, 3.4), layout="constrained")
     panels = figure.subplots(1, len(sets), squeeze=False)[0]
     for axis, data in zip(panels, sets, strict=True):
         own = [row for row in rows if row["data"] == data]
         for number, row in enumerate(own):
-            for act, line in zip(ACTS, ("o-", "^--"), strict=True):
-                means = [statistics.mean(returns) for returns in row[act]]
-                label = f"{row['mechanism']}, {act}"
-                axis.plot(row["asked"], means, line, color=f"C{number}", markersize=4, label=label)
-        last = own[0]["asked"][-1]
+            for mode, line in zip(MODES, ("o-", "^--"), strict=True):
+                means = [statistics.mean(returns) for returns in row[mode]]
+                label = f"{row['mechanism']}, {mode}"
+                axis.plot(
+                    row["target_returns"],
+                    means,
+                    line,
+                    color=f"C{number}",
+                    markersize=4,
+                    label=label,
+                )
+        last = own[0]["target_returns"][-1]
         axis.plot([0, last], [0, last], color="0.6", linewidth=0.8, zorder=0)
         axis.axvline(own[0]["best"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         axis.set_title(data, fontsize=9)
@@ -132,12 +148,12 @@ def draw(rows: Rows) -> Any:
 
 
 EXPERIMENT = Measured(
-    module="experiments.offline_rl.asked",
+    module="experiments.offline_rl.target_return",
     about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=tuple(
         Statement(
             "ours",
@@ -145,7 +161,7 @@ EXPERIMENT = Measured(
             followed(mechanism, act),
         )
         for mechanism in Size().mechanisms
-        for act in ACTS
+        for act in MODES
     ),
     left_out={"": "the other data sets and further seeds, for want of time"},
 )

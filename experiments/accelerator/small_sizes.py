@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SMALLEST: Mapping[str, Mapping[str, Any]] = {
+SMALL_SIZES: Mapping[str, Mapping[str, Any]] = {
     "checks": {"mechanisms": ("aaren",), "forms": ("chunked",), "dtypes": ("float32",)},
     "floor": {"copy_bytes": 1 << 16, "matrix": 32, "rounds": 3},
     "attention": {
