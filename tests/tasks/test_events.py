@@ -761,7 +761,7 @@ def test_bad_lines_are_named(data_spec, line, message):
             ["time,mark,time", "1,x,2"],
             "lines:1: expected the columns time, mark, got time, mark, time, 'time' twice",
         ),
-        (["1,x", "time,mark"], "lines:2: expected a time as a finite number"),
+        (["1,x", "time,mark"], "lines:2: expected a time as a number"),
     ],
 )
 def test_bad_headers_are_named(lines, message):

@@ -201,7 +201,7 @@ class EventsStream(Streaming):
                 the cache is full, or an output is NaN.
         """
         data_spec = self._run.data_spec
-        if not (math.isfinite(event.time) and 0 <= event.mark < data_spec.num_event_types):
+        if not (math.isfinite(event.time) and 0 <= event.event_type < data_spec.num_event_types):
             raise ValueError(
                 "expected an event with a finite time and an event type from 0 to "
                 f"{data_spec.num_event_types - 1}, got {event}."
