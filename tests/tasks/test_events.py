@@ -194,7 +194,7 @@ def test_scores_are_those_of_the_definition(kind):
     n, ends = len(gaps), expected.survival.sum()
     sums = [sum((mean - gaps)[expected.sequence == i]) for i in range(len(events))]
     defined = {
-        "test_nll": -(expected.time.sum() + expected.mark.sum() + ends) / n,
+        "test_nll": -(expected.time.sum() + expected.event_type.sum() + ends) / n,
         "test_rmse": math.sqrt(sum((mean - gaps) ** 2) / n),
         "test_rmse_of_median": math.sqrt(sum((median - gaps) ** 2) / n),
         "test_mae": sum(abs(median - gaps)) / n,
@@ -204,7 +204,7 @@ def test_scores_are_those_of_the_definition(kind):
     if run.data_spec.num_event_types > 1:
         defined |= {
             "test_time_nll": -(expected.time.sum() + ends) / n,
-            "test_mark_nll": -expected.mark.sum() / n,
+            "test_mark_nll": -expected.event_type.sum() / n,
             "test_mark_accuracy": sum(expected.rank == 0) / n,
             "test_mark_top3": sum(expected.rank <= 2) / n,
         }
@@ -281,7 +281,7 @@ def test_scores_do_not_depend_on_their_company(monkeypatch):
             np.testing.assert_allclose(
                 own, getattr(whole, name)[whole.sequence == old], rtol=1e-6, atol=1e-6
             )
-    monkeypatch.setattr(evaluate, "ROWS", 2)
+    monkeypatch.setattr(evaluate, "BATCH_SIZE", 2)
     for name, values in evaluate.score(run.model, events, run.data_spec)._asdict().items():
         np.testing.assert_allclose(values, getattr(whole, name), rtol=1e-6, atol=1e-6)
 
