@@ -131,11 +131,9 @@ def _verdict(judged: Outcome, other: Outcome | None) -> str:
 def baseline_lines(of: Stored) -> Iterator[list[str]]:
     """A table's models compared with its baseline, by its first metric."""
     metric, name = of.table.metrics[0], of.table.baseline
-    baselines_by_row = collect_baselines(of.table, of.rows, metric)
+    numbers = collect_baselines(of.table, of.rows, metric)
     for column in list_columns(of.rows):
-        lost = baselines.losses(
-            column, name, of.rows, metric, of.store, baselines_by_row, of.table.data_set
-        )
+        lost = baselines.losses(column, name, of.rows, metric, of.store, numbers, of.table.data_set)
         if lost is not None:
             yield [_where(of.table), column, name, *lost.cells()]
 
@@ -144,14 +142,12 @@ def published_lines(of: Stored) -> Iterator[list[str]]:
     """A table's numbers compared with the paper's, a line for each metric and column."""
     for metric in of.table.metrics:
         for column in list_columns(of.rows):
-            differences = list(_shares(of, metric, column))
-            if differences:
-                better = sum(
-                    (difference > 0) == metric.larger_is_better for difference in differences
-                )
-                span = f"{min(differences):+.1f} to {max(differences):+.1f}"
-                line = [_where(of.table), column, metric.name, f"{better} of {len(differences)}"]
-                yield [*line, f"{statistics.median(differences):+.1f} ({span})"]
+            percents = list(_shares(of, metric, column))
+            if percents:
+                better = sum((each > 0) == metric.larger_is_better for each in percents)
+                span = f"{min(percents):+.1f} to {max(percents):+.1f}"
+                line = [_where(of.table), column, metric.name, f"{better} of {len(percents)}"]
+                yield [*line, f"{statistics.median(percents):+.1f} ({span})"]
 
 
 def _shares(of: Stored, metric: Metric, column: str) -> Iterator[float]:

@@ -1,6 +1,6 @@
 """By what ratios and exponents decide: stated before the rows that test them.
 
-A number here has its reason beside it and is not moved to meet a result. Rows that are older than
+Each number comes with its reason and is not moved to meet a result. Rows that are older than
 a rule (``Rule.stated``) do not test it: pages say which.
 """
 
@@ -30,13 +30,13 @@ budget, which is found to a few per cent, is no better known."""
 
 SAME_BYTES = 1.05
 """Memory is counted, not measured, and would need no margin but for what the compiler rounds up
-and lays out anew as shapes change: a few per cent."""
+and lays out differently as shapes change: a few per cent."""
 
 POWER = 0.25
 """An exponent is that of a whole power within the middle half of the way to the next one."""
 
 REACH = 4
-"""An exponent is taken from the longest N down to so many times less, of times and memory alike:
+"""An exponent is taken from the longest N down to this factor less, of times and memory alike:
 two doublings, so that three lengths share in it, and no more, as what does not grow weighs more
 the shorter N is."""
 

@@ -11,6 +11,7 @@ from experiments.verdicts import CASES, NOT_RUN, NotMeasuredError, Rule, Verdict
 from flax_linattn.bench.report import markdown
 
 Rows = Sequence[dict[str, Any]]
+Judge = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Statement:
 
     where: str
     says: str
-    judge: Callable[[Rows], Verdict] | None = None
+    judge: Judge | None = None
     why: str = ""
 
     def verdict(self, rows: Rows = ()) -> Verdict:

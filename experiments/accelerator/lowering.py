@@ -25,7 +25,7 @@ from flax_linattn.bench.report import markdown
 PLATFORMS = ("cuda", "tpu")
 LOWERS = "lowers"
 IN_TESTS = ("checks", "errors")
-"""Their programs are those of tests/ops/test_lowering.py, which lowers them in every test run."""
+"""tests/ops/test_lowering.py lowers their programs in every test run."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -164,7 +164,6 @@ def _length_table(cases_by_mechanism: dict[str, list[dict[str, Any]]]) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.accuracy.errors",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,

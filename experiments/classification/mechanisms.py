@@ -18,7 +18,7 @@ ORDERS = {
     "taylorshift": ["taylorshift", "taylorshift:order=4", "taylorshift:order=6"],
 }
 LATENTS = {"aaren": (4, 16), "forgetting_aaren": (16,)}
-"""By so many latents a mechanism also reads, with the layers among them."""
+"""Numbers of latents with which a mechanism is also run."""
 SPECS = [spec for name in ops.list_mechanisms() for spec in ORDERS.get(name, [name])]
 
 

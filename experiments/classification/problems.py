@@ -30,7 +30,7 @@ NAMES = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "EthanolConcentration": {"scaling": "each-across-channels"},
 }
-"""Of data sets that Time-Series-Library prepares in a way of their own."""
+"""Options of data sets that Time-Series-Library prepares differently."""
 
 NOT_RUN = (
     "rows of Japanese Vowels, UWaveGestureLibrary and (of Aaren's table) SpokenArabicDigits that "

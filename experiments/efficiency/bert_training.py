@@ -79,7 +79,7 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
 
 
 class Steps:
-    """Training that goes on with each call."""
+    """A training run that takes one more step with each call."""
 
     def __init__(self, step: Any, state: Any, batch: Any) -> None:
         self._step, self._state, self._batch = step, state, batch

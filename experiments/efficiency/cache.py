@@ -37,7 +37,7 @@ class Size:
 
     Attributes:
         mechanisms: their names.
-        held: tokens in a cache that is not full; the smallest cache has room for so many.
+        held: tokens in a cache that is not full; the capacity of the smallest cache.
         max_lengths: slots of a cache.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
@@ -90,8 +90,7 @@ def at_once(mechanism: Any) -> ops.Mechanism:
         block = 2**31
 
     fields = dataclasses.fields(mechanism)
-    made: ops.Mechanism = AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
-    return made
+    return AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
 
 
 def repeated(
@@ -149,7 +148,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.cache",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

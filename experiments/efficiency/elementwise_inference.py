@@ -61,7 +61,7 @@ def measure(size: Size, journal: Journal) -> None:
 SERIES = ("EA-2", "EA-6")
 
 
-def measured_lengths(rows: Rows, names: Sequence[str]) -> list[list[dict[str, Any]]]:
+def stream_points(rows: Rows, names: Sequence[str]) -> list[list[dict[str, Any]]]:
     """What was measured of these models, for every batch, by ascending length."""
     return [row["streams"][name] for row in rows for name in names]
 
@@ -72,7 +72,7 @@ def step(point: dict[str, Any]) -> Range:
 
 
 def constant_memory(rows: Rows) -> Verdict:
-    ratios = [m[-1]["total_bytes"] / m[0]["total_bytes"] for m in measured_lengths(rows, SERIES)]
+    ratios = [m[-1]["total_bytes"] / m[0]["total_bytes"] for m in stream_points(rows, SERIES)]
     text = f"{max(ratios):.2f} times as much after the longest stream"
     return Verdict(no_more_bytes(ratios), text)
 
@@ -109,7 +109,7 @@ def sa_memory(rows: Rows) -> Verdict:
 
 def linear_latency(rows: Rows) -> Verdict:
     curves = [
-        [(m["tokens"], m["seconds"]) for m in points] for points in measured_lengths(rows, SERIES)
+        [(m["tokens"], m["seconds"]) for m in points] for points in stream_points(rows, SERIES)
     ]
     text = f"all tokens take as L^p with p = {span(map(exponent, curves))}"
     return Verdict(combine(grows(curve, 1) for curve in curves), text)
@@ -128,7 +128,7 @@ def sa_latency(rows: Rows) -> Verdict:
 def exponential_latency(rows: Rows) -> Verdict:
     """All tokens up to the longest stream take no less than an exponential growth gives."""
     curves = [
-        [(m["tokens"], m["seconds"]) for m in points] for points in measured_lengths(rows, ["SA"])
+        [(m["tokens"], m["seconds"]) for m in points] for points in stream_points(rows, ["SA"])
     ]
     growth_ratios = [exponential_excess(curve) for curve in curves]
     text = f"an exponential growth would come to {span(growth_ratios)} times what "

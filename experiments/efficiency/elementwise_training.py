@@ -37,7 +37,7 @@ from experiments.rules import (
     no_more_counts,
     span,
 )
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict, combine, with_note
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -171,15 +171,12 @@ def token_times(rows: Rows, name: str) -> dict[int, Range]:
     return {n: Range.of(f["milliseconds"]).per(f["batch"] * n) for n, f in facts.items()}
 
 
-Judge = Callable[[Rows], Verdict]
-
-
-def judge_against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
+def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Against SA in blocks, which decides comparisons, and the paper's SA."""
     return lambda rows: with_note(judge(rows, BLOCKS), judge(rows, PRINTED))
 
 
-def judge_against_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
+def against_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Of the paper's SA, which decides what the paper says of it; SA in blocks is a note."""
     return lambda rows: with_note(judge(rows, PRINTED), judge(rows, BLOCKS))
 
@@ -304,38 +301,32 @@ STATEMENTS = (
     Statement(
         f"{FIGURE}, and table 1",
         "SA's training memory grows quadratically",
-        judge_against_printed(quadratic_memory),
+        against_printed(quadratic_memory),
     ),
     Statement(
         f"{FIGURE}, in the text",
         "SA's training memory grows exponentially, in the paper's word",
-        judge_against_printed(exponential_memory),
+        against_printed(exponential_memory),
     ),
     Statement(
         FIGURE,
         "EA-series needs much less memory than SA for long sequences",
-        judge_against_both(less_memory),
+        against_both(less_memory),
     ),
-    Statement(
-        FIGURE, "EA-series processes more tokens a step than SA", judge_against_both(more_tokens)
-    ),
+    Statement(FIGURE, "EA-series processes more tokens a step than SA", against_both(more_tokens)),
     Statement(FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens),
-    Statement(
-        FIGURE, "SA's tokens a step become fewer as L grows", judge_against_printed(fewer_tokens)
-    ),
-    Statement(FIGURE, "EA-series has a much higher throughput than SA", judge_against_both(faster)),
+    Statement(FIGURE, "SA's tokens a step become fewer as L grows", against_printed(fewer_tokens)),
+    Statement(FIGURE, "EA-series has a much higher throughput than SA", against_both(faster)),
     Statement(
         f"{FIGURE}, and table 1",
         "EA-series keeps its throughput as L grows",
         keeps_throughput,
     ),
-    Statement(
-        FIGURE, "SA's throughput falls as L grows", judge_against_printed(falling_throughput)
-    ),
+    Statement(FIGURE, "SA's throughput falls as L grows", against_printed(falling_throughput)),
     Statement(
         "Element-wise attention, introduction",
         "the advantage in training grows with L",
-        judge_against_both(more_pronounced),
+        against_both(more_pronounced),
     ),
 )
 

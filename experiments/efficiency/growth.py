@@ -4,7 +4,7 @@
 
 One sequence, causal where the mechanism can be, forward and with gradients. At each length all
 mechanisms run in turns in one process, with softmax attention as XLA compiles it, and ``linear`` a
-second time, which tells the noise of the machine. A mechanism stops at the first length at which a
+second time, which shows the noise of the machine. A mechanism stops at the first length at which a
 run would pass the budget of time, as extrapolated from the two lengths before it, or its compiled
 program that of memory. Its states after few and after many tokens make steps. Times are those of
 this process on one core (CPU time), which leave out what others do there.
@@ -151,8 +151,7 @@ def attend(
     one: ops.Mechanism, is_causal: bool, arrays: list[Array], parameters: dict[str, Array]
 ) -> Array:
     q, k, v, gates = baselines.by_name(one, arrays)
-    y: Array = one.attend(q, k, v, is_causal=is_causal, **gates, **parameters)
-    return y
+    return one.attend(q, k, v, is_causal=is_causal, **gates, **parameters)
 
 
 def by_xla(is_causal: bool, arrays: list[Array], parameters: dict[str, Array]) -> Array:
@@ -389,7 +388,6 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.growth",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

@@ -3,7 +3,7 @@
     python -m experiments.efficiency.overheads
 
 Checkpoints: a classifier of Japanese Vowels, trained in turns without checkpoints and with one
-after so many steps. A checkpoint holds up training while its arrays are copied; a thread writes it
+every N steps. A checkpoint holds up training while its arrays are copied; a thread writes it
 on the same cores, which may slow the steps. Batches: the same run without checkpoints and from a
 source that takes its time, waiting as for a disk.
 """
@@ -167,7 +167,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.overheads",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

@@ -2,7 +2,7 @@
 
     python -m experiments.efficiency.pytorch
 
-Needs PyTorch beside this library. Both run in one process, in turns, with as many threads as there
+Needs PyTorch. Both run in one process, in turns, with as many threads as there
 are cores, in float32: one sequence, 8 heads of 64 channels. PyTorch's functions are the papers'
 formulations and compute what ours do, which is checked before anything is timed.
 """

@@ -1,10 +1,10 @@
-"""Blocks one after another, as the backbone runs them, beside one scan over stacked blocks.
+"""Unrolled layers, as in the backbone, compared with one scan over stacked layers.
 
     python -m experiments.efficiency.stacked_blocks
 
 The gradient of some blocks of a model with dropout. For the scan their parameters are stacked
 within the program, one array for all blocks, and one block is compiled. Both run in turns in one
-process, the blocks one after another twice, which tells the noise of the machine.
+process, the unrolled layers twice, which shows the noise of the machine.
 """
 
 from __future__ import annotations
@@ -118,7 +118,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.stacked_blocks",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

@@ -2,8 +2,8 @@
 
     python -m experiments.efficiency.strategies
 
-The classifier of Japanese Vowels without dropout, trained anew for each strategy and number of
-devices, against one device. Communication is what the compiled training step leaves on a device,
+The classifier of Japanese Vowels without dropout, trained for each strategy and number of devices,
+against one device. Communication is what the compiled training step leaves on a device,
 memory what it needs there. On a CPU the devices are simulated: they share the same cores, and
 times would say nothing.
 """

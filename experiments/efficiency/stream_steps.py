@@ -1,4 +1,4 @@
-"""Steps a second of a small model as a recurrent network, beside a GRU cell and a cache.
+"""Steps a second of a small model as a recurrent network, against a GRU cell and a cache.
 
     python -m experiments.efficiency.stream_steps
 
@@ -7,7 +7,7 @@ bare ``nnx.GRUCell`` of 64 features, which has none of these, under jit: as one 
 variables as an argument; and at its least, with a list of arrays and a donated carry. A step is one
 call from Python whose output is waited for, as an observation that comes by itself; ``unroll`` and
 ``lax.scan`` over the cell take in many in one program. All programs of a row run in turns in one
-process; ``Stream.step`` twice, which tells the noise of the machine.
+process; ``Stream.step`` twice, which shows the noise of the machine.
 """
 
 from __future__ import annotations
@@ -329,7 +329,6 @@ def _micros(milliseconds: float) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.stream_steps",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

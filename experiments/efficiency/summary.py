@@ -114,9 +114,7 @@ def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]
             judged += _judged(experiment, experiment.stored(scale))
         if not scales:
             why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
-            judged += [
-                JudgedStatement(statement, why) for statement in paper_statements(experiment)
-            ]
+            judged += [JudgedStatement(one, why) for one in paper_statements(experiment)]
     judged += [JudgedStatement(statement, statement.verdict()) for statement in NOT_MEASURED]
     return sorted(judged, key=lambda one: paper(one.statement))
 

@@ -1,13 +1,13 @@
-"""TaylorShift's step and prefill beside what the machine does at best.
+"""TaylorShift's step and prefill compared with the hardware roofline.
 
     python -m experiments.efficiency.taylorshift_floor
 
 A step reads the state once and writes it. Its floor is a program that adds 1 to an array of as many
 bytes: in place where the state is donated, else into a new array; another one only reads, as a
-product with a vector. A step of heads of one channel, whose state is next to nothing, tells what
+product with a vector. A step of heads of one channel, whose state is next to nothing, shows what
 the launch of its kernels takes. Prefill takes in many tokens and returns the state, too; its floor
 is one product of square matrices with as many operations as its products have. All programs of a
-row run in turns in one process, with the donated step a second time, which tells the noise. Times
+row run in turns in one process, with the donated step a second time, which shows the noise. Times
 are those of this process on one core (CPU time), which leave out what others do there.
 """
 
@@ -31,12 +31,8 @@ from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.engine.monomials import num_monomials
 
-STEP, NOT_DONATED, AGAIN, LAUNCH = (
-    "step",
-    "step, state not donated",
-    "step again",
-    "step, one channel",
-)
+STEP, AGAIN, LAUNCH = "step", "step again", "step, one channel"
+NOT_DONATED = "step, state not donated"
 IN_PLACE, COPY, READ = "add in place", "add into a new array", "read"
 PREFILL, PREFILL_AGAIN, PRODUCT = "prefill", "prefill again", "one product"
 

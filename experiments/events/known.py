@@ -1,9 +1,9 @@
-"""Events drawn from known processes: how near a model comes to the likelihood of the process.
+"""Events of known processes: how near a model comes to the likelihood of the process.
 
     python -m experiments.events.known
 
 None of the papers measures it: the public code has no process whose likelihood is known. Each model
-is tested on events of the process that it was not trained on, beside the process itself.
+is tested on new events of the process, compared with the process itself.
 """
 
 from __future__ import annotations
@@ -62,23 +62,15 @@ def measure(size: Size, journal: Journal) -> None:
 def one(size: Size, process: str, train: int) -> dict[str, Any]:
     """The runs of a process and a number of sequences, and the process on their test events."""
     validation = -(-train // 4)
+    own = ("processes", "train", "test", "seeds")
+    options = {name: value for name, value in vars(size).items() if name not in own}
     config = configured(
         "events",
         process=process,
         num_sequences=train + validation + size.test,
         split=f"{train}/{validation}/{size.test}",
-        mechanism=size.mechanism,
         runs=size.seeds,
-        epochs=size.epochs,
-        patience=size.patience,
-        features=size.features,
-        hidden_features=size.hidden_features,
-        kernel_size=size.kernel_size,
-        num_components=size.num_components,
-        dropout_rate=size.dropout_rate,
-        learning_rate=size.learning_rate,
-        schedule=size.schedule,
-        batch_size=size.batch_size,
+        **options,
     )
     task = tasks.get_task("events")
     data = task.load(config)
@@ -116,10 +108,8 @@ def judge_process(process: str) -> Any:
     def judge(rows: Rows) -> Verdict:
         row = find_row(rows, process)
         ours, true = mean_nll(row), row["true_nll"]
-        numbers_text = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
-        return Verdict(
-            near_true(ours, true), f"{numbers_text}{row['train_events']:,} events to train on"
-        )
+        gap = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
+        return Verdict(near_true(ours, true), f"{gap}{row['train_events']:,} events to train on")
 
     return judge
 
@@ -179,7 +169,6 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.events.known",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -1,4 +1,4 @@
-"""One stream of 100,000 events: its likelihood beside the batch's, its state, its speed.
+"""One stream of 100,000 events: likelihood compared with a batch, state and speed.
 
     python -m experiments.events.long_stream
 
@@ -131,7 +131,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.events.long_stream",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -1,4 +1,4 @@
-"""The data sets of the Aaren paper's table 2 that are at hand, or what stands in for them."""
+"""The data sets of the Aaren paper's table 2 that are available, or substitutes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Problem:
     """A data set, its options and the paper's numbers.
 
     Attributes:
-        files: of the folder of real data, by the name of the option that takes them; none if drawn.
-        options: beside them.
+        files: in the folder of real data, by the name of their option; none if synthetic.
+        options: further options.
         from_: where the events are from, and how they differ from the paper's.
-        paper: NLL and RMSE of the paper, mean and deviation, by mechanism.
+        paper: NLL and RMSE of the paper, mean and standard deviation, by mechanism.
     """
 
     files: Mapping[str, str]

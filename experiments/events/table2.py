@@ -2,9 +2,9 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.events.table2
 
-Our model, told the time since a sequence began as the paper's is, in smaller runs, three seeds;
-beside every row what a user would pick instead: a Poisson process, a renewal process and a Hawkes
-process by maximum likelihood.
+Our model receives the time since a sequence began, as the paper's does; runs are smaller, three
+seeds each. Baselines are a Poisson process, a renewal process and a Hawkes process by maximum
+likelihood.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GUESSES = {
     "mae": {"median_gap_mae": ""},
     "mark_accuracy": {"last_mark_accuracy": " last", "frequent_mark_accuracy": " most frequent"},
 }
-"""Guesses of a number, by their names among the baselines, and what tells them apart."""
+"""Guesses of a number, by their names among the baselines, and how they are labeled."""
 
 CUSTOMARY = "customary"
 """The row of a data set's baselines."""
@@ -58,21 +58,10 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
+    own = ("mechanisms", "seeds")
+    options = {name: value for name, value in vars(size).items() if name not in own}
     for name in PROBLEMS:
-        config = make_config(
-            name,
-            data_folder(),
-            epochs=size.epochs,
-            patience=size.patience,
-            runs=size.seeds,
-            features=size.features,
-            hidden_features=size.hidden_features,
-            learning_rate=size.learning_rate,
-            batch_size=size.batch_size,
-            length=size.length,
-            history=size.history,
-            clock=True,
-        )
+        config = make_config(name, data_folder(), runs=size.seeds, clock=True, **options)
         if config is None:
             continue
         journal.row({"data": name, "mechanism": CUSTOMARY}, partial(baselines, config))
@@ -121,14 +110,10 @@ def judge_against_softmax(mechanism: str) -> Any:
     """The verdict on a mechanism, against softmax attention."""
 
     def judge(rows: Rows) -> Verdict:
-        differences_by_set = differences(rows, mechanism, "softmax")
-        over = over_sets(differences_by_set)
-        each = ", ".join(
-            f"{data} {statistics.mean(of):+.3f}" for data, of in differences_by_set.items()
-        )
-        return Verdict(
-            comparable(over), f"NLL {text(over, 3)} over {len(differences_by_set)} sets: {each}"
-        )
+        by_set = differences(rows, mechanism, "softmax")
+        over = over_sets(by_set)
+        each = ", ".join(f"{data} {statistics.mean(of):+.3f}" for data, of in by_set.items())
+        return Verdict(comparable(over), f"NLL {text(over, 3)} over {len(by_set)} sets: {each}")
 
     return judge
 
@@ -139,7 +124,7 @@ def table(rows: Rows, size: Size) -> str:
     header = ["data, test events", "", *(f"`{m}`" for m in mechanisms), *BASELINES, "guess"]
     lines = []
     for data in data_sets(rows):
-        baseline_row = find_row(rows, data, CUSTOMARY)
+        simple = find_row(rows, data, CUSTOMARY)
         rows_by_mechanism = {m: find_row(rows, data, m) for m in mechanisms}
         events = next(iter(rows_by_mechanism.values()))["runs"][0]["num_test_events"]
         marked = bool(numbers(next(iter(rows_by_mechanism.values())), "mark_nll"))
@@ -155,15 +140,13 @@ def table(rows: Rows, size: Size) -> str:
                 for cell, m in zip(cells, mechanisms, strict=True)
             ]
             others = [
-                _number(baseline_row[f"{other}_{name}"], digits)
-                if f"{other}_{name}" in baseline_row
-                else "-"
+                _number(simple[f"{other}_{name}"], digits) if f"{other}_{name}" in simple else "-"
                 for other in BASELINES
             ]
             guesses_text = ", ".join(
-                f"{_number(baseline_row[key], digits)}{what}"
+                f"{_number(simple[key], digits)}{what}"
                 for key, what in GUESSES.get(name, {}).items()
-                if key in baseline_row
+                if key in simple
             )
             first = f"{data}, {events:,}" if name == "nll" else ""
             lines.append([first, title, *cells, *others, guesses_text or "-"])
@@ -223,7 +206,7 @@ def plot(rows: Rows) -> Any:
     above, below = figure.subplots(2, len(sets), squeeze=False)
     expected = -np.log1p(-np.array(QUANTILE_LEVELS))
     for axis, gaps, data in zip(above, below, sets, strict=True):
-        baseline_row = find_row(rows, data, CUSTOMARY)
+        simple = find_row(rows, data, CUSTOMARY)
         own = [row for row in rows if row["data"] == data and row["mechanism"] != CUSTOMARY]
         for place, row in enumerate(own):
             values = numbers(row, "nll")
@@ -232,11 +215,7 @@ def plot(rows: Rows) -> Any:
             gaps.plot(expected, quantiles, color=f"C{place}", linewidth=1, label=row["mechanism"])
         for other, line in zip(BASELINES, ("-", "--", ":"), strict=True):
             axis.axhline(
-                baseline_row[f"{other}_nll"],
-                linestyle=line,
-                color="0.4",
-                linewidth=0.9,
-                label=other,
+                simple[f"{other}_nll"], linestyle=line, color="0.4", linewidth=0.9, label=other
             )
         axis.set_xticks([])
         axis.set_title(data.replace(", ", ",\n"), fontsize=9)

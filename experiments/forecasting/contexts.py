@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from experiments.forecasting import patch
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -72,7 +71,7 @@ def from_96_rows() -> list[dict[str, Any]]:
     return [{**row, "context": patch.LENGTH} for row in patch.stored_rows()]
 
 
-def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Errors:
+def errors(rows: Rows, model: str, context: int) -> patch.Errors:
     """By series, horizon and seed; nothing where nothing was measured."""
     own = from_96_rows() if context == patch.LENGTH else rows
     try:
@@ -81,9 +80,7 @@ def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Er
         return {}
 
 
-def relative_differences(
-    rows: Sequence[dict[str, Any]], model: str, context: int, horizon: int
-) -> dict[str, list[float]]:
+def compare(rows: Rows, model: str, context: int, horizon: int) -> dict[str, list[float]]:
     """How much larger errors from a longer context are, in per cent, by series: of each seed."""
     longer, base = (errors(rows, model, length) for length in (context, patch.LENGTH))
     by_series = {}
@@ -95,11 +92,11 @@ def relative_differences(
     return by_series
 
 
-def better(model: str, context: int, horizon: int) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def better(model: str, context: int, horizon: int) -> Judge:
     """The verdict on a context, against one of 96 rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        by_series = relative_differences(rows, model, context, horizon)
+    def judge(rows: Rows) -> Verdict:
+        by_series = compare(rows, model, context, horizon)
         if not by_series:
             raise NotMeasuredError(f"{model} from {context} rows, {horizon} ahead")
         over = over_sets(by_series)

@@ -19,7 +19,6 @@ import dataclasses
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import tasks, training
@@ -137,7 +136,7 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def numbers(rows: Sequence[dict[str, Any]], name: str, metric: str) -> dict[str, list[float]]:
+def numbers(rows: Rows, name: str, metric: str) -> dict[str, list[float]]:
     """Numbers of each seed by series; of a baseline, which has no seed, one.
 
     Raises:
@@ -153,7 +152,7 @@ def numbers(rows: Sequence[dict[str, Any]], name: str, metric: str) -> dict[str,
     return by_series
 
 
-def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict[str, list[float]]:
+def differences(rows: Rows, other: str, metric: str) -> dict[str, list[float]]:
     """How much larger the default's numbers are, in per cent of another's, by series."""
     ours, theirs = numbers(rows, "default", metric), numbers(rows, other, metric)
     return {
@@ -163,12 +162,10 @@ def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict
     }
 
 
-def compared(
-    other: str, metric: str, rule: Rule, margin: float
-) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def compared(other: str, metric: str, rule: Rule, margin: float) -> Judge:
     """The verdict on the default, against another forecast."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         by_series = differences(rows, other, metric)
         over = over_sets(by_series)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())

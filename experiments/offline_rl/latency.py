@@ -1,10 +1,10 @@
-"""Ways to act by time and memory: Aaren, figure 5, in the setting of its table 1.
+"""Time and memory of inference modes: Aaren, figure 5, in the setting of its table 1.
 
     python -m experiments.offline_rl.latency
 
-An agent acts in every step of an episode: by a window of 20 steps that is computed anew (as the
+An agent acts in every step of an episode: by a window of 20 steps that is recomputed (as the
 published code does), by a cache of keys and values of all steps, by a state of constant size, or by
-one that begins anew after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
+one that restarts after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
 not change its time. What is timed is the whole of an answer, from arrays on the host to arrays on
 the host.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, combine
 from flax_linattn import control, inference, models, tasks
 from flax_linattn.bench import Journal
@@ -53,7 +53,7 @@ class Size:
     """At which a step is timed; and, but for the first, how long episodes are that are timed."""
     rows: tuple[int, ...] = (1, 64)
     repeats: int = 2 * CONTEXT
-    """Steps that are timed: of restarts, so many that each kind of step comes alike."""
+    """Timed steps; a multiple of the context, so that all kinds of restarted steps count alike."""
     played: tuple[int, ...] = (1, 10, 64)
     """Rows that play an episode each."""
     features: int = 128
@@ -185,7 +185,7 @@ def episodes(size: Size, way: str, rows: int) -> dict[str, Any]:
     return {"episodes_per_minute": 60 * rows / seconds, "steps": played.num_steps}
 
 
-def at(timed_rows: Sequence[dict[str, Any]], /, **key: Any) -> dict[str, Any]:
+def at(timed_rows: Rows, /, **key: Any) -> dict[str, Any]:
     """The row of a key.
 
     Raises:
@@ -197,10 +197,10 @@ def at(timed_rows: Sequence[dict[str, Any]], /, **key: Any) -> dict[str, Any]:
     raise NotMeasuredError(str(key))
 
 
-def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def constant(way: str) -> Judge:
     """The verdict on the time of a way's steps, over numbers of rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         words, texts = [], []
         for num_rows in dict.fromkeys(row["rows"] for row in rows if "step" in row):
             timed = [
@@ -221,10 +221,10 @@ def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
     return judge
 
 
-def grows(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def grows(way: str) -> Judge:
     """The verdict on the claim that a way's steps take longer the longer the episode."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         word, ours = constant(way)(rows)
         opposite = {HOLDS: FAILS, FAILS: HOLDS}
         return Verdict(Word(opposite.get(word, word), SAME_TIME), ours)
@@ -274,7 +274,7 @@ def table(rows: Rows, size: Size) -> str:
 
 
 def _or_not_run(
-    format_row: Callable[[dict[str, Any]], str], timed_rows: Sequence[dict[str, Any]], /, **key: Any
+    format_row: Callable[[dict[str, Any]], str], timed_rows: Rows, /, **key: Any
 ) -> str:
     try:
         return format_row(at(timed_rows, **key))

@@ -1,4 +1,4 @@
-"""How a model is told the time of a step, and whether it then plays beyond its trained length.
+"""Encodings of the time of a step, and playing beyond the trained length.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.positions
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -54,9 +53,7 @@ def measure(size: Size, journal: Journal) -> None:
                         journal.row(key, partial(train_and_play, config))
 
 
-def scores(
-    rows: Sequence[dict[str, Any]], data: str, mechanism: str, way: str, mode: str
-) -> list[float]:
+def scores(rows: Rows, data: str, mechanism: str, way: str, mode: str) -> list[float]:
     """Scores of the runs, by seed.
 
     Raises:
@@ -67,15 +64,10 @@ def scores(
     return [row[mode]["score"] for row in matching]
 
 
-def data_sets(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of the data sets."""
-    return list(dict.fromkeys(row["data"] for row in rows))
-
-
 def streams(mechanism: str, way: str) -> Any:
     """The verdict on a stream against the window, with one way to encode the time."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         differences = {
             data: [
                 a - b
@@ -84,7 +76,7 @@ def streams(mechanism: str, way: str) -> Any:
                     strict=True,
                 )
             ]
-            for data in data_sets(rows)
+            for data in table1.data_sets(rows)
         }
         return table1.same_score(differences)
 
@@ -94,7 +86,7 @@ def streams(mechanism: str, way: str) -> Any:
 def table(rows: Rows, size: Size) -> str:
     """Scores, a line for each data set, mechanism and way to encode the time."""
     lines = []
-    for data in data_sets(rows):
+    for data in table1.data_sets(rows):
         for mechanism in size.mechanisms:
             for way in WAYS:
                 means = [
@@ -112,7 +104,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.positions",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,

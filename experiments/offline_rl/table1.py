@@ -4,16 +4,14 @@
 
 Rollouts of 20,000 steps stand in for D4RL's million, a smaller model for the paper's; what is
 played is gymnasium's MuJoCo. Each run plays its episodes in three ways: by the published window of
-20 steps, which is computed anew in every step; by a stream of all steps; by a stream that begins
-anew where the trained length ends. Beside them behaviour cloning, of all steps and of the best
-tenth.
+20 steps, which is recomputed in every step; by a stream of all steps; by a stream that restarts
+where the trained length ends. Baselines are behavior cloning of all episodes and of the best tenth.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +20,7 @@ from experiments.measured import Measured, Rows
 from experiments.offline_rl.problems import PROBLEMS, make_config
 from experiments.offline_rl.rules import ahead, comparable
 from experiments.offline_rl.trained import episode_metrics, make_run_environments, train_and_play
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, rows_with
 from flax_linattn import control, tasks
@@ -104,7 +102,7 @@ def baselines(config: OfflineRLConfig) -> dict[str, Any]:
     return results
 
 
-def of(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> Rows:
+def of(rows: Rows, data: str, mechanism: str) -> Rows:
     """The rows of a mechanism on a data set, by seed.
 
     Raises:
@@ -114,20 +112,18 @@ def of(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> Rows:
     return sorted(matching, key=lambda row: row["seed"])
 
 
-def data_sets(rows: Sequence[dict[str, Any]]) -> list[str]:
+def data_sets(rows: Rows) -> list[str]:
     """The names of the data sets."""
     return [name for name in PROBLEMS if any(row["data"] == name for row in rows)]
 
 
-def scores(
-    rows: Sequence[dict[str, Any]], data: str, mechanism: str, mode: str = "window"
-) -> list[float]:
+def scores(rows: Rows, data: str, mechanism: str, mode: str = "window") -> list[float]:
     """Scores of the runs, by seed."""
     return [row[mode]["score"] for row in of(rows, data, mechanism)]
 
 
 def differences(
-    rows: Sequence[dict[str, Any]], ours: tuple[str, str], other: tuple[str, str]
+    rows: Rows, ours: tuple[str, str], other: tuple[str, str]
 ) -> dict[str, list[float]]:
     """Differences by seed on each data set, of two mechanisms with their inference modes."""
     by_set = {}
@@ -142,12 +138,10 @@ def differences(
     return by_set
 
 
-def compared(
-    ours: tuple[str, str], other: tuple[str, str]
-) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def compared(ours: tuple[str, str], other: tuple[str, str]) -> Judge:
     """The verdict on two mechanisms, each with an inference mode."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         return same_score(differences(rows, ours, other))
 
     return judge
@@ -160,12 +154,10 @@ def same_score(by_set: dict[str, list[float]]) -> Verdict:
     return Verdict(comparable(over), f"score {text(over, 1)} over {len(by_set)} sets: {each}")
 
 
-def judge_against_baseline(
-    mechanism: str, baseline: str
-) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
     """The verdict on a mechanism, against a baseline."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         by_set = {
             data: [
                 own - of(rows, data, CUSTOMARY)[0][baseline]["score"]

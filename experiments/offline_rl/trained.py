@@ -1,4 +1,4 @@
-"""Runs on decisions, trained at once and forgotten but for how they played."""
+"""Offline-RL runs that are trained in memory, and their returns."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
 
     Returns:
         The error of actions in held-out episodes ("mse"), how far the stream is from the parallel
-        model ("stream_max_error"), and of each way to act what ``timed`` tells, of the window also
-        with the last parameters ("last").
+        model ("stream_max_error"), and the results of ``timed`` for each inference mode and, by
+        "last", for the window with the last parameters.
     """
     begun = time.perf_counter()
     best, last = trained(config)

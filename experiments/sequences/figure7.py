@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -132,7 +131,7 @@ class Noting(TaylorShift):
         return super().attend(q, k, v, **options)
 
 
-def of(rows: Sequence[dict[str, Any]], data: str) -> dict[str, Any]:
+def of(rows: Rows, data: str) -> dict[str, Any]:
     """The row of a data set.
 
     Raises:
@@ -141,7 +140,7 @@ def of(rows: Sequence[dict[str, Any]], data: str) -> dict[str, Any]:
     return rows_with(rows, f"a model of {data}", data=data)[0]
 
 
-def around_zero(rows: Sequence[dict[str, Any]]) -> Verdict:
+def around_zero(rows: Rows) -> Verdict:
     """The verdict on all layers."""
     words, texts = [], []
     for row in rows:

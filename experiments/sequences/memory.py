@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from experiments.measured import Measured, Rows
 from experiments.options import configured
 from experiments.sequences.rules import longer
 from experiments.sequences.watched import logits_by
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import Verdict, combine, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
@@ -163,7 +163,7 @@ def measure(size: Size, journal: Journal) -> None:
                 )
 
 
-def of(rows: Sequence[dict[str, Any]], kind: str) -> dict[tuple[int, str], dict[str, Any]]:
+def of(rows: Rows, kind: str) -> dict[tuple[int, str], dict[str, Any]]:
     """The rows of a kind by heads and remat.
 
     Raises:
@@ -172,10 +172,10 @@ def of(rows: Sequence[dict[str, Any]], kind: str) -> dict[tuple[int, str], dict[
     return {(row["heads"], row["remat"]): row for row in rows_with(rows, kind, kind=kind)}
 
 
-def judge_longer(ours: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def judge_longer(ours: str, other: str) -> Judge:
     """The verdict on how much longer sequences one kind can take than another."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         mine, theirs = of(rows, ours), of(rows, other)
         words, texts = [], []
         for case in mine.keys() & theirs.keys():

@@ -3,7 +3,7 @@
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table4
 
 Accuracies are of this library, whose sums are float32 whatever the layers compute in. What half
-precision does to the published algorithm is shown beside them, by the algorithm as coded, with one
+precision does to the published algorithm is shown, too, by the algorithm as coded, with one
 head of the paper's 64 channels: its losses, and the largest of its products, exactly computed.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from experiments.sequences.as_coded import FORMS, MAX_FLOAT16, STAGES, AsCoded
 from experiments.sequences.problems import PIXELS, make_config
 from experiments.sequences.rules import acceptable, ahead, converges, overflows
 from experiments.sequences.watched import train_watched
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, Word, combine, opposite, rows_with
 from flax_linattn import ops
@@ -108,30 +108,30 @@ def run_options(key: dict[str, Any], size: Size) -> dict[str, Any]:
 def measure(size: Size, journal: Journal) -> None:
     for key in cases(size):
         config = make_config(PIXELS, data_folder(), **run_options(key, size))
-        if isinstance(config, SequenceConfig):  # else its files are not at hand
+        if isinstance(config, SequenceConfig):  # else its files are not available
             tests = key["run"] == ACCURACY
             every = size.every if key["run"] == CURVE else size.steps // 10
             journal.row(key, partial(train_watched, config, key["form"], every, tests=tests))
 
 
-def accuracies(rows: Sequence[dict[str, Any]], stage: str, form: str) -> dict[int, float]:
+def accuracies(rows: Rows, stage: str, form: str) -> dict[int, float]:
     """In per cent by seed, in float32; of a run that failed 0."""
     wanted = {"run": ACCURACY, "by": OURS, "stage": stage, "form": form, "dtype": FULL}
     return trained.accuracies(rows, **wanted)
 
 
-def differences(rows: Sequence[dict[str, Any]], stage: str, other: str, form: str) -> list[float]:
+def differences(rows: Rows, stage: str, other: str, form: str) -> list[float]:
     """Of the accuracies of two stages, by seed."""
     return paired_differences(*(accuracies(rows, name, form) for name in (stage, other)))
 
 
-def plain_direct(rows: Sequence[dict[str, Any]]) -> Verdict:
+def plain_direct(rows: Rows) -> Verdict:
     """The verdict on direct TaylorShift without normalisation."""
     difference = interval(differences(rows, "plain", "full", "direct"))
     return Verdict(acceptable(difference), f"{text(difference, 1)} points (paper -0.4)")
 
 
-def improved(rows: Sequence[dict[str, Any]]) -> Verdict:
+def improved(rows: Rows) -> Verdict:
     """The verdict on normalising the output, too, by form."""
     words, texts = [], []
     for form in FORMS:
@@ -161,10 +161,10 @@ def begin_and_end(row: dict[str, Any]) -> tuple[float, float]:
     return statistics.mean(losses[:fifth]), statistics.mean(losses[-fifth:])
 
 
-def fails(by: str, stage: str, form: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def fails(by: str, stage: str, form: str) -> Judge:
     """The verdict on "it fails to converge in half precision"."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form=form, dtype=HALF)
         word, numbers_text = convergence(row)
         return Verdict(opposite(word), numbers_text)
@@ -172,10 +172,10 @@ def fails(by: str, stage: str, form: str) -> Callable[[Sequence[dict[str, Any]]]
     return judge
 
 
-def stable(by: str, stages: Sequence[str]) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def stable(by: str, stages: Sequence[str]) -> Judge:
     """The verdict on "its efficient form converges in half precision at these stages"."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         words, texts = [], []
         for stage in stages:
             (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form="efficient", dtype=HALF)
@@ -194,7 +194,7 @@ def max_product(point: dict[str, float]) -> tuple[str, float]:
     return name, values[name]
 
 
-def overflow(rows: Sequence[dict[str, Any]]) -> Verdict:
+def overflow(rows: Rows) -> Verdict:
     """The verdict on overflow as the cause: plain products leave float16, others do not."""
     words, texts = [], []
     for stage in STAGES:

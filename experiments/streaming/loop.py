@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, no_more
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import Verdict
 from flax_linattn import inference, ops
 from flax_linattn.bench import Journal, spread
@@ -131,7 +131,7 @@ def from_python(name: str, batch: int, rounds: int, calls: int) -> dict[str, Any
     return {f"{kind}_us": statistics.median(values) for kind, values in times.items()}
 
 
-def constant(names: Sequence[str]) -> Callable[[Rows], Verdict]:
+def constant(names: Sequence[str]) -> Judge:
     """The judge of "a step costs as much after any number of tokens"."""
 
     def judge(rows: Rows) -> Verdict:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from experiments.measured import Rows
+from experiments.statements import Judge
 from experiments.synthetic.rules import (
     LEARNED,
     RIGHT,
@@ -32,8 +33,6 @@ EXPRESSIVE, DOT_PRODUCT, DEFAULT = "expressive", "softmax:scale=1", "softmax"
 
 
 STANDARD = "standard"
-
-Judge: TypeAlias = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +193,7 @@ def plot(rows: Rows) -> Any:
     places = list(dict.fromkeys((row["rules"], row["context"]) for row in rows))
     first = [EXPRESSIVE, DOT_PRODUCT, DEFAULT]
     others = dict.fromkeys(row["mechanism"] for row in rows if row["mechanism"] not in first)
-    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend beside the panels
+    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend right of the panels
     figure = figure_class(figsize=(width, 3.2), layout="constrained")
     looks = {
         name: (f"C{n % 10}", "-" if n < 10 else "--") for n, name in enumerate([*first, *others])

@@ -1,12 +1,12 @@
-"""What trained attention looks at: N16T2 and N2T5, while they are learned.
+"""Attention weights while N16T2 and N2T5 are learned.
 
     python -m experiments.synthetic.snapshots
 
 Expressive-attention paper, figure 4, shows attention matrices of N2T5 and finds that attention does
 not settle on the two symbols from which the next one follows. Ours are those of N16T2, too, which
 is learned here; one run of each attention by the standard setting, with its initial parameters and
-with those that validated best within so many epochs, and the mean over windows of a test series.
-Beside them stands how much of the loss's gradient reaches what makes the scores.
+with those that validated best within N epochs, and the mean over windows of a test series.
+The table also has the fraction of the loss's gradient that reaches the scores' parameters.
 """
 
 from __future__ import annotations

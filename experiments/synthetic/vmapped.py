@@ -84,7 +84,7 @@ def _seconds(train: Callable[[str], Any]) -> float:
 
 
 WAYS = {"many": "at once", "groups": "in groups"}
-"""Of 16 runs: in one group, and in those of the default, which rows of before 2026-11-24 lack."""
+"""Of 16 runs: in one group, and in the default groups, which rows before 2026-11-24 lack."""
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -106,7 +106,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.synthetic.vmapped",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.data.cells import BadCellError, is_comment, split_cells
-from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.files import DataFormatError, LineReader
-from flax_linattn.data.tables import BINARY_SUFFIXES
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.text_files import LineReader
+from flax_linattn.data.tables.cells import BadCellError, is_comment, split_cells
+from flax_linattn.data.tables.dialect import Dialect
+from flax_linattn.data.tables.tables import BINARY_SUFFIXES
 
 COMMA = Dialect(separator=",")
 """The dialect of lines whose cells are separated by commas."""
@@ -100,7 +101,7 @@ class Rows:
     ) -> Iterator[str]:
         """Lines without newlines, byte-order marks and comment lines.
 
-        Comments are those of files, see ``data.cells.is_comment``.
+        Comments are those of files, see ``data.tables.cells.is_comment``.
 
         Args:
             comments: whether there are comment lines; False = each line counts.

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.data.cells import join_cells
+from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.storage import atomic_write
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")

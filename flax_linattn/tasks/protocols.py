@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
     from flax_linattn.control import Agent
-    from flax_linattn.data.catalog import Entry
+    from flax_linattn.data.sets.catalog import Entry
     from flax_linattn.tasks.spec import Run
     from flax_linattn.tasks.task import Report
 
@@ -95,7 +95,7 @@ class Choosing(Protocol):
 
 @runtime_checkable
 class InCatalog(Protocol):
-    """A task that trains on data sets of ``data.catalog``.
+    """A task that trains on data sets of ``data.sets.catalog``.
 
     Attributes:
         kinds: of its entries, those that the task takes.

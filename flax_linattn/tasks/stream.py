@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.cells import join_cells
+from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.storage import file_lock, remove_unfinished
 from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.lines import Rows, open_lines

@@ -78,7 +78,7 @@ class Streaming(abc.ABC):
 
     @property
     def comments(self) -> bool:
-        """Whether there are comment lines, see ``data.cells.is_comment``."""
+        """Whether there are comment lines, see ``data.tables.cells.is_comment``."""
         return True
 
     @abc.abstractmethod

@@ -163,7 +163,7 @@ def test_panels_that_are_too_short_are_named():
 
 
 def test_y_is_no_argument_of_a_forecaster(values):
-    with pytest.raises(ValueError, match=r"in X alone, got X with 9 rows and y \(list\) with 8; pass"):
+    with pytest.raises(ValueError, match=r"X alone, got X with 9 rows and y \(list\) with 8;"):
         make().fit(values[:9], [0] * 8)
     frame = shops()
     with pytest.raises(ValueError, match=r"got X of 120 rows and y \(DataFrame\) of 120; pass y="):

@@ -90,7 +90,7 @@ def test_positions_are_compared_over_data_sets():
     rows = [
         {"data": data, "mechanism": "aaren", "time": way, "seed": 0,
          "window": played(50.0), "stream": played(stream + place), "restart": played(50.0)}
-        for place, data in enumerate("abc")
+        for place, data in enumerate(positions.Size().data)
         for way, stream in zip(positions.WAYS, (49.0, 10.0, 49.0), strict=True)
     ]  # fmt: skip
     words = [positions.streams("aaren", way)(rows).word for way in positions.WAYS]

@@ -14,9 +14,9 @@ from scipy import optimize, special, stats
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.cells import join_cells
 from flax_linattn.data.events import EventSplit, load_events, split_events
-from flax_linattn.data.sets import processes
+from flax_linattn.data.generators import processes
+from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.events import (
     EventsConfig,
@@ -40,7 +40,7 @@ from flax_linattn.tasks.events.evaluate import test_values as values_of
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.events.task import events_loss
 from flax_linattn.tasks.prediction_table import write_table
-from tests.data.processes.events import any_events, sequences, some_events
+from tests.data.generators.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED, moved
 from tests.tasks import states
 from tests.tasks.commands import SIZES, fail, fast, flags, no_drawing, one_line, read_lines

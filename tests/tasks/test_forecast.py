@@ -455,7 +455,7 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     assert decoder == kind.of(**given, **sizes, **shape, season=24)
     assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
     assert options("same", "--model=patch") == usual
-    assert "Without another --model it is patch." in one_line(
+    assert "minutes (the default, unless --model names another model)" in one_line(
         succeed(capsys, "train", "forecast", "--help")
     )
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.tables.dialect import Dialect
 from flax_linattn.tasks.forecast.rows import RowLines
 from flax_linattn.tasks.lines import Rows, open_lines
 from tests.tasks.commands import read_lines

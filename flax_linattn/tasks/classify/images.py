@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError, at_least, check_same_length, positive
-from flax_linattn.data.catalog import IMAGES, Entry
-from flax_linattn.data.class_folders import about_others
-from flax_linattn.data.file_tree import FileTree
+from flax_linattn.data.files.class_folders import about_others
+from flax_linattn.data.files.file_tree import FileTree
+from flax_linattn.data.generators.pathfinder import Pathfinder
 from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
 from flax_linattn.data.images.batches import Augmentation
 from flax_linattn.data.images.decode import decode_images, is_image
-from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.data.sets.catalog import IMAGES, Entry
 from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.baselines import Vectors, read_vectors
 from flax_linattn.tasks.classify.label_options import (
@@ -84,7 +84,7 @@ class ImageModel(ModelOptions):
     """The classifier: a vision transformer.
 
     Attributes:
-        layers: Options of the backbone.
+        layers: Transformer blocks of the backbone.
         patch_size: Height and width of a patch in pixels; each patch is a token.
         patches: Patch embedding: "linear" (a linear layer) or "conv" (convolutions over the image).
         position: Positional encoding of the patches.
@@ -121,6 +121,7 @@ class ImageFit(RecipeFit):
 class ImageConfig(Config):
     """Everything that a run on images depends on."""
 
+    main_options = ("folder", "patch_size", "learning_rate", *Config.main_options)
     data: ImageData = ImageData()
     model: ImageModel = ImageModel()
     fit: ImageFit = ImageFit()

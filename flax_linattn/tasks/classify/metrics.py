@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import training
-from flax_linattn.data.batching import ExampleBatches
+from flax_linattn.data.batches.batches import ExampleBatches
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.typing import Array
 

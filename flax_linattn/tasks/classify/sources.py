@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.generated import Drawable
+from flax_linattn.data.batches.generated import Drawable
 from flax_linattn.data.images import LabelledImages, load_images
 from flax_linattn.data.labels import LabelledExamples
 from flax_linattn.tasks.classify.label_options import LabelData

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
-from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import format_date
+from flax_linattn.data.tables.cells import is_number
 from flax_linattn.tasks.events.data import log_gap, observations
 from flax_linattn.tasks.events.figures import plot_intensity
 from flax_linattn.tasks.events.next_event import StreamedEvent, summarize_next_event

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.cells import TIME, YEAR_COLUMN, split_cells
-from flax_linattn.data.errors import UnknownChannelError
-from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
-from flax_linattn.data.time_index import follows, parse_frequency
+from flax_linattn.data.errors import DataFormatError, UnknownChannelError
+from flax_linattn.data.series import outliers
+from flax_linattn.data.tables.cells import TIME, YEAR_COLUMN, split_cells
+from flax_linattn.data.tables.time_index import follows, parse_frequency
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
 from flax_linattn.tasks.options import TooFewRowsError
@@ -411,7 +410,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
             f"channels that look like times ({itemize(timed)}) but are read as values: "
             f"{len(timed)}; if one holds the times, name it with time_column"
         )
-    codes = find_codes(series.values[:stop])
+    codes = outliers.find_codes(series.values[:stop])
     if codes:
         places = [
             f"{code.value:g} in {series.channels[code.channel]!r}, {len(code.rows)} times, first "
@@ -430,17 +429,21 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         notes.append(
             f"channels with the same value in all but a few rows ({itemize(few)}): {len(few)}"
         )
-    flat = find_outliers(series.values[:stop])
+    flat = outliers.find_outliers(series.values[:stop])
     flattened = {tuple(place) for place in flat.tolist()}
-    far = [p for p in find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
-    for what, outliers in (
+    far = [p for p in outliers.find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
+    for what, cells in (
         ("so large that scaling flattens all other values of their channel", flat.tolist()),
-        (f"more than {DEVIATIONS:g} standard deviations from the median of their channel", far),
+        (
+            f"more than {outliers.DEVIATIONS:g} standard deviations from the median of their "
+            "channel",
+            far,
+        ),
     ):
-        if outliers:
+        if cells:
             notes.append(
-                f"values {what}: {len(outliers)} "
-                f"({itemize(_places(series, outliers), MAX_PLACES)}); leave the cell empty if one "
+                f"values {what}: {len(cells)} "
+                f"({itemize(_places(series, cells), MAX_PLACES)}); leave the cell empty if one "
                 "is a missing value"
             )
     return notes
@@ -475,13 +478,13 @@ def _nearly_constant(series: data.TimeSeries, stop: int) -> list[str]:
     return [
         f"{series.channels[one.channel]!r} is {one.value:g} in all but {len(one.rows)} rows, first "
         f"{series.values[one.rows[0], one.channel]:g} in {series.place(int(one.rows[0]))}"
-        for one in find_still(series.values[:stop])
+        for one in outliers.find_still(series.values[:stop])
     ]
 
 
-def _places(series: data.TimeSeries, outliers: list[list[int]]) -> list[str]:
+def _places(series: data.TimeSeries, cells: list[list[int]]) -> list[str]:
     """Outliers [row, channel], each with its value, channel and row."""
     return [
         f"{series.values[row, channel]:g} in {series.channels[channel]!r}, {series.place(row)}"
-        for row, channel in outliers
+        for row, channel in cells
     ]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.data.time_index import continue_index, find_gaps, step_bounds
+from flax_linattn.data.tables.time_index import continue_index, find_gaps, step_bounds
 from flax_linattn.tasks.forecast.figures import plot_windows
 from flax_linattn.tasks.forecast.panel import count_series
 from flax_linattn.tasks.forecast.rows import Row, RowLines, check_time_kind

@@ -14,7 +14,7 @@ import pandas as pd
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, quote
-from flax_linattn.data.catalog import SERIES, Entry
+from flax_linattn.data.sets.catalog import SERIES, Entry
 from flax_linattn.models.layers import check_causal
 from flax_linattn.tasks.forecast.backtest import backtest
 from flax_linattn.tasks.forecast.baselines import (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, quote
-from flax_linattn.data.batching import ALL_ROWS
+from flax_linattn.data.batches.batches import ALL_ROWS
 from flax_linattn.data.episodes import Episodes, find_family, load_episodes, split_episodes
 from flax_linattn.data.episodes.episodes import MAX_FLOAT32
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, OfflineRLData

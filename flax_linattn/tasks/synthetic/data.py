@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.data.sets.nt import RULES
-from flax_linattn.data.sets.recall import AskedSequences
+from flax_linattn.data.generators.nt import RULES
+from flax_linattn.data.generators.recall import AskedSequences
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.spec import DataSpec
 from flax_linattn.tasks.synthetic.options import RECALL, SyntheticConfig, SyntheticData

@@ -110,7 +110,7 @@ def told() -> list[float]:
     return [
         statistics.mean(
             statistics.mean(positions.scores(found, data, "aaren", way, act))
-            for data in positions.data_sets(found)
+            for data in table1.data_sets(found)
         )
         for way in positions.WAYS
         for act in ("stream", "window")

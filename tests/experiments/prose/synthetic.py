@@ -117,7 +117,7 @@ SENTENCES: list[Sentence] = [
     ),
 ]
 ALLOWED: list[Allowed] = [
-    Allowed("after 63, 126, 252 and 504 symbols", "of the cycles, tests/data/test_nt.py"),
+    Allowed("after 63, 126, 252 and 504 symbols", "tests/data/generators/test_nt.py"),
     Allowed("the context of 128 holds", "the experiment's"),
     Allowed("| momentum | 0.9 |", "a setting"),
     Allowed("| learning rate | 0.005 |", "a setting"),

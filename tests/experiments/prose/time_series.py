@@ -143,7 +143,7 @@ def mixed_channels() -> Iterable[float]:
 def ridge_from(context: int) -> Iterable[float]:
     """By how much the ridge's errors 96 rows ahead change with a longer context, in per cent."""
     rows = read("forecasting/contexts.json")["rows"]
-    found = contexts.relative_differences(rows, "ridge", context, 96)
+    found = contexts.compare(rows, "ridge", context, 96)
     return [share for name in contexts.patch.SERIES for share in found[name]]
 
 
@@ -154,7 +154,7 @@ def ours_from(context: int) -> Iterable[float]:
     on ECL of the ridge from so many rows, and of ours from 96.
     """
     rows = read("forecasting/contexts.json")["rows"]
-    found = contexts.relative_differences(rows, "aaren", context, 96)
+    found = contexts.compare(rows, "aaren", context, 96)
     ours, ridge = (contexts.errors(rows, model, context) for model in contexts.MODELS[::-1])
     beside = [abs(ours[name][96][0] / ridge[name][96][0] - 1) for name in found]
     changes = (statistics.mean(found[s]) for s in ("ETTh1", "ETTh2", "ETTm2", "Exchange"))

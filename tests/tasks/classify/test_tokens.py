@@ -12,7 +12,7 @@ from flax import nnx
 
 from flax_linattn import data, tasks, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.sets.listops import LISTOPS_TOKENS, evaluate_listops
+from flax_linattn.data.generators.listops import LISTOPS_TOKENS, evaluate_listops
 from flax_linattn.tasks.classify import SequenceConfig
 from flax_linattn.tasks.classify.baselines import (
     MAX_ORDER,

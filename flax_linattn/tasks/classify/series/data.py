@@ -13,7 +13,7 @@ import numpy as np
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, check_same_length, itemize
-from flax_linattn.data.outliers import find_outliers, find_still
+from flax_linattn.data.series.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
 from flax_linattn.tasks.files import checksum

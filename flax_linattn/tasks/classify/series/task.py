@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.catalog import SEQUENCES, Entry
+from flax_linattn.data.sets.catalog import SEQUENCES, Entry
 from flax_linattn.tasks.classify.baselines import Vectors
 from flax_linattn.tasks.classify.label_task import LabelTask
 from flax_linattn.tasks.classify.metrics import predict_probabilities

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least, choice, quote
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.images import LabelledImages
-from flax_linattn.data.images.decode import is_image
-from flax_linattn.data.sets.listops import (
+from flax_linattn.data.files.file_tree import FileTree
+from flax_linattn.data.generators.listops import (
     LISTOPS_TOKENS,
     GrownListOps,
     SampledListOps,
     parse_listops,
     read_listops,
 )
-from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.data.generators.pathfinder import Pathfinder
+from flax_linattn.data.images import LabelledImages
+from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.texts import (
     LabelledTexts,
     PackedTextBatches,
@@ -78,7 +78,7 @@ class Alphabet:
         num_tokens: number of different tokens.
         read: the tokens of a line that is not blank.
         between: tokens between two lines of one sequence.
-        comments: whether there are comment lines, see ``data.cells.is_comment``.
+        comments: whether there are comment lines, see ``data.tables.cells.is_comment``.
     """
 
     name: str

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.catalog import IMAGES, TEXTS, Entry
-from flax_linattn.data.file_tree import ARCHIVES
+from flax_linattn.data.files.file_tree import ARCHIVES
+from flax_linattn.data.sets.catalog import IMAGES, TEXTS, Entry
 from flax_linattn.data.texts import LabelledTexts, TextBatches, taylorshift_bytes
 from flax_linattn.tasks.classify.baselines import (
     Predicted,
