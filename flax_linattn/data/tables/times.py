@@ -289,7 +289,7 @@ def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
         "correct it, or write times so, the year first, or give their date_format, or leave the "
         "column out; where another column holds them, name it, with time_column=..."
         + (", and name a column of series with id_column=..." if is_name else ""),
-        ("time_column", "id_column" if is_name else "date_format"),
+        ("time_column", "date_format", *(["id_column"] if is_name else [])),
     )
 
 
