@@ -316,21 +316,24 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ("noon,1,2", "expected a time such as .* got 'noon'"),
         ("date,a,b\nnoon,1,2", "expected a time such as .* got 'noon'"),
         ("1,1_0", "got '1_0'"),
-        ('{"a": 1', "not valid JSON"),
-        ('{"a":' + "[" * 100_000, "not valid JSON \\(too deeply nested\\)"),
-        ("date,a,a,b\n2024-01-01,1,2,3", "standard input:1: expected the columns .*, 'a' twice"),
+        ('{"a": 1', "got invalid JSON"),
+        ('{"a":' + "[" * 100_000, "got invalid JSON \\(too deeply nested\\)"),
+        (
+            "date,a,a,b\n2024-01-01,1,2,3",
+            "standard input:1: expected the columns .*: 'a' appears twice",
+        ),
         ('{"a": 1, "b": 2, "a": 3}', "standard input:1: expected each name once, got 'a' twice"),
         ('{"a": 1, "b": %s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('{"a": 1, "b": -%s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
-        ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B, none 'b'; write null"),
+        ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B: 'b' is missing; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
         ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
         ("date,date,a,b\n1,2,3,4", "one column of times, got date, date"),
         ("date,time,a,b\n1,2,3,4", "one column of times, got date, time"),
         ('{"a": 1, "b": 2, "date": 3, "time": 4}', "input:1: expected one column of times"),
-        ("time,A,B", "expected the columns a, b, got time, A, B, none 'a'"),
+        ("time,A,B", "expected the columns a, b, got time, A, B: 'a' is missing"),
     ],
 )
 def test_bad_rows_are_named(line, message):
@@ -523,9 +526,7 @@ def test_data_that_are_gone_are_told(copied, capsys):
     folder, own = copied
     own.unlink()
     message = fail(capsys, "evaluate", str(folder))
-    assert (
-        "the data files of the run are missing; restore them, or give another test file" in message
-    )
+    assert "a data file of the run is missing; restore it, or pass another test file" in message
 
 
 @pytest.mark.usefixtures("no_figures", "no_steps")
@@ -608,20 +609,19 @@ def test_splits_of_known_files(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--split", "190/3/7"], "expected at least 4 validation rows for context_length=12 "),
-        (["--split", "150/48/2"], "expected at least 4 test rows for context_length=12 "),
-        (["--horizon", "200"], "expected at least 212 training rows for context_length=12 and "
-         "horizon=200 (1987 rows in all), got 140 by --split "),
+        (["--split", "190/3/7"], "expected at least 4 validation rows for --context-length 12 "),
+        (["--split", "150/48/2"], "expected at least 4 test rows for --context-length 12 "),
+        (["--horizon", "200"], "expected at least 212 training rows for --context-length 12 and "
+         "--horizon 200 (1987 rows in all), got 140 by --split "),
         (["--horizon", "200", "--context-length", "0"],
-         "expected at least 201 training rows for horizon=200 "),
+         "expected at least 201 training rows for --horizon 200 "),
     ],
 )  # fmt: skip
 def test_data_without_a_window_are_refused_when_loaded(csv, tmp_path, capsys, args, message):
     run = ["--run", str(tmp_path / "run"), *SMALL]
     told = fail(capsys, "train", "forecast", "--csv", str(csv), *run, *args)
     assert told.startswith(f"error: {csv}: expected at least") and message in told
-    named = "--horizon" if "0" in args else "--horizon, --context-length"
-    assert told.endswith(f"({named})\n")
+    assert "--horizon " in told and ("--context-length " in told) != ("0" in args)
     assert not (tmp_path / "run").exists()
 
 

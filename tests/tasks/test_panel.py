@@ -206,7 +206,7 @@ def test_streams_of_new_series_and_states_of_others(run_dir, tmp_path, capsys):
     assert "since the run was trained on 100 series" in fail(capsys, *stream)
     succeed(capsys, *stream, "--series", "s1", "--state", str(state))
     other = fail(capsys, *stream, "--series", "new", "--state", str(state))
-    assert "its series is 's1', here 'new'" in other
+    assert "its series is 's1', expected 'new'" in other
     assert cli.main([*stream, "--series", "s10O"]) == 0
     told = capsys.readouterr().err
     assert "'s10O' is streamed as a new series" in told

@@ -25,7 +25,7 @@ from flax_linattn.tasks.events.next_event import StreamedEvent, summarize_next_e
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +240,7 @@ class EventsStream(Streaming):
             self._origin = time
         columns = (np.array([time]), np.array([event_type]), np.array([gap]))
         x = observations(*columns, self._origin, self._run.data_spec)
-        with full_streams_explained("a sequence"):
+        with explain_full_stream("a sequence"):
             outputs = np.asarray(self._stream.step(x))[0]
         if np.isnan(outputs).any():
             raise ValueError(
@@ -318,7 +318,7 @@ class EventsStream(Streaming):
             )
         with np.errstate(over="ignore"):  # a time beyond the range of float64 becomes inf
             gaps = np.exp(np.asarray(sampled.log_gaps, np.float64)) * self._run.data_spec.scale
-            return last.time + np.cumsum(gaps, axis=1), np.asarray(sampled.marks)
+            return last.time + np.cumsum(gaps, axis=1), np.asarray(sampled.event_types)
 
     def is_possible(self, record: Record) -> bool:
         taken = int(record["_stream.num_steps"])
@@ -340,7 +340,7 @@ class EventsStream(Streaming):
         nll = -self.log_likelihood / self.num_foreseen
         return f"mean NLL of {self.num_foreseen:,} events: {nll:.4f}"
 
-    def draw(self, path: Path) -> None:
+    def plot(self, path: Path) -> None:
         self._last_event("the figure")
         plot_intensity(self._run, list(self._events), path)
 

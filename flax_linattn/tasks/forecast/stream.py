@@ -237,7 +237,7 @@ class ForecastStream(Streaming):
             )
         return "; ".join(notes) or None
 
-    def draw(self, path: Path) -> None:
+    def plot(self, path: Path) -> None:
         assert self._forecast is not None  # a stream without any observation is not drawn
         observed = np.stack([row.values for row in self._recent])[:, list(self._data_spec.targets)]
         last = self._time
