@@ -42,12 +42,12 @@ def run_without_model(task: str, config: Any) -> tuple[Run, Any]:
     return run, of_task.batches(data, config, data_spec, 1).test
 
 
-def options_of(config: Any) -> Options:
+def run_options(config: Any) -> Options:
     """What a run depends on, but for its seed and files."""
     values = json.loads(json.dumps(config.to_json()))
     return {name: value for name, value in values.items() if name not in LOCAL}
 
 
 def defaults(task: str) -> Options:
-    """Those of a task, as they are now."""
-    return options_of(get_task(task).Config.of())
+    """The current defaults of a task's options."""
+    return run_options(get_task(task).Config.of())

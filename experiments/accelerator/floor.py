@@ -32,7 +32,7 @@ PRODUCTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         copy_bytes: of the array that is copied, or an eighth of the memory if that is less.
@@ -83,14 +83,13 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for row in rows:
         unit = "GB/s" if row["what"] == COPY else "GFLOP/s"
-        times = (number(row["milliseconds"][name]) for name in ("median", "least", "most"))
+        times = (number(row["milliseconds"][name]) for name in ("median", "min", "max"))
         lines.append([row["what"], *times, f"{number(row['a_second'] / 1e9)} {unit}"])
     return markdown(["what", "ms", "least", "most", "rate"], lines)
 
 
 EXPERIMENT = Measured(
     module="experiments.accelerator.floor",
-    about="none of the papers measures it",
     sizes={"paper": Size()},
     measure=measure,
     table=table,

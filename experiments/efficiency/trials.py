@@ -1,10 +1,10 @@
 """Whole models in training, one step at a time: ours, plain PyTorch's, plain Flax's.
 
-Needs PyTorch beside this library. Ours is what ``flax-linattn train`` compiles. Beside it the same
+Needs PyTorch. Ours is what ``flax-linattn train`` compiles. It is compared with the same
 model in PyTorch and in Flax with their own attention, recurrent networks and a state-space model of
 about as many parameters, and the products with weights alone, forward and backward, below which no
 model of these sizes gets with XLA; every model sees the past alone. All run in turns in one process
-on one core; our first and PyTorch's transformer twice, which tells the noise of the machine. Times
+on one core; our first and PyTorch's transformer twice, which shows the noise of the machine. Times
 are those of this process (CPU time), which leave out what others do on the core.
 """
 
@@ -30,7 +30,7 @@ from flax_linattn import training
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.tasks import get_task
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.step import update_of
+from flax_linattn.training.step import make_update
 from flax_linattn.training.validation import metric_names
 
 AGAIN = ", the same again"
@@ -40,7 +40,7 @@ PRODUCTS = "products with weights alone"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         lengths: T, and sequences of a batch.
@@ -51,7 +51,7 @@ class Size:
         num_heads: of attention.
         rounds: how often each model is timed.
         seconds: no further round of a length begins after so long, once there are three.
-        most_bytes: a program that needs more temporary memory is not run.
+        max_temporary_bytes: a program that needs more temporary memory is not run.
     """
 
     lengths: tuple[tuple[int, int], ...]
@@ -69,11 +69,11 @@ class Size:
     num_heads: int = 8
     rounds: int = 7
     seconds: float = 60.0
-    most_bytes: float = 6e9
+    max_temporary_bytes: float = 6e9
 
 
 class Learned(NamedTuple):
-    """What the models learn.
+    """The task that the models learn.
 
     Attributes:
         task: the name of ours, whose options, loss and optimizer are those of all.
@@ -101,7 +101,7 @@ class Learned(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A model in training.
+    """A model in training and its costs.
 
     Attributes:
         step: does a training step, and waits for it; None if it does not run.
@@ -153,7 +153,7 @@ class Trial:
         return results
 
     def models(self) -> dict[str, Callable[[], Trained]]:
-        """What makes them, by their names."""
+        """Constructors of all models, by name."""
         recurrent = {"GRU": ("GRUCell", 3), "LSTM": ("OptimizedLSTMCell", 4)}
         mixers = {"transformer": nnx_models.Attention, "S5": nnx_models.S5}
         made: dict[str, Callable[[], Trained]] = {
@@ -179,7 +179,7 @@ class Trial:
         model = self.task.model(self.config.replace(mechanism=mechanism), self.data_spec)
         names = metric_names(model, loss, self.batch)
         graphdef, params, rest = split_model(model)
-        update = update_of(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
+        update = make_update(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
         state = TrainState.create(params, rest, optimizer, names)
         compiled, facts = compile_program(update, (state, self.batch, 0), donate_argnums=0)
 
@@ -225,7 +225,7 @@ class Trial:
         return self._flax(size.features, layers, rngs)
 
     def flax_recurrent(self, cell: str, gates: int) -> Trained:
-        """``nnx.RNN`` of a cell."""
+        """Recurrent layers: ``nnx.RNN`` of a cell."""
         rngs, features = nnx.Rngs(0), self._recurrent_features(gates)
         layers: list[nnx.Module] = [
             nnx_models.Recurrent(getattr(nnx, cell), features, rngs)
@@ -281,6 +281,6 @@ class Trial:
 
     def _checked(self, step: Callable[[], Any], facts: dict[str, Any]) -> Trained:
         """Only runs what the memory allows."""
-        if facts["temporary_bytes"] > self.size.most_bytes:
+        if facts["temporary_bytes"] > self.size.max_temporary_bytes:
             return Trained(None, facts | {"not_run": f"{facts['temporary_bytes'] / 1e9:.1f} GB"})
         return Trained(step, facts)

@@ -1,9 +1,9 @@
-"""Events drawn from known processes: how near a model comes to the likelihood of the process.
+"""Events of known processes: how near a model comes to the likelihood of the process.
 
     python -m experiments.events.known
 
 None of the papers measures it: the public code has no process whose likelihood is known. Each model
-is tested on events of the process that it was not trained on, beside the process itself.
+is tested on new events of the process, compared with the process itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.events.rules import near_true
-from experiments.events.trained import SHARES, baselines, train_seeds
+from experiments.events.trained import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.intervals import mean_text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
@@ -28,12 +28,12 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.events.data import PROCESSES
 
-BESIDE = ("poisson", "renewal", "hawkes")
+BASELINES = ("poisson", "renewal", "hawkes")
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     processes: tuple[str, ...] = ("poisson", "hawkes", "hawkes-marked")
     train: tuple[int, ...] = (20, 80, 320, 640)
@@ -62,39 +62,31 @@ def measure(size: Size, journal: Journal) -> None:
 def one(size: Size, process: str, train: int) -> dict[str, Any]:
     """The runs of a process and a number of sequences, and the process on their test events."""
     validation = -(-train // 4)
+    own = ("processes", "train", "test", "seeds")
+    options = {name: value for name, value in vars(size).items() if name not in own}
     config = configured(
         "events",
         process=process,
         num_sequences=train + validation + size.test,
         split=f"{train}/{validation}/{size.test}",
-        mechanism=size.mechanism,
         runs=size.seeds,
-        epochs=size.epochs,
-        patience=size.patience,
-        features=size.features,
-        hidden_features=size.hidden_features,
-        kernel_size=size.kernel_size,
-        num_components=size.num_components,
-        dropout_rate=size.dropout_rate,
-        learning_rate=size.learning_rate,
-        schedule=size.schedule,
-        batch_size=size.batch_size,
+        **options,
     )
     task = tasks.get_task("events")
     data = task.load(config)
     test = task.batches(data, config, task.describe(data, config), 1).test.events
-    found = PROCESSES[process].log_likelihood(test)
-    beside = baselines(config)
+    scores = PROCESSES[process].log_likelihood(test)
+    baseline_values = baselines(config)
     return {
-        "train_events": beside["num_train_events"],
-        "true_nll": -float(found.total.sum()) / test.num_forecast,
-        "beside": {name: beside[f"{name}_nll"] for name in BESIDE},
+        "train_events": baseline_values["num_train_events"],
+        "true_nll": -float(scores.total.sum()) / test.num_forecast,
+        "baselines": {name: baseline_values[f"{name}_nll"] for name in BASELINES},
         "runs": train_seeds(config),
     }
 
 
-def row_of(rows: Rows, process: str, train: int | None = None) -> dict[str, Any]:
-    """Of a process, with the most sequences unless a number is given.
+def find_row(rows: Rows, process: str, train: int | None = None) -> dict[str, Any]:
+    """The row of a process, with the most sequences unless a number is given.
 
     Raises:
         NotMeasuredError: it was not trained.
@@ -106,18 +98,18 @@ def row_of(rows: Rows, process: str, train: int | None = None) -> dict[str, Any]
 
 
 def mean_nll(row: dict[str, Any]) -> float:
-    """Over seeds."""
+    """The mean NLL an event over seeds."""
     return statistics.mean(run["nll"] for run in row["runs"])
 
 
-def found_by(process: str) -> Any:
+def judge_process(process: str) -> Any:
     """The verdict on a process, with the most sequences."""
 
     def judge(rows: Rows) -> Verdict:
-        row = row_of(rows, process)
+        row = find_row(rows, process)
         ours, true = mean_nll(row), row["true_nll"]
-        told = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
-        return Verdict(near_true(ours, true), f"{told}{row['train_events']:,} events to train on")
+        gap = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
+        return Verdict(near_true(ours, true), f"{gap}{row['train_events']:,} training events")
 
     return judge
 
@@ -126,8 +118,8 @@ def table(rows: Rows, size: Size) -> str:
     """A line a process and number of sequences."""
     lines = []
     for row in rows:
-        found = [run["nll"] for run in row["runs"]]
-        mean = statistics.mean(found)
+        values = [run["nll"] for run in row["runs"]]
+        mean = statistics.mean(values)
         true = row["true_nll"]
         ks = statistics.mean(run["ks"] for run in row["runs"])
         lines.append(
@@ -135,30 +127,31 @@ def table(rows: Rows, size: Size) -> str:
                 row["process"],
                 f"{row['train_events']:,}",
                 f"{true:.4f}",
-                mean_text(found, 4),
+                mean_text(values, 4),
                 f"{mean - true:+.4f}",
                 f"{100 * (mean - true) / abs(true):+.1f}",
-                *(f"{row['beside'][name] - true:+.4f}" for name in BESIDE),
+                *(f"{row['baselines'][name] - true:+.4f}" for name in BASELINES),
                 f"{ks:.4f}",
             ]
         )
     header = [
-        "process", "events to train on", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
-        *(f"{name}, gap" for name in BESIDE), "KS distance",
+        "process", "training events", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
+        *(f"{name}, gap" for name in BASELINES), "KS distance",
     ]  # fmt: skip
     note = (
-        f"NLL an event of {size.test} test sequences, natural logarithms, a unit of time; mean and "
-        f"deviation over {size.seeds} seeds. The gap is that to the process itself on the same "
-        "events; of fitted processes, too, of which the one that has the right form is all but it."
+        f"NLL per event of {size.test} test sequences, in nats per unit of time; mean "
+        f"and standard deviation over {size.seeds} seeds. The gap is the difference from the "
+        "process itself on the same events, for the fitted baselines too. The baseline of the "
+        "right form almost recovers it."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Gaps against events, and quantiles of integrated intensities."""
     figure = import_figure()(figsize=(8.4, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    expected = -np.log1p(-np.array(SHARES))
+    expected = -np.log1p(-np.array(QUANTILE_LEVELS))
     for n, process in enumerate(dict.fromkeys(row["process"] for row in rows)):
         own = sorted(
             (row for row in rows if row["process"] == process), key=lambda row: row["train"]
@@ -167,7 +160,7 @@ def draw(rows: Rows) -> Any:
         events = [row["train_events"] for row in own]
         left.plot(events, gaps, "o-", color=f"C{n}", label=process)
         right.plot(expected, own[-1]["runs"][0]["quantiles"], ".-", color=f"C{n}", label=process)
-    left.set(xscale="log", yscale="log", xlabel="events to train on", ylabel="gap of NLL an event")
+    left.set(xscale="log", yscale="log", xlabel="training events", ylabel="gap of NLL per event")
     left.xaxis.set_minor_formatter("")
     left.legend(frameon=False)
     right.plot([0, expected[-1]], [0, expected[-1]], color="0.6", linewidth=0.8, zorder=0)
@@ -177,16 +170,15 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.events.known",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=tuple(
-        Statement("ours", f"the model finds the process {process!r}", found_by(process))
+        Statement("ours", f"the model recovers the process {process!r}", judge_process(process))
         for process in Size().processes
     ),
-    left_out={"": "other mechanisms, which are compared in table2; more seeds, for want of time"},
+    left_out={"": "other mechanisms, which are compared in table2; more seeds, for lack of time"},
 )
 
 

@@ -1,4 +1,4 @@
-"""Runs on events, trained at once and forgotten but for what they came to."""
+"""Event-forecasting runs that are trained in memory, and their test numbers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flax_linattn import tasks, training
 from flax_linattn.tasks.events import EventsConfig
 from flax_linattn.tasks.events.evaluate import score, test_values
 
-SHARES = tuple((np.arange(50) + 0.5) / 50)
+QUANTILE_LEVELS = tuple((np.arange(50) + 0.5) / 50)
 """Of the quantiles of integrated intensities that are kept for the figures."""
 
-KEPT = ("nll", "time_nll", "mark_nll", "rmse", "mae", "mark_accuracy", "ks")
+METRICS = ("nll", "time_nll", "mark_nll", "rmse", "mae", "mark_accuracy", "ks")
 
 
 def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:
     """Trains the runs of a configuration, and tests each.
 
     Returns:
-        Of each run its seed, the best epoch, what ``KEPT`` names of the test, and "quantiles", of
-        the integrated intensities at ``SHARES``.
+        For each run its seed, the test's ``METRICS``, and "quantiles" of the integrated
+        intensities at ``QUANTILE_LEVELS``.
     """
     with tempfile.TemporaryDirectory() as folder:
         tasks.train("events", config, training.Session(folder, progress=False))
@@ -32,17 +32,17 @@ def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:
 
 def _tested(run: tasks.Run) -> dict[str, Any]:
     batches = run.task.test_batches(run, None)
-    found = score(run.model, batches.events, run.data_spec)
-    values = test_values(run, found)
+    scores = score(run.model, batches.events, run.data_spec)
+    values = test_values(run, scores)
     return {
         "seed": run.config.seed + (run.seed_index or 0),
-        **{name: values.get(f"test_{name}") for name in KEPT},
+        **{name: values.get(f"test_{name}") for name in METRICS},
         "num_test_events": values["num_test_events"],
-        "quantiles": [round(float(x), 5) for x in np.quantile(found.rescaled, SHARES)],
+        "quantiles": [round(float(x), 5) for x in np.quantile(scores.rescaled, QUANTILE_LEVELS)],
     }
 
 
 def baselines(config: EventsConfig) -> dict[str, Any]:
-    """What the runs have to beat."""
+    """Test numbers of the baselines, which the runs have to beat."""
     run, batches = run_without_model("events", config)
     return run.task.test_baselines(run, batches)

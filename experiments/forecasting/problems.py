@@ -28,7 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "Weather": {"encoding": "latin-1"},
     "Traffic speed": {"header": "yes", "channels": "773869", "season": 288},
 }
-"""Of those that are not read whole and split 0.7/0.1/0.2."""
+"""Options of series that are not read whole and split 0.7/0.1/0.2."""
 
 STRIDES = {"ETTm1": 16, "ETTm2": 16, "Weather": 16, "ECL": 8}
 """Rows from one training window to the next, of size cpu in Aaren's tables; of all others 4."""
@@ -47,7 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
-    """Options of a run on this series; None where its file is not at hand."""
+    """Options of a run on this series; None where its file is not available."""
     csv = None
     if name != EMBEDDED:
         csv = find(name, folder)
@@ -57,7 +57,7 @@ def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
 
 
 def find(name: str, folder: Path | None) -> Path | None:
-    """The file of this series; None where it is not at hand."""
+    """The file of this series; None where it is not available."""
     if folder is None:
         return None
     files = [folder / f"{file}{suffix}" for file in FILES.get(name, ()) for suffix in ("", ".gz")]

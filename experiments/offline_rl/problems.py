@@ -1,4 +1,4 @@
-"""The data sets of the Aaren paper's table 1, as far as rollouts at hand stand in for them."""
+"""The data sets of the Aaren paper's table 1, replaced by available rollouts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FOLDER = "rl_rollouts"
 
 
 class Problem(NamedTuple):
-    """A data set.
+    """A data set, its files and the paper's score.
 
     Attributes:
         robot: the environment is its version 5.
         files: of the folder of real data; joined.
-        paper: the score that the paper prints, mean and deviation, by mechanism.
+        paper: the score that the paper prints, mean and standard deviation, by mechanism.
     """
 
     robot: str
@@ -52,8 +52,8 @@ PROBLEMS: dict[str, Problem] = {
 """By name."""
 
 
-def config_of(name: str, folder: Path | None, **options: Any) -> OfflineRLConfig | None:
-    """The options of runs on a data set; None where its files are not at hand."""
+def make_config(name: str, folder: Path | None, **options: Any) -> OfflineRLConfig | None:
+    """The options of runs on a data set; None where its files are not available."""
     problem = PROBLEMS[name]
     if folder is None or not all((folder / file).is_file() for file in problem.files):
         return None

@@ -25,14 +25,14 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Queries, Value
 STAGES = ("plain", "input", "full")
 """Rows of table 4: no normalisation, that of queries and keys, that of the output, too."""
 FORMS = ("direct", "efficient")
-LARGEST_HALF = 65504.0
+MAX_FLOAT16 = 65504.0
 """The largest number of float16."""
 
 Round = Callable[[Array], Array]
 
 
 def exact(x: Array) -> Array:
-    """As it is."""
+    """Returns the array as it is."""
     return x
 
 
@@ -95,7 +95,7 @@ def direct(
 def efficient(
     q: Queries, k: Keys, v: Values, ones: Array, stage: str, rounded: Round
 ) -> tuple[Outputs, dict[str, Array]]:
-    """Algorithm 1 as coded; arguments and results as those of ``direct``.
+    """Algorithm 1 as coded; arguments and results are the same as of ``direct``.
 
     Plain it has neither its factors alpha nor 1 / N, which cancel.
     """
@@ -188,8 +188,8 @@ class AsCoded(ops.StatelessMechanism):
             mask = options.get("mask")
             ones = jnp.ones(k.shape[:2]) if mask is None else mask.astype(jnp.float32)
             x, y, z = q.astype(jnp.float32), k.astype(jnp.float32), v.astype(jnp.float32)
-            found = self._computed(x, y, z, ones, options["form"], options, exact)
-            noted.append({name: jnp.max(jnp.abs(x)) for name, x in found[1].items()})
+            products = self._computed(x, y, z, ones, options["form"], options, exact)
+            noted.append({name: jnp.max(jnp.abs(x)) for name, x in products[1].items()})
         return super().attend(q, k, v, **options)
 
     def mix(self, whole: Sequences) -> Outputs:

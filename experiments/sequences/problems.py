@@ -15,16 +15,16 @@ LISTOPS, IMDB, PIXELS, IMAGES = "ListOps", "IMDB bytes", "CIFAR-10 pixels", "Tin
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A data set.
+    """A data set, its options and the paper's numbers.
 
     Attributes:
         task: what is trained on it.
-        file: of the folder of real data; None where it is drawn.
+        file: of the folder of real data; None for a synthetic set.
         options: of a run at the small size.
         paper: accuracy in per cent by mechanism, of table 3.
         paper_conv: that of TaylorShift with three convolutions, of table 8, and with the linear
             layer there.
-        sizes: the paper's beside ours, for people.
+        sizes: the paper's and ours, as text.
     """
 
     task: str
@@ -97,8 +97,8 @@ PROBLEMS: dict[str, Problem] = {
 """By name."""
 
 
-def config_of(name: str, folder: Path | None, **options: Any) -> Config | None:
-    """The options of runs on a data set; None where its files are not at hand."""
+def make_config(name: str, folder: Path | None, **options: Any) -> Config | None:
+    """The options of runs on a data set; None where its files are not available."""
     problem = PROBLEMS[name]
     of_data: dict[str, Any] = {}
     if problem.file is not None:

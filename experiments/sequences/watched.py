@@ -53,7 +53,7 @@ def train_watched(
     Args:
         config: whose mechanism is one of all layers; its learning rate ends with ``fit.steps``.
         form: of the mechanism, in training and test.
-        every: steps of which losses are averaged, and between two looks at sizes.
+        every: steps of which losses are averaged, and between two records of sizes.
         tests: whether it is tested at the end.
 
     Returns:
@@ -76,7 +76,7 @@ def train_watched(
     names = ("accuracy", "loss")
     state = training.TrainState.create(params, rest, objective.optimizer, names, scale)
     step_of = training.make_train_step(graphdef, loss_fn, objective.optimizer, config.seed)
-    sizes_of = _sizes_of(graphdef, rest, form)
+    max_sizes = _make_max_sizes(graphdef, rest, form)
     watches = isinstance(config.layers.mechanisms[0], AsCoded)
     curve, sizes, losses = [], [], []
     failed, skipped, updated = None, 0, 0
@@ -94,7 +94,7 @@ def train_watched(
         last = failed is not None or (step + 1) % every == 0
         if watches and (last or step == 0):
             # After a bad step the parameters are those that it failed with.
-            sizes.append({"step": step + 1, **_numbers(sizes_of(state.params, batch))})
+            sizes.append({"step": step + 1, **_numbers(max_sizes(state.params, batch))})
         if last and losses:
             curve.append({"step": updated, "loss": round(float(np.mean(losses)), 4)})
             losses = []
@@ -103,19 +103,19 @@ def train_watched(
         state = dataclasses.replace(state, metrics=zero_metrics(names))
     if failed is None and updated <= config.fit.steps - every:
         failed = config.fit.steps
-    found: dict[str, Any] = {"curve": curve, "skipped": skipped, "updated": updated}
-    found |= {"sizes": sizes} if watches else {}
+    results: dict[str, Any] = {"curve": curve, "skipped": skipped, "updated": updated}
+    results |= {"sizes": sizes} if watches else {}
     if failed is not None:
-        found["failed"] = failed
+        results["failed"] = failed
     elif tests and splits.test is not None:
         nnx.update(model, state.params)
-        found |= training.evaluate(model, loss_fn, splits.test)
-    return found | {"seconds": time.perf_counter() - begin}
+        results |= training.evaluate(model, loss_fn, splits.test)
+    return results | {"seconds": time.perf_counter() - begin}
 
 
-def _sizes_of(graphdef: nnx.GraphDef[Any], rest: nnx.State, form: str) -> Sizes:
+def _make_max_sizes(graphdef: nnx.GraphDef[Any], rest: nnx.State, form: str) -> Sizes:
     @jax.jit
-    def sizes_of(params: nnx.State, batch: dict[str, Array]) -> dict[str, Array]:
+    def max_sizes(params: nnx.State, batch: dict[str, Array]) -> dict[str, Array]:
         model = nnx.merge(graphdef, params, rest, copy=True)
         with sizes_noted() as noted:
             logits_by(form)(model, batch, None)
@@ -124,7 +124,7 @@ def _sizes_of(graphdef: nnx.GraphDef[Any], rest: nnx.State, form: str) -> Sizes:
             for name in noted[0]
         }
 
-    return sizes_of
+    return max_sizes
 
 
 def _numbers(sizes: dict[str, Array]) -> dict[str, float]:

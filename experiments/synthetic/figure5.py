@@ -16,9 +16,9 @@ from experiments.synthetic.ladder import (
     EXPRESSIVE,
     Place,
     Size,
-    draw,
     learns,
     measure,
+    plot,
     stands_at,
     table,
     trapped,
@@ -35,7 +35,7 @@ EXPERIMENT = Measured(
     sizes={"": Size((Place("nt", 16, 5, CONTEXT, runs=8),))},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             WHERE, "dot-product attention does not learn N16T5", trapped(DOT_PRODUCT, CONTEXT)
@@ -48,7 +48,7 @@ EXPERIMENT = Measured(
             why="longer contexts than 128 take too long here",
         ),
     ),
-    left_out={"": "8 of 16 runs, and longer contexts, for want of time"},
+    left_out={"": "8 of 16 runs, and longer contexts, for lack of time"},
 )
 
 

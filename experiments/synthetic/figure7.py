@@ -15,8 +15,8 @@ from experiments.synthetic.ladder import (
     EXPRESSIVE,
     Place,
     Size,
-    draw,
     measure,
+    plot,
     stands_at,
     table,
 )
@@ -32,7 +32,7 @@ EXPERIMENT = Measured(
     sizes={"": Size((Place("nt-r", 16, 2, SMALLER, runs=8), Place("nt-r", 16, 2, LARGER, runs=4)))},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             WHERE,
@@ -47,7 +47,7 @@ EXPERIMENT = Measured(
         ),
         Statement(WHERE, "and to 0.999 at 128", stands_at(EXPRESSIVE, LARGER, 0.999)),
     ),
-    left_out={"": "8 and 12 of 16 runs, and other events, for want of time"},
+    left_out={"": "8 and 12 of 16 runs, and other events, for lack of time"},
 )
 
 

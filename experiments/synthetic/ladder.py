@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from experiments.measured import Rows
+from experiments.statements import Judge
 from experiments.synthetic.rules import (
     LEARNED,
     RIGHT,
-    Share,
+    SuccessRate,
     about,
     learned,
-    most,
+    majority,
     near,
 )
 from experiments.synthetic.search import Setting, stored_setting
@@ -32,8 +33,6 @@ EXPRESSIVE, DOT_PRODUCT, DEFAULT = "expressive", "softmax:scale=1", "softmax"
 
 
 STANDARD = "standard"
-
-Judge: TypeAlias = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     places: tuple[Place, ...]
     epochs: int = 2500
@@ -80,12 +79,12 @@ def measure(size: Size, journal: Journal) -> None:
 
 def train_place(size: Size, place: Place, mechanism: str, setting: Setting) -> dict[str, Any]:
     """All runs of an attention, which differ in their seeds."""
-    config = config_of(size, place, mechanism, setting)
+    config = make_config(size, place, mechanism, setting)
     cells = [Cell(setting.learning_rate, setting.momentum, r) for r in range(place.runs)]
     return train_cells(config, cells, place.rules.split("+") if "+" in place.rules else ())
 
 
-def config_of(size: Size, place: Place, mechanism: str, setting: Setting) -> SyntheticConfig:
+def make_config(size: Size, place: Place, mechanism: str, setting: Setting) -> SyntheticConfig:
     """What the runs of an attention share."""
     return SyntheticConfig.of(
         rules=place.rules,
@@ -107,7 +106,7 @@ def config_of(size: Size, place: Place, mechanism: str, setting: Setting) -> Syn
     )
 
 
-def row_of(rows: Rows, mechanism: str, context: int, setting: str = STANDARD) -> dict[str, Any]:
+def find_row(rows: Rows, mechanism: str, context: int, setting: str = STANDARD) -> dict[str, Any]:
     """The runs of an attention at a context.
 
     Raises:
@@ -122,7 +121,7 @@ def accuracies(row: Mapping[str, Any]) -> list[float | None]:
     return [run["test_accuracy"] for run in row["runs"]]
 
 
-def share(row: Mapping[str, Any]) -> Share:
+def success_rate(row: Mapping[str, Any]) -> SuccessRate:
     """How many of a row's runs reached 100 %."""
     return learned(accuracies(row))
 
@@ -157,7 +156,7 @@ def table(rows: Rows, size: Size) -> str:
                 str(row["context"]),
                 f"`{row['mechanism']}`",
                 _set(row),
-                str(share(row)),
+                str(success_rate(row)),
                 f"{median(row):.3f}",
                 f"{min(tested):.3f} to {max(tested):.3f}" if tested else "-",
                 f"{first:,.0f}" if np.isfinite(first) else "never",
@@ -171,21 +170,22 @@ def table(rows: Rows, size: Size) -> str:
         "setting",
         "reach 100 % (95 % interval)",
         "accuracy, median",
-        "least to most",
+        "min to max",
         "median epoch of 100 %",
         "NaN",
     ]
     settings = {_set(row): Setting._make(row[name] for name in Setting._fields) for row in rows}
-    told = "; ".join(f"{name}: {setting}" for name, setting in settings.items())
+    settings_text = "; ".join(f"{name}: {setting}" for name, setting in settings.items())
     note = (
-        f"{size.epochs:,} epochs; tested on {100 * size.test:,} guesses with the parameters that "
-        f"validated best. Settings, by the search (readout, projections, scale): {told}. "
-        "`softmax` alone has the factor K**-0.5, unlike the paper's."
+        f"{size.epochs:,} epochs; tested on {100 * size.test:,} predictions with the parameters "
+        "of the best validation accuracy. Settings found by the search (readout, projections, "
+        f"scale): {settings_text}. Only `softmax` scales by K**-0.5; the paper's attention does "
+        "not."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Accuracy against epochs by the standard setting.
 
     The mean of each attention is thick; each run, where attentions are few, thin.
@@ -194,7 +194,7 @@ def draw(rows: Rows) -> Any:
     places = list(dict.fromkeys((row["rules"], row["context"]) for row in rows))
     first = [EXPRESSIVE, DOT_PRODUCT, DEFAULT]
     others = dict.fromkeys(row["mechanism"] for row in rows if row["mechanism"] not in first)
-    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend beside the panels
+    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend right of the panels
     figure = figure_class(figsize=(width, 3.2), layout="constrained")
     looks = {
         name: (f"C{n % 10}", "-" if n < 10 else "--") for n, name in enumerate([*first, *others])
@@ -223,13 +223,14 @@ def draw(rows: Rows) -> Any:
 
 def _set(row: Mapping[str, Any]) -> str:
     """The setting's name, for people."""
-    return STANDARD if row["setting"] == STANDARD else f"best for `{row['setting']}`"
+    return STANDARD if row["setting"] == STANDARD else f"tuned for `{row['setting']}`"
 
 
 def ours(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What decides, for people."""
+    """Text of the numbers that decide."""
     return "; ".join(
-        f"{row['mechanism']} {share(row)} reach 100 %, median {median(row):.2f}" for row in rows
+        f"{row['mechanism']} {success_rate(row)} reach 100 %, median {median(row):.2f}"
+        for row in rows
     )
 
 
@@ -237,18 +238,18 @@ def learns(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
     """Whether most runs of an attention reach 100 %."""
 
     def judge(rows: Rows) -> Verdict:
-        row = row_of(rows, mechanism, context, setting)
-        return Verdict(most(share(row), LEARNED), ours([row]))
+        row = find_row(rows, mechanism, context, setting)
+        return Verdict(majority(success_rate(row), LEARNED), ours([row]))
 
     return judge
 
 
 def trapped(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
-    """Whether most do not."""
+    """Whether most runs of an attention do not reach 100 %."""
 
     def judge(rows: Rows) -> Verdict:
-        found = learns(mechanism, context, setting)(rows)
-        return Verdict(opposite(found.word), found.ours)
+        verdict = learns(mechanism, context, setting)(rows)
+        return Verdict(opposite(verdict.word), verdict.ours)
 
     return judge
 
@@ -257,8 +258,8 @@ def stands_at(mechanism: str, context: int, printed: float) -> Judge:
     """Whether the median run comes to what the paper prints."""
 
     def judge(rows: Rows) -> Verdict:
-        found = median(row_of(rows, mechanism, context))
+        middle = median(find_row(rows, mechanism, context))
         judged = near if printed > 0.98 else about
-        return Verdict(judged(found, printed), f"median {found:.3f}")
+        return Verdict(judged(middle, printed), f"median {middle:.3f}")
 
     return judge

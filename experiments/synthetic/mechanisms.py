@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from experiments.measured import Measured
 from experiments.statements import Statement
-from experiments.synthetic.ladder import DOT_PRODUCT, Place, Size, draw, learns, measure, table
+from experiments.synthetic.ladder import DOT_PRODUCT, Place, Size, learns, measure, plot, table
 from flax_linattn.tasks.options import mechanisms_by_direction
 
 QUADRATIC = "expressive_quadratic"
@@ -26,7 +26,7 @@ EXPERIMENT = Measured(
     sizes={"": Size((Place("nt", 16, 2, CONTEXT, (DOT_PRODUCT, *EVERY), runs=8),))},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             "expressive attention",

@@ -1,4 +1,4 @@
-"""Several runs on symbols at once, and the result of each."""
+"""Several synthetic-task runs trained at once, and the result of each."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def make_runs(config: SyntheticConfig, cells: Sequence[Cell], alone: Sequence[st
     """
     task = get_task("synthetic")
     configs = [config.replace(seed=cell.seed) for cell in cells]
-    drawn = task.load(config)
-    data_spec = task.describe(drawn, config)
+    series = task.load(config)
+    data_spec = task.describe(series, config)
     models = [task.model(each, data_spec) for each in configs]
-    splits = [task.batches(drawn, each, data_spec, 1) for each in configs]
+    splits = [task.batches(series, each, data_spec, 1) for each in configs]
     apart = {
         name: task.batches(task.load(each), each, data_spec, 1)
         for name in alone
@@ -164,7 +164,7 @@ def _all_failed(
 
 
 def _hyperparameters(config: SyntheticConfig, cell: Cell) -> dict[str, float]:
-    """Those of the optimizer in which runs differ."""
+    """Hyperparameters of the optimizer in which runs differ."""
     if config.fit.optimizer.optimizer == "adam":
         return {"learning_rate": cell.learning_rate}
     if config.fit.optimizer.lower_at:

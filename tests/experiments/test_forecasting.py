@@ -30,7 +30,7 @@ def rows_of(errors, ridge=0.5):
 
 def test_verdicts_are_those_of_differences_by_series():
     rows = rows_of({patch.OURS: 0.45, "PatchTST": 0.5, "DLinear": 0.44})
-    beside = {name: patch.at_most(name)(rows) for name in ("PatchTST", "DLinear")}
+    beside = {name: patch.not_above(name)(rows) for name in ("PatchTST", "DLinear")}
     assert beside["PatchTST"].word == HOLDS and "-10.0" in beside["PatchTST"].ours
     assert beside["DLinear"].word == FAILS
     assert patch.below_ridge("ETTh1")(rows).word == HOLDS
@@ -44,7 +44,7 @@ def test_verdicts_are_those_of_differences_by_series():
 def test_a_seed_is_compared_at_the_horizons_that_both_have():
     rows = rows_of({patch.OURS: 0.45, "PatchTST": 0.5})
     rows = [r for r in rows if not (r["model"] == "PatchTST" and r["horizon"] == 720 and r["seed"])]
-    found = patch.shares(rows, patch.OURS, "PatchTST")
+    found = patch.compare(rows, patch.OURS, "PatchTST")
     assert set(found) == set(patch.SERIES) and set(found["ETTh1"]) == {0, 1, 2}
     assert found["ETTh1"][1] == pytest.approx(100 * (0.45 / 0.5 - 1))
 
@@ -122,7 +122,7 @@ def test_a_statistical_model_is_fitted_to_each_channel_of_each_window():
     batch = WindowBatch(arrays, none, none, arrays["values"][:1, 48:])
     options = patch.configured("forecast", context_length=48, horizon=12).data
     for model in (statistical.ets(12), statistical.mstl(12)):
-        found = statistical.fitted_anew(model, options)(batch)
+        found = statistical.refit_forecast(model, options)(batch)
         assert found.shape == (1, 12, 2)
         np.testing.assert_allclose(found[0], waves[48:], atol=0.2)
 
@@ -146,7 +146,8 @@ def test_the_default_is_compared_with_other_forecasts_over_series():
     numbers = {"mse": 1.0, "mae": 1.0, "crps": 1.0, "coverage_80": 0.8}
     rows = [
         {"series": series, "model": model, "seed": 0, "context": 96, "ridge_maps": "channel",
-         "stride": 1, "share": 0.5, "train_seconds": 1.0, "seconds": 2.0, "cpu_seconds": 2.0,
+         "stride": 1, "attention_weight": 0.5,
+         "train_seconds": 1.0, "seconds": 2.0, "cpu_seconds": 2.0,
          **{f"test_{name}": level - number / 100 for name in numbers},
          **{f"{m}_{name}": value for m in ("ridge", "seasonal_naive")
             for name, value in numbers.items()}}
@@ -155,7 +156,7 @@ def test_the_default_is_compared_with_other_forecasts_over_series():
     ]  # fmt: skip
     found = defaults.compared("former default", "mse", defaults.BETTER, 0)(rows)
     assert found.word == HOLDS and "ETTh1 -16.7" in found.ours
-    assert defaults.compared("ridge, chosen", "mse", defaults.AT_MOST, 1)(rows).word == HOLDS
+    assert defaults.compared("ridge, chosen", "mse", defaults.NOT_ABOVE, 1)(rows).word == HOLDS
     assert defaults.EXPERIMENT.statements[0].verdict([]).word == "not run"
     page = defaults.table(rows, defaults.Size())
     assert "| ETTh1 | 1.000 | 1.000 | 1.000 | 1.000 | 1.200 |" in page

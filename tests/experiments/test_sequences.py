@@ -131,7 +131,7 @@ def test_a_training_without_numbers_ends(monkeypatch):
     monkeypatch.setattr(SequenceTask, "model", large)
     found = train_watched(config, "efficient", 5, tests=False)
     assert found["failed"] <= 5 and found["updated"] == 0 and found["curve"] == []
-    assert table4.largest(found["sizes"][-1])[1] > 65504
+    assert table4.max_product(found["sizes"][-1])[1] > 65504
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_the_ablation_has_the_papers_numbers_beside_ours():
     assert "| plain | 47.1 | 20.1 ± 0.1 | 20.0 | - | 20.1 ± 0.1 | 20.0 |" in page
     line = "| as coded | plain | efficient | float16 | 2.38 to 2.30 | no update after step 20 |"
     assert f"{line} A_mod 10,009 | A_mod 500,009 |" in page
-    assert len(table4.draw(rows).axes[0].lines) == 8 + 1  # and a cross
+    assert len(table4.plot(rows).axes[0].lines) == 8 + 1  # and a cross
 
 
 def test_runs_differ_in_what_their_keys_say():
     size = table4.Size()
     keys = table4.cases(size)
     assert len({tuple(key.values()) for key in keys}) == len(keys) == 8 + 18 + 6
-    config = configured("sequence", data="cifar-pixels", **table4.options_of(keys[0], size))
+    config = configured("sequence", data="cifar-pixels", **table4.run_options(keys[0], size))
     assert config.layers.mechanism == AsCoded("plain") and config.layers.dtype == "float16"
     assert config.data.image_size == 16 and config.layers.num_heads == 1
     assert table4.mechanism("ours", "input", "float32") == ops.TaylorShift(normalize_output=False)
@@ -262,7 +262,7 @@ def test_lengths_are_compared_case_by_case():
     page = memory.table(rows_of_memory(12000), memory.Size())
     assert "| taylorshift, efficient | 8 | none | 12,000 | 333,333 |" in page
     with pytest.raises(NotMeasuredError):
-        memory.beside("taylorshift, efficient", "linear")(rows_of_memory(1))
+        memory.judge_longer("taylorshift, efficient", "linear")(rows_of_memory(1))
 
 
 def test_the_mechanism_as_coded_stays_out_of_the_registry():
@@ -275,6 +275,6 @@ def test_the_mechanism_as_coded_stays_out_of_the_registry():
 @pytest.mark.parametrize("mechanism", table3.mechanisms())
 def test_lists_of_many_lengths_are_asked_of_those_that_can(mechanism):
     """What is learned of each position says nothing of longer lists, which the task refuses."""
-    options = table3.options_of(problems.LISTOPS, mechanism)
-    config = problems.config_of(problems.LISTOPS, None, mechanism=mechanism, **options)
+    options = table3.extra_options(problems.LISTOPS, mechanism)
+    config = problems.make_config(problems.LISTOPS, None, mechanism=mechanism, **options)
     assert bool(config.data.test_lengths) == (mechanism not in ("linformer", "aft"))

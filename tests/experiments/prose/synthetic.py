@@ -12,19 +12,19 @@ OWN, OTHER = ladder.EXPRESSIVE, ladder.DOT_PRODUCT
 
 def row(*place: Any) -> dict[str, Any]:
     """Of figure 3: attention, context, setting."""
-    return ladder.row_of(stored("synthetic/figure3.json")["rows"], *place)
+    return ladder.find_row(stored("synthetic/figure3.json")["rows"], *place)
 
 
 def trapped() -> list[Any]:
     """How both attentions fare at the middle context."""
-    own, other = (ladder.share(row(name, 32)) for name in (OWN, OTHER))
+    own, other = (ladder.success_rate(row(name, 32)) for name in (OWN, OTHER))
     return [own.did, own.of, other.did, other.of, ladder.median(row(OTHER, 32))]
 
 
 def escaped() -> list[Any]:
     """Dot-product attention by its own setting."""
     there, standard = row(OTHER, 32, OTHER), row(OTHER, 32)
-    share = ladder.share(there)
+    share = ladder.success_rate(there)
     assert there["learning_rate"] == 4 * standard["learning_rate"]
     smallest = max(
         search.score(run)
@@ -48,7 +48,7 @@ def turned() -> list[float]:
     best = {
         found["mechanism"]: max(search.score(run) for run in found["runs"])
         for found in stored("synthetic/search.json")["rows"]
-        if search.reading_of(found) == reading
+        if search.row_reading(found) == reading
     }
     return [best[OTHER], best[OWN]]
 
@@ -56,7 +56,7 @@ def turned() -> list[float]:
 def states() -> list[Any]:
     """How both attentions end on N16T5."""
     rows = stored("synthetic/figure5.json")["rows"]
-    own, other = (ladder.row_of(rows, name, 128) for name in (OWN, OTHER))
+    own, other = (ladder.find_row(rows, name, 128) for name in (OWN, OTHER))
     ends = [run["test_accuracy"] for run in own["runs"]]
     others = {round(run["test_accuracy"], 2) for run in other["runs"]}
     assert min(ends) > 2 * ladder.median(other) and max(others) - min(others) < 0.02
@@ -66,7 +66,7 @@ def states() -> list[Any]:
 def recalled(*places: tuple[str, str, str, int]) -> list[float]:
     """Accuracies of recall.json: attention, what is equal, rules and pairs."""
     rows = stored("synthetic/recall.json")["rows"]
-    return [recall.row_of(rows, *place)["test_accuracy"] for place in places]
+    return [recall.find_row(rows, *place)["test_accuracy"] for place in places]
 
 
 def recall_of_eight() -> list[float]:
@@ -80,12 +80,12 @@ def recall_of_eight() -> list[float]:
 
 
 SENTENCES: list[Sentence] = [
-    Sentence("no: {:.2f} of eight pairs against {:.2f}", recall_of_eight),
+    Sentence("No: it recalls {:.2f} of eight pairs, softmax attention {:.2f}", recall_of_eight),
     Sentence(
-        "yes: Aaren recalls {:.2f} of eight pairs",
+        "Yes: Aaren recalls {:.2f} of eight pairs",
         lambda: recalled(("aaren", "width", "recall", 8)),
     ),
-    Sentence("Exact element-wise attention finds {:.2f} of eight", lambda: recall_of_eight()[:1]),
+    Sentence("Exact element-wise attention recalls {:.2f} of eight", lambda: recall_of_eight()[:1]),
     Sentence(
         "(copying {:.2f}, Aaren {:.2f})",
         lambda: recalled(*((name, "width", "copying", 0) for name in ("elementwise", "aaren"))),
@@ -100,8 +100,8 @@ SENTENCES: list[Sentence] = [
         states,
     ),
     Sentence(
-        "dot-product attention comes to {:.2f} in the better of two seeds and expressive attention "
-        "to {:.2f}",
+        "dot-product attention reaches {:.2f} in the better of two seeds and expressive attention "
+        "{:.2f}",
         turned,
     ),
     Sentence(
@@ -117,7 +117,7 @@ SENTENCES: list[Sentence] = [
     ),
 ]
 ALLOWED: list[Allowed] = [
-    Allowed("after 63, 126, 252 and 504 symbols", "of the cycles, tests/data/test_nt.py"),
+    Allowed("after 63, 126, 252 and 504 symbols", "tests/data/generators/test_nt.py"),
     Allowed("the context of 128 holds", "the experiment's"),
     Allowed("| momentum | 0.9 |", "a setting"),
     Allowed("| learning rate | 0.005 |", "a setting"),
