@@ -107,8 +107,8 @@ def count_observations(state: State) -> list[Counts]:
     counts += [node.num_tokens for node in _nodes(state, CountedState)]
     for node in _nodes(state, PatchState):
         # Each observation is a token of one phase: the positions of all phases add up to the count.
-        positions = node.phases[0]  # BackboneState.position [B, patch_length, targets]
-        counts += list(np.moveaxis(np.sum(positions, axis=1, dtype=np.int64), -1, 0))
+        positions = np.asarray(node.phases[0], np.int64)  # BackboneState.position [B, P, targets]
+        counts += list(np.moveaxis(positions.sum(axis=1), -1, 0))
     return [np.asarray(count, np.int64) for count in counts]
 
 

@@ -352,7 +352,8 @@ def test_the_counts_of_a_patch_model_are_those_of_its_stream(tmp_path, count):
     states.feed(stream, states.lines_of("forecast", 5))
     path, crafted, state = tmp_path / "state.npz", tmp_path / "crafted.npz", stream._state()
     stream.save(path)
-    entries, facts = states.entries_of(path), inference.describe_state(path).metadata
+    entries = states.entries_of(path)
+    facts, written = states.facts_of(entries), inference.describe_state(path).metadata
     states.with_record(path, stream, entries, num_steps=count)
     states.with_facts(crafted, states.entries_of(path), facts | {"num_steps": count, "rows": count})
     model = state["model"]
@@ -362,7 +363,7 @@ def test_the_counts_of_a_patch_model_are_those_of_its_stream(tmp_path, count):
         model._replace(recent=model.recent.at[0, 0, 0].set(np.inf)),
     ]
     for other in others:
-        inference.save_state(path, state | {"model": other}, facts)
+        inference.save_state(path, state | {"model": other}, written)
         with pytest.raises(ValueError, match=r"expected (a state after|finite numbers)"):
             stream.load(path)
     with pytest.raises(ValueError, match=r"expected (at least 5 observations|a state after)"):
