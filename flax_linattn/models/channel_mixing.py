@@ -46,11 +46,6 @@ class ChannelMixing(nnx.Module):
     time steps stay independent: a stream needs no state for it. Departure: a learned vector of each
     channel is added to its features, to distinguish the channels.
 
-    So what is told of a channel may depend on all others, as in iTransformer (Liu et al., "Inverted
-    Transformers Are Effective for Time Series Forecasting", 2024, section 3.2), while moments stay
-    apart: a stream needs no state for it. Departure: a learned vector of each channel is added to
-    its features, which tells it from the others.
-
     Args:
         num_channels: Number of channels C.
         layers: Options of the block; its mechanism and rotary positions are not used.

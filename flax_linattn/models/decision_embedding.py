@@ -62,11 +62,6 @@ class DecisionEmbedding(nnx.Module):
     al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
     time of its own step, the previous one. A time below 0 or beyond a learned table gives NaN.
 
-    A linear layer for each kind of token, plus what stands for its time, then a LayerNorm (Chen et
-    al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
-    time of its own step, the one before. A time that there is not, below 0 or beyond a learned
-    table, gives NaN: never the embedding of another one.
-
     Args:
         observation_dim: Size S of an observation.
         action_dim: Size A of an action.

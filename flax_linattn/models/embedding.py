@@ -109,8 +109,6 @@ class BaseEmbedding(nnx.Module, abc.ABC):
 
     A subclass maps observations by ``_map`` and ``_map_step``, which do not add positions.
 
-    A subclass maps observations by ``_map`` and ``_map_step``, which leave the positions out.
-
     Attributes:
         option_names: Constructor arguments that are attributes of the same name, see ``options``.
     """
@@ -249,10 +247,6 @@ class ObservationEmbedding(ConvolvedEmbedding):
 
     After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
     marks, if any: further inputs, such as calendar features, with their own linear layer.
-
-    After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
-    marks where there are any: further inputs, such as calendar features, which have a linear layer
-    of their own.
 
     Args:
         num_channels: Number of values of an observation.

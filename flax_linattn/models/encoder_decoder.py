@@ -49,12 +49,6 @@ class EncoderDecoder(nnx.Module):
     window is standardized, and the forecast scaled back (Non-stationary Transformer, Liu et al.,
     2022, without its learned factors).
 
-    After Time-Series-Library's ``Transformer``: values by a circular convolution, calendar features
-    by a linear layer and positions are added up; post-LN blocks; a decoder that sees the last
-    ``label_length`` observations and zeros in place of the horizon. With input normalization the
-    window's mean and standard deviation are taken out, and put back in the forecast (Non-stationary
-    Transformer, Liu et al., 2022, without its learned factors).
-
     Departures: no dropout on attention weights. A mechanism that offers no cross-attention (Aaren,
     whose query is learned) takes softmax attention from decoder to encoder: the Aaren paper does
     not say what it put there.

@@ -69,15 +69,6 @@ class EventEmbedding(ConvolvedEmbedding):
 
     A mark outside 0 ... M gives NaN.
 
-    The gap before an event goes in by its logarithm, told by waves of ``FREQUENCIES``, so that no
-    unit is too large or too small; where in each of some periods the event lies (the hour of a day,
-    the day of a week) goes in by a cosine and a sine, which the host computes in float64. The
-    transformer Hawkes process (Zuo et al., 2020) adds such waves of the absolute time, of
-    geometrically growing periods; here these are a choice of ``periods``. Its embedding is an
-    event's own, as with ``kernel_size=1``.
-
-    A mark outside 0 ... M gives NaN: never the embedding of another one.
-
     Args:
         num_marks: Number M of marks 0 ... M - 1; M stands for the beginning of an observation.
         features: Number of features C.

@@ -29,10 +29,6 @@ class Head(SequenceModel):
     several observations, or inputs are transformed before the backbone, it overrides ``_map`` and
     ``_map_step``.
 
-    A subclass has a constructor, which sets ``backbone``, and ``read``. If outputs depend on
-    several observations, or inputs are changed before the backbone, it overrides ``_map`` and
-    ``_map_step``.
-
     Attributes:
         backbone: Backbone that maps observations to features.
     """

@@ -41,10 +41,6 @@ class Moments:
     large. With ``memory`` older tokens have weight exp(-age / memory), so that the moments follow a
     drifting level over a stream of any length.
 
-    Merged as Chan, Golub and LeVeque (1979) add up variances, which loses no digits where means are
-    large. With ``memory`` older tokens count less, exp(-age / memory): the moments follow a level
-    that drifts, over a stream of any length.
-
     Args:
         memory: Age in tokens at which a weight has decayed to 1/e; None weights all tokens equally.
         missing: Whether inputs are [..., 2 C], values followed by flags of missing ones (1; else

@@ -28,12 +28,6 @@ class QuantileHead(nnx.Module):
     calibration sets (``Correction``). Gradients of the quantiles do not reach the point forecast,
     except by the features that both share: it remains a forecast of the mean.
 
-    A quantile is the point forecast + deviation * (that of a normal distribution + a linear map of
-    the features) + a correction. The map begins as 0, and so does the correction, float32 [H,
-    targets, Q], which calibration sets (``Correction``). The point forecast does not learn from the
-    quantiles, but for the features that both share: so it stays one of the mean, trained by
-    whatever trains it.
-
     They do not cross, because they are sorted. Of any truth the sum of the levels' pinball losses
     of sorted quantiles is at most that of the unsorted ones (Chernozhukov, Fernandez-Val and
     Galichon, "Quantile and Probability Curves Without Crossing", 2010, say so of the distance to

@@ -37,8 +37,6 @@ class UniformFanIn:
 
     It is a value instead of a closure, so that equal layers have equal graphs under ``nnx.split``.
 
-    A value rather than a closure, so that equal layers have equal graphs under ``nnx.split``.
-
     Attributes:
         fan_in: Number of input features.
 
@@ -74,9 +72,6 @@ def linear(
 
     The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal, bias 0)
     JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
-
-    The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal,
-    bias 0) JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
 
     Args:
         in_features: Number of input features.
