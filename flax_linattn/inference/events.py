@@ -135,7 +135,8 @@ def _sample_events(
         dtype = following.gap.means.dtype
         share = jax.vmap(lambda key: jax.random.uniform(key, (), dtype, 1e-7, 1.0))(of_time)
         log_gap = following.gap.log_quantile(share, waited.astype(dtype))
-        mark = jax.vmap(jax.random.categorical)(of_mark, following.mark_logits).astype(jnp.int32)
+        logits = following.event_type_logits
+        mark = jax.vmap(jax.random.categorical)(of_mark, logits).astype(jnp.int32)
         x = model.observation(x, log_gap, mark).astype(x.dtype)
         outputs, state = step(model, x, state)
         return (outputs, x, state, jnp.full_like(waited, -jnp.inf)), (log_gap, mark)

@@ -120,7 +120,8 @@ class SequenceClassifier(Head):
                 options.setdefault("is_causal", False)
         if pooling == "flatten" and max_length is None:
             raise OptionError(
-                "flatten has weights for every position: it needs max_length.",
+                "the pooling flatten has weights for every position; pass max_length, the maximum "
+                "length of a sequence.",
                 "pooling",
                 "max_length",
             )

@@ -116,20 +116,20 @@ class Moments:
 
     def merge(self, a: MomentsState, b: MomentsState) -> MomentsState:
         """Merges the states of tokens a and of the tokens b that follow."""
-        kept = jnp.ones_like(a.weight)
+        decay = jnp.ones_like(a.weight)
         if self.memory is not None:
-            kept = jnp.exp(-b.num_tokens.astype(a.weight.dtype) / self.memory)
-            kept = kept[..., None] if self.missing else kept
-        earlier = a.weight * kept
+            decay = jnp.exp(-b.num_tokens.astype(a.weight.dtype) / self.memory)
+            decay = decay[..., None] if self.missing else decay
+        earlier = a.weight * decay
         weight = earlier + b.weight
-        share = b.weight / jnp.where(weight > 0, weight, 1.0)
+        fraction = b.weight / jnp.where(weight > 0, weight, 1.0)
         difference = b.mean - a.mean
-        between = jnp.square(difference) * self._per_channel(earlier * share)
+        between = jnp.square(difference) * self._per_channel(earlier * fraction)
         return MomentsState(
             a.num_tokens + b.num_tokens,
             weight,
-            a.mean + difference * self._per_channel(share),
-            a.spread * self._per_channel(kept) + b.spread + between,
+            a.mean + difference * self._per_channel(fraction),
+            a.spread * self._per_channel(decay) + b.spread + between,
         )
 
     def read(self, state: MomentsState) -> tuple[Float[Array, "... C"], Float[Array, "... C"]]:

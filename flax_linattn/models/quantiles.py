@@ -90,7 +90,7 @@ class QuantileHead(nnx.Module):
         offsets = rearrange(maps, pattern, h=horizon, q=size)
         offsets = offsets + ndtri(jnp.asarray(self.levels, jnp.float32))
         quantiles = jax.lax.stop_gradient(point)[..., None] + offsets * std[..., None, :, None]
-        # Corrections are of the sorted ones; what they make cross is sorted again.
+        # Corrections apply to sorted quantiles; they may make these cross, so sort again.
         quantiles = jnp.sort(jnp.sort(quantiles, axis=-1) + self.correction[...], axis=-1)
         return jnp.concatenate([point[..., None], quantiles], axis=-1)
 
@@ -100,7 +100,7 @@ def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
     chosen = tuple(float(level) for level in levels)
     if not all(0 < level < 1 for level in chosen) or list(chosen) != sorted(set(chosen)):
         raise OptionError(
-            "expected quantiles as rising levels between 0 and 1, such as 0.1, 0.5, 0.9, got "
+            "quantiles must be increasing levels between 0 and 1, such as 0.1, 0.5, 0.9, got "
             f"{', '.join(f'{level:g}' for level in chosen)}.",
             "quantiles",
         )

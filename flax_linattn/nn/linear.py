@@ -145,8 +145,8 @@ class PositionLinear(nnx.Linear):
                 carries = isinstance(first, nnx.VariableMetadata)  # a sharding, perhaps
 
                 def values(key: jax.Array) -> Any:
-                    drawn: Any = one(key, shape, dtype)
-                    return drawn.raw_value if carries else drawn
+                    value: Any = one(key, shape, dtype)
+                    return value.raw_value if carries else value
 
                 every = jax.vmap(values)(jax.random.split(key, num_positions))
                 if not carries:
@@ -175,8 +175,8 @@ class PositionLinear(nnx.Linear):
         """
         if inputs.ndim < 2 or inputs.shape[-2] != self.num_positions:
             raise ValueError(
-                f"expected inputs of {self.num_positions} positions, [..., {self.num_positions}, "
-                f"{self.in_features}], got shape {inputs.shape}."
+                f"expected inputs of shape [..., {self.num_positions}, {self.in_features}], a row "
+                f"for each position, got {inputs.shape}."
             )
         bias = None if self.bias is None else self.bias[...]
         x, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
@@ -184,9 +184,9 @@ class PositionLinear(nnx.Linear):
         return y if bias is None else y + bias
 
 
-def _shift_sharding(drawn: nnx.VariableMetadata[Any]) -> dict[str, Any]:
+def _shift_sharding(first: nnx.VariableMetadata[Any]) -> dict[str, Any]:
     """Metadata of one position's weights, with an unsharded axis of positions added in front."""
-    metadata = dict(drawn.metadata)
+    metadata = dict(first.metadata)
     if metadata.get("out_sharding") is not None:
         metadata["out_sharding"] = (None, *metadata["out_sharding"])
     return metadata

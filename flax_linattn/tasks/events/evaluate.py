@@ -136,7 +136,7 @@ def _score_span(
     else:
         outputs, state = model(x, mask=mask, state=state, return_state=True)
     following = model.next_event(outputs)
-    marks = following.log_marks()
+    marks = following.event_type_log_probs()
     own = jnp.take_along_axis(marks, piece["mark"][..., None], axis=-1)
     return {
         "time": following.gap.log_density(piece["log_gap"]),

@@ -111,7 +111,7 @@ def _summarize_outputs(
     return {
         "log_mean": following.gap.log_mean(),
         "log_quantiles": jnp.stack(quantiles, axis=-1),
-        "marks": jnp.exp(following.log_marks()),
+        "marks": jnp.exp(following.event_type_log_probs()),
     }
 
 
@@ -151,7 +151,7 @@ def summarize_next_event(
         "top" and "p", the likeliest marks and their probabilities, [most].
     """
     following = next_event(outputs, num_components, spread)
-    marks = following.log_marks()
+    marks = following.event_type_log_probs()
     p, top = jax.lax.top_k(jnp.exp(marks), most)
     return {
         "time": following.gap.log_density(log_gap),

@@ -216,7 +216,7 @@ def events_loss(
     following = model.next_event(outputs)
     weight = jnp.where(batch["mask"], batch["weight"][:, None], 0)
     event, end = (jnp.where(batch["asked"] == kind, weight, 0) for kind in (EVENT, END))
-    gaps, marks = following.gap, following.log_marks()
+    gaps, marks = following.gap, following.event_type_log_probs()
     time = -jnp.sum(gaps.log_density(batch["log_gap"]) * event)
     mark = -jnp.sum(jnp.take_along_axis(marks, batch["mark"][..., None], axis=-1)[..., 0] * event)
     survival = -jnp.sum(gaps.log_survival(batch["log_gap"]) * end)
