@@ -14,13 +14,12 @@ import jax
 
 from experiments.experiment import Experiment
 from experiments.pages import write_page
-from experiments.statements import Statement, statements_table
+from experiments.statements import Rows, Statement, statements_table
 from flax_linattn.bench import Journal, provenance
 from flax_linattn.bench.plots import import_figure, save
 from flax_linattn.bench.report import source_line
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
-Rows = list[dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

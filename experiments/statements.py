@@ -11,6 +11,7 @@ from experiments.verdicts import CASES, NOT_RUN, NotMeasuredError, Rule, Verdict
 from flax_linattn.bench.report import markdown
 
 Rows = Sequence[dict[str, Any]]
+Judge = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Statement:
 
     where: str
     says: str
-    judge: Callable[[Rows], Verdict] | None = None
+    judge: Judge | None = None
     why: str = ""
 
     def verdict(self, rows: Rows = ()) -> Verdict:
@@ -56,8 +57,8 @@ def statements_table(
     used = rules_in(verdict for _, verdict in judged)
     parts = [markdown(["paper", "ours", "verdict"], lines), rules_text(used)]
     if early(used, head):
-        when = f"were measured on {head['date']}, before the rules were stated, and do not test"
-        parts.append(f"All rows {when} them.")
+        when = f"were measured on {head['date']}, before the rules were stated, so they do not test"
+        parts.append(f"All rows {when} the rules.")
     return parts
 
 

@@ -35,7 +35,7 @@ class Store:
     Args:
         path: the file; it need not exist.
         task: what its runs were trained for.
-        options: those that the results must have; stored ones of others are left out.
+        options: the options that results must have; results of other options are ignored.
 
     Attributes:
         path: the file.

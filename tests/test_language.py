@@ -29,25 +29,6 @@ PHRASES = re.compile(
 MIN_WORDS, MAX_CHARACTERS = 5, 90
 
 CEILINGS = {
-    "bench": {
-        "phrases": 3,
-        "variables": 4,
-    },
-    "checkpoint": {
-        "phrases": 3,
-        "variables": 4,
-    },
-    "cli": {
-        "long first lines": 1,
-        "names": 2,
-        "phrases": 2,
-        "short docstrings": 3,
-        "variables": 1,
-    },
-    "control": {
-        "phrases": 1,
-        "variables": 5,
-    },
     "data": {
         "long first lines": 1,
         "names": 44,
@@ -64,26 +45,12 @@ CEILINGS = {
     "experiments": {
         "variables": 1,
     },
-    "inference": {
-        "phrases": 3,
-        "variables": 13,
-    },
     "ops": {
         "phrases": 10,
         "variables": 53,
     },
-    "tasks": {
-        "long first lines": 1,
-        "names": 6,
-        "names by preposition": 1,
-        "phrases": 12,
-        "variables": 11,
-    },
     "tasks/classify": {
-        "long first lines": 2,
-        "names": 7,
-        "phrases": 9,
-        "variables": 28,
+        "names": 1,
     },
     "tasks/events": {
         "names": 9,
@@ -96,15 +63,6 @@ CEILINGS = {
         "names": 7,
         "phrases": 9,
         "variables": 43,
-    },
-    "tasks/offline_rl": {
-        "names": 9,
-        "phrases": 1,
-        "short docstrings": 7,
-        "variables": 26,
-    },
-    "tasks/synthetic": {
-        "variables": 9,
     },
     "top": {
         "names": 1,

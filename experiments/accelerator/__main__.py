@@ -16,7 +16,7 @@ from experiments.accelerator.states import outcome
 from experiments.accelerator.supervise import (
     in_a_process,
     last_words,
-    run_in_subprocess,
+    run_process,
     say,
     status,
     supervise,
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lowering.EXPERIMENT.main([])
         return 0
     scale = SMALL if options.smallest else PAPER
-    reply = run_in_subprocess(None, ["--output", str(options.output)])
+    reply = run_process(None, ["--output", str(options.output)])
     if reply is None:
         say("jax finds no device here; the message is above.")
         return 2

@@ -90,7 +90,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.accelerator.floor",
-    about="none of the papers measures it",
     sizes={"paper": Size()},
     measure=measure,
     table=table,

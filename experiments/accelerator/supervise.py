@@ -33,9 +33,7 @@ Start = Callable[[Piece, float, float], Outcome]
 """Runs a piece: seconds until it begins no further row, and until it is ended."""
 
 
-def run_in_subprocess(
-    name: str | None, arguments: Sequence[str], **how: Any
-) -> dict[str, Any] | None:
+def run_process(name: str | None, arguments: Sequence[str], **how: Any) -> dict[str, Any] | None:
     """Runs ``experiments.accelerator.run`` and parses its last line; None if it failed.
 
     Args:
@@ -52,16 +50,13 @@ def run_in_subprocess(
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **how)
     if done.returncode:
         return None
-    reply: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return reply
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def in_a_process(one: Piece, soft: float, hard: float, *, output: Path, scale: str) -> Outcome:
     """Runs a piece in a process of its own; its progress goes to standard error."""
     arguments = ["--seconds", f"{soft:.0f}", "--output", str(output), "--scale", scale]
-    reply = run_in_subprocess(
-        one.name, arguments, timeout=hard, env=os.environ | dict(one.environment)
-    )
+    reply = run_process(one.name, arguments, timeout=hard, env=os.environ | dict(one.environment))
     if reply is None:
         return Outcome(FAILED, "its process broke down; the message is above")
     return Outcome(reply["state"], reply["why"])
@@ -86,7 +81,7 @@ def supervise(
         start: runs one.
         seconds: of this call.
         began: when it did.
-        clock: tells the time.
+        clock: returns the time in seconds.
     """
     outcomes: dict[str, Outcome] = {}
     for i, one in enumerate(pieces):

@@ -18,7 +18,7 @@ ORDERS = {
     "taylorshift": ["taylorshift", "taylorshift:order=4", "taylorshift:order=6"],
 }
 LATENTS = {"aaren": (4, 16), "forgetting_aaren": (16,)}
-"""By so many latents a mechanism also reads, with the layers among them."""
+"""Numbers of latents with which a mechanism is also run."""
 SPECS = [spec for name in ops.list_mechanisms() for spec in ORDERS.get(name, [name])]
 
 
@@ -42,7 +42,7 @@ EXPERIMENT = Table(
     module="experiments.classification.mechanisms",
     title="Every mechanism on Japanese Vowels",
     task="classify",
-    about="none of the papers has this table; the element-wise attention paper's numbers for this "
+    about="not a table of any of the papers; the element-wise attention paper's numbers for this "
     "set (attention 97.0, EA-6 97.3) select on the test set",
     cells=cells,
     metrics=(ACCURACY,),

@@ -10,7 +10,6 @@ doubles when it is full.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from flax import nnx
@@ -28,7 +27,7 @@ from experiments.rules import (
     no_more,
     no_more_bytes,
 )
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Verdict, combine
 from flax_linattn import models
 from flax_linattn.bench import Journal
@@ -85,7 +84,7 @@ def streams(size: Size) -> dict[str, Any]:
     return measure_streams(made, 1, size.tokens)
 
 
-def measured_lengths(rows: Rows, name: str) -> list[dict[str, Any]]:
+def stream_points(rows: Rows, name: str) -> list[dict[str, Any]]:
     """What was measured of a stream, by ascending length."""
     streams = [row["streams"][name] for row in rows if row["what"] == "streams"]
     if not streams:
@@ -93,13 +92,11 @@ def measured_lengths(rows: Rows, name: str) -> list[dict[str, Any]]:
     return streams[0]
 
 
-def growth(name: str, quantity: str, power: int) -> Callable[[Rows], Verdict]:
+def growth(name: str, quantity: str, power: int) -> Judge:
     """The judge of "it grows as N^power"."""
 
     def judge(rows: Rows) -> Verdict:
-        points: Points = [
-            (point["tokens"], point[quantity]) for point in measured_lengths(rows, name)
-        ]
+        points: Points = [(m["tokens"], m[quantity]) for m in stream_points(rows, name)]
         text = f"N^{exponent(points):.2f} up to {points[-1][0]:,} tokens"
         return Verdict(grows(points, power), text)
 
@@ -108,8 +105,8 @@ def growth(name: str, quantity: str, power: int) -> Callable[[Rows], Verdict]:
 
 def constant_state(rows: Rows) -> Verdict:
     """The state of Aaren has as many bytes at every mark as at the first."""
-    sizes = [point["state_bytes"] for point in measured_lengths(rows, "aaren")]
-    first, last = (measured_lengths(rows, "softmax")[i]["state_bytes"] for i in (0, -1))
+    sizes = [point["state_bytes"] for point in stream_points(rows, "aaren")]
+    first, last = (stream_points(rows, "softmax")[i]["state_bytes"] for i in (0, -1))
     text = (
         f"{number(sizes[-1] / 1e3)} kB throughout; softmax's cache grows {last / first:.3g} times"
     )
@@ -118,7 +115,7 @@ def constant_state(rows: Rows) -> Verdict:
 
 def constant_time(rows: Rows) -> Verdict:
     """A step takes as long after all tokens as after the first."""
-    points = measured_lengths(rows, "aaren")
+    points = stream_points(rows, "aaren")
     first, last = (Range.of(points[i]["milliseconds"]) for i in (0, -1))
     ratio = last.over(first)
     text = f"{ratio.middle:.2f} times as long after {points[-1]['tokens']:,} tokens"
@@ -127,7 +124,7 @@ def constant_time(rows: Rows) -> Verdict:
 
 def more_efficient(rows: Rows) -> Verdict:
     """Less time and memory than the Transformer with a cache, at the longest stream."""
-    aaren, softmax = (measured_lengths(rows, name)[-1] for name in MECHANISMS)
+    aaren, softmax = (stream_points(rows, name)[-1] for name in MECHANISMS)
     time, memory = (softmax[what] / aaren[what] for what in ("seconds", "state_bytes"))
     text = f"{time:.2g} times less time and {memory:,.0f} times less state for "
     return Verdict(
@@ -181,7 +178,7 @@ def table(rows: Rows, size: Size) -> str:
     counts = markdown(["parameters of a block", "paper", "ours"], lines)
     heads = ["tokens"]
     for name in MECHANISMS:
-        heads += [f"{name}: state, kB", "a step, ms", "all so far, s"]
+        heads += [f"{name}: state, kB", "step, ms", "total so far, s"]
     by_name = by_what["streams"]["streams"]
     lines = []
     for points in zip(*(by_name[name] for name in MECHANISMS), strict=True):
@@ -202,7 +199,7 @@ def plot(rows: Rows) -> Any:
     panels = {
         "state, MB": lambda point: point["state_bytes"] / 1e6,
         "cumulative time, s": lambda point: point["seconds"],
-        "a step, ms": lambda point: point["milliseconds"]["median"],
+        "step, ms": lambda point: point["milliseconds"]["median"],
     }
     for axes, (label, value) in zip(figure.subplots(1, 3), panels.items(), strict=True):
         lines = {n: [(m["tokens"], value(m)) for m in points] for n, points in by_name.items()}
@@ -220,7 +217,7 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=STATEMENTS,
     left_out={
-        "cpu": "streams beyond 16,384 tokens, for want of time",
+        "cpu": "streams beyond 16,384 tokens, for lack of time",
         "paper": "nothing; the paper names neither its model nor its lengths",
     },
 )

@@ -37,7 +37,7 @@ class Size:
 
     Attributes:
         mechanisms: their names.
-        held: tokens in a cache that is not full; the smallest cache has room for so many.
+        held: tokens in a cache that is not full; the capacity of the smallest cache.
         max_lengths: slots of a cache.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
@@ -90,8 +90,7 @@ def at_once(mechanism: Any) -> ops.Mechanism:
         block = 2**31
 
     fields = dataclasses.fields(mechanism)
-    made: ops.Mechanism = AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
-    return made
+    return AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
 
 
 def repeated(
@@ -121,9 +120,13 @@ def repeated(
 
 def table(rows: Rows, size: Size) -> str:
     min_capacity = min(size.max_lengths)
-    heads = ["mechanism", "tokens held", "max_length", "ms a step", "temporary MB"]
-    heads += [f"times a cache of {min_capacity:,}", f"{ALL_SLOTS}: times as long", "temporary MB"]
-    heads += [f"{NOT_DONATED}: times as long"]
+    heads = ["mechanism", "tokens in the cache", "max_length", "ms per step", "temporary MB"]
+    heads += [
+        f"relative to a cache of {min_capacity:,}",
+        f"{ALL_SLOTS}: relative time",
+        "temporary MB",
+    ]
+    heads += [f"{NOT_DONATED}: relative time"]
     lines = []
     for row in rows:
         unit = Range.of(row["results"][str(min_capacity)][OURS]["milliseconds"])
@@ -149,7 +152,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.cache",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

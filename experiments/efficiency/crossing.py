@@ -42,16 +42,10 @@ def spread_crossing(points: Sequence[tuple[float, Range, Range]]) -> Range:
     return Range(middle, first.low, last.high)
 
 
-def crossing_text(crossing_range: Range) -> str:
+def crossing_text(point: Range) -> str:
     """Formats a crossing for a table."""
-    side = (
-        "above "
-        if crossing_range.high > crossing_range.middle
-        else "below "
-        if crossing_range.low < crossing_range.middle
-        else ""
-    )
-    return f"{side}{crossing_range.middle:,.0f}"
+    side = "above " if point.high > point.middle else "below " if point.low < point.middle else ""
+    return f"{side}{point.middle:,.0f}"
 
 
 def where(points: Curves) -> str:

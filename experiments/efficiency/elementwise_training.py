@@ -37,7 +37,7 @@ from experiments.rules import (
     no_more_counts,
     span,
 )
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict, combine, with_note
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -171,15 +171,12 @@ def token_times(rows: Rows, name: str) -> dict[int, Range]:
     return {n: Range.of(f["milliseconds"]).per(f["batch"] * n) for n, f in facts.items()}
 
 
-Judge = Callable[[Rows], Verdict]
-
-
-def judge_against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
+def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Against SA in blocks, which decides comparisons, and the paper's SA."""
     return lambda rows: with_note(judge(rows, BLOCKS), judge(rows, PRINTED))
 
 
-def judge_against_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
+def against_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Of the paper's SA, which decides what the paper says of it; SA in blocks is a note."""
     return lambda rows: with_note(judge(rows, PRINTED), judge(rows, BLOCKS))
 
@@ -198,7 +195,7 @@ def quadratic_memory(rows: Rows, name: str) -> Verdict:
 def exponential_memory(rows: Rows, name: str) -> Verdict:
     """The longest sequence needs no less than an exponential growth gives."""
     growth_ratio = exponential_excess(needed_bytes(rows, name))
-    text = f"an exponential growth would come to {growth_ratio:.2g} times what {name} needs"
+    text = f"exponential growth would reach {growth_ratio:.2g} times what {name} needs"
     return Verdict(no_more_bytes([growth_ratio]).under(EXPONENTIAL), text)
 
 
@@ -225,7 +222,7 @@ def more_tokens(rows: Rows, other: str) -> Verdict:
     return Verdict(more_counts(ratios), f"{ratios_text} times as many as {other}{none}")
 
 
-OF_SHORTER = "of the most at shorter L"
+OF_SHORTER = "of the maximum at shorter L"
 
 
 def fewer(rows: Rows, name: str) -> float:
@@ -277,7 +274,7 @@ def faster(rows: Rows, other: str) -> Verdict:
         for n, ours in token_times(rows, name).items()
         if n in theirs
     ]
-    return Verdict(more(ratios), f"{span(ratios)} times those of {other}")
+    return Verdict(more(ratios), f"{span(ratios)} times that of {other}")
 
 
 def more_pronounced(rows: Rows, other: str) -> Verdict:
@@ -304,38 +301,34 @@ STATEMENTS = (
     Statement(
         f"{FIGURE}, and table 1",
         "SA's training memory grows quadratically",
-        judge_against_printed(quadratic_memory),
+        against_printed(quadratic_memory),
     ),
     Statement(
         f"{FIGURE}, in the text",
-        "SA's training memory grows exponentially, in the paper's word",
-        judge_against_printed(exponential_memory),
+        "SA's training memory grows exponentially, in the paper's words",
+        against_printed(exponential_memory),
     ),
     Statement(
         FIGURE,
         "EA-series needs much less memory than SA for long sequences",
-        judge_against_both(less_memory),
+        against_both(less_memory),
     ),
     Statement(
-        FIGURE, "EA-series processes more tokens a step than SA", judge_against_both(more_tokens)
+        FIGURE, "EA-series processes more tokens per step than SA", against_both(more_tokens)
     ),
-    Statement(FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens),
-    Statement(
-        FIGURE, "SA's tokens a step become fewer as L grows", judge_against_printed(fewer_tokens)
-    ),
-    Statement(FIGURE, "EA-series has a much higher throughput than SA", judge_against_both(faster)),
+    Statement(FIGURE, "EA-series' tokens per step stay constant as L grows", keeps_tokens),
+    Statement(FIGURE, "SA's tokens per step decrease as L grows", against_printed(fewer_tokens)),
+    Statement(FIGURE, "EA-series has a much higher throughput than SA", against_both(faster)),
     Statement(
         f"{FIGURE}, and table 1",
         "EA-series keeps its throughput as L grows",
         keeps_throughput,
     ),
-    Statement(
-        FIGURE, "SA's throughput falls as L grows", judge_against_printed(falling_throughput)
-    ),
+    Statement(FIGURE, "SA's throughput falls as L grows", against_printed(falling_throughput)),
     Statement(
         "Element-wise attention, introduction",
         "the advantage in training grows with L",
-        judge_against_both(more_pronounced),
+        against_both(more_pronounced),
     ),
 )
 
@@ -409,7 +402,7 @@ EXPERIMENT = Measured(
     statements=STATEMENTS,
     left_out={
         "cpu": "10 of BERT-base's 12 layers, a budget of 80 GB, timed steps of more than 2,048 "
-        "tokens: for want of time and memory",
+        "tokens: for lack of time and memory",
         "paper": "nothing; the paper names neither its lengths nor whether its models are causal: "
         "ours are",
     },

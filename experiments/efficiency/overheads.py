@@ -3,7 +3,7 @@
     python -m experiments.efficiency.overheads
 
 Checkpoints: a classifier of Japanese Vowels, trained in turns without checkpoints and with one
-after so many steps. A checkpoint holds up training while its arrays are copied; a thread writes it
+every N steps. A checkpoint holds up training while its arrays are copied; a thread writes it
 on the same cores, which may slow the steps. Batches: the same run without checkpoints and from a
 source that takes its time, waiting as for a disk.
 """
@@ -138,7 +138,7 @@ def table(rows: Rows, size: Size) -> str:
         low, median, high = min(overheads), statistics.median(overheads), max(overheads)
         return f"{100 * median:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
-    heads = ["state, MB", "saved every", "ms a step without", "with", "longer by", "standing still"]
+    heads = ["state, MB", "saved every", "ms per step without", "with", "overhead", "paused"]
     saved = [
         [
             number(row["with"]["megabytes"]),
@@ -161,13 +161,12 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
         if row["what"] == "batches"
     ]
-    batch_heads = ["ms to make a batch", "ms a step without", "with", "one after the other"]
+    batch_heads = ["ms to make a batch", "ms per step without", "with", "sequential"]
     return markdown(heads, saved) + "\n\n" + markdown(batch_heads, made)
 
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.overheads",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

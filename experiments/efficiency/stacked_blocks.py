@@ -1,10 +1,10 @@
-"""Blocks one after another, as the backbone runs them, beside one scan over stacked blocks.
+"""Unrolled layers, as in the backbone, compared with one scan over stacked layers.
 
     python -m experiments.efficiency.stacked_blocks
 
 The gradient of some blocks of a model with dropout. For the scan their parameters are stacked
 within the program, one array for all blocks, and one block is compiled. Both run in turns in one
-process, the blocks one after another twice, which tells the noise of the machine.
+process, the unrolled layers twice, which shows the noise of the machine.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def apply_block(graph: Any, state: Any, key: Array, h: Array) -> Array:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "blocks", "compile, s", "by scan", "ms a gradient", "by scan, times"]
-    heads += ["the same again, times", "temporary MB", "by scan"]
+    heads = ["mechanism", "blocks", "compile, s", "by scan", "ms per gradient", "by scan, relative"]
+    heads += ["repeat, relative", "temporary MB", "by scan"]
     lines = []
     for row in rows:
         loop, again, scan = (row[name] for name in (LOOP, AGAIN, SCAN))
@@ -118,7 +118,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.stacked_blocks",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

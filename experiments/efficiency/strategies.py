@@ -2,8 +2,8 @@
 
     python -m experiments.efficiency.strategies
 
-The classifier of Japanese Vowels without dropout, trained anew for each strategy and number of
-devices, against one device. Communication is what the compiled training step leaves on a device,
+The classifier of Japanese Vowels without dropout, trained for each strategy and number of devices,
+against one device. Communication is what the compiled training step leaves on a device,
 memory what it needs there. On a CPU the devices are simulated: they share the same cores, and
 times would say nothing.
 """
@@ -155,9 +155,9 @@ def step_facts(
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "strategy", "devices", "losses and accuracies differ by"]
-    heads += ["parameters differ by", "kB received by a device in a step"]
-    heads += ["arguments, kB a device", "temporary kB a device"]
+    heads = ["mechanism", "strategy", "devices", "difference of losses and accuracies"]
+    heads += ["difference of parameters", "kB received per device and step"]
+    heads += ["arguments, kB per device", "temporary kB per device"]
     lines = [
         [
             row["mechanism"],

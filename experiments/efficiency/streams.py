@@ -67,7 +67,7 @@ class Stream:
         return times
 
     def copy(self) -> Stream:
-        """The same, to go on from here apart."""
+        """A copy of the stream that continues independently."""
         other = copy.copy(self)
         other._state = jax.tree.map(jnp.copy, self._state)
         return other

@@ -1,13 +1,13 @@
-"""TaylorShift's step and prefill beside what the machine does at best.
+"""TaylorShift's step and prefill compared with the hardware roofline.
 
     python -m experiments.efficiency.taylorshift_floor
 
 A step reads the state once and writes it. Its floor is a program that adds 1 to an array of as many
 bytes: in place where the state is donated, else into a new array; another one only reads, as a
-product with a vector. A step of heads of one channel, whose state is next to nothing, tells what
+product with a vector. A step of heads of one channel, whose state is next to nothing, shows what
 the launch of its kernels takes. Prefill takes in many tokens and returns the state, too; its floor
 is one product of square matrices with as many operations as its products have. All programs of a
-row run in turns in one process, with the donated step a second time, which tells the noise. Times
+row run in turns in one process, with the donated step a second time, which shows the noise. Times
 are those of this process on one core (CPU time), which leave out what others do there.
 """
 
@@ -31,12 +31,8 @@ from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.engine.monomials import num_monomials
 
-STEP, NOT_DONATED, AGAIN, LAUNCH = (
-    "step",
-    "step, state not donated",
-    "step again",
-    "step, one channel",
-)
+STEP, AGAIN, LAUNCH = "step", "step again", "step, one channel"
+NOT_DONATED = "step, state not donated"
 IN_PLACE, COPY, READ = "add in place", "add into a new array", "read"
 PREFILL, PREFILL_AGAIN, PRODUCT = "prefill", "prefill again", "one product"
 
@@ -137,8 +133,8 @@ def products(size: Size, chunk: int) -> int:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["rows", "state, MB", "program", "µs (least - most)", "times its floor", "its floor"]
-    heads += ["times floor and read"]
+    heads = ["rows", "state, MB", "program", "µs (min - max)", "relative to its floor", "its floor"]
+    heads += ["relative to floor and read"]
     lines = []
     floors = {STEP: IN_PLACE, AGAIN: IN_PLACE, NOT_DONATED: COPY}
     for row in rows:
@@ -166,7 +162,7 @@ def table(rows: Rows, size: Size) -> str:
         ]
         for name, times in took.items()
     ]
-    titles = [f"{last['tokens']:,} tokens", "ms (least - most)", "GFLOP/s", "times one product"]
+    titles = [f"{last['tokens']:,} tokens", "ms (min - max)", "GFLOP/s", "relative to one product"]
     return f"{markdown(heads, lines)}\n\n{markdown(titles, rates)}"
 
 

@@ -10,7 +10,6 @@ The table's accuracies are another experiment's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from experiments.efficiency.programs import compare_programs, forward, observati
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, more, more_bytes
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -98,7 +97,7 @@ def plot(rows: Rows) -> Any:
     return figure
 
 
-def trend(form: str, quantity: str, *, rises: bool) -> Callable[[Rows], Verdict]:
+def trend(form: str, quantity: str, *, rises: bool) -> Judge:
     """The judge of "with more heads time or memory rises", or falls: most heads against least."""
 
     def judge(rows: Rows) -> Verdict:

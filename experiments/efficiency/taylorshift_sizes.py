@@ -4,14 +4,13 @@
 
 TaylorShift paper, table 1 and figures 5 and 6, in float64. The recipe is that of the authors'
 public code, which gives the printed formulas where that of the text does not: queries and keys
-uniform on the unit sphere, V a column of ones beside normal numbers, the polynomial
+uniform on the unit sphere, V a column of ones and columns of normal numbers, the polynomial
 x^2 + x / 2 + 1 / 2.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from experiments.measured import Measured, Rows
 from experiments.rules import GROWTH, STATED, Points, exponent, grows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import (
     FAILS,
     HOLDS,
@@ -64,16 +63,16 @@ class Size:
     dims: tuple[int, ...] = (8, 16, 32, 64)
     lengths: tuple[int, ...] = (64, 256, 1024, 4096, 16384, 65536)
     samples: int = 256
-    """Most draws of queries and keys."""
+    """Maximum number of samples of queries and keys."""
     tokens: int = 1 << 23
-    """Most keys of all draws of a length: 128 draws of the longest, which decides, so that chance
+    """Maximum number of keys of a length: 128 samples of the longest, which decides, so that chance
     leaves less doubt there than the tolerance."""
     a_mods: int = 4
-    """Draws for A_mod, which hardly differs from draw to draw."""
+    """Samples for A_mod, which hardly differs from sample to sample."""
     queries: int = 64
     """A sample."""
     values: int = 128
-    """Columns of V a sample: several draws of it where d is smaller."""
+    """Columns of V in a sample: several V where d is smaller."""
 
 
 def sphere(rng: np.random.Generator, length: int, dim: int) -> NDArray:
@@ -90,9 +89,9 @@ def intermediates(
     *,
     with_a_mod: bool = True,
 ) -> NDArray:
-    """The sizes for one draw of queries and keys, in the order of ``FORMULAS``.
+    """The sizes for one sample of queries and keys, in the order of ``FORMULAS``.
 
-    Means over draws of V, whose rows all queries share; NaN for A_mod if it is left out.
+    Means over samples of V, whose rows all queries share; NaN for A_mod if it is left out.
     """
     draws = max(1, num_values // dim)
     q, k = sphere(rng, num_queries, dim), sphere(rng, length, dim)
@@ -157,7 +156,7 @@ def doubt(row: dict[str, Any], name: str) -> float:
     return 200 * row["errors"][name] / FORMULAS[name](row["length"], row["dim"])
 
 
-def right(name: str) -> Callable[[Rows], Verdict]:
+def right(name: str) -> Judge:
     """The judge of "the formula is right to 1 % for large N", for every d, at the longest N."""
 
     def judge(rows: Rows) -> Verdict:
@@ -174,7 +173,7 @@ def right(name: str) -> Callable[[Rows], Verdict]:
 
 
 def decide(rows: Rows, name: str) -> tuple[Word, str, str]:
-    """Whether the formula is right to 1 % at the longest N, whatever was drawn, for one d.
+    """Whether the formula is right to 1 % at the longest N, whatever was sampled, for one d.
 
     Returns:
         The word, how far off it is, and what is to be added.

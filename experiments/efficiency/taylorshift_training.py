@@ -11,7 +11,6 @@ included.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from experiments.efficiency.programs import Program, compare_programs, observati
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind, softmaxes
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, more, more_bytes
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict, with_note
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
@@ -90,7 +89,7 @@ def facts(rows: Rows) -> dict[str, tuple[Range, Range]]:
     }
 
 
-def above(name: str, quantity: int) -> Callable[[Rows], Verdict]:
+def above(name: str, quantity: int) -> Judge:
     """The judge of "it needs more time (0) or memory (1) to train than softmax"."""
 
     def judge(rows: Rows) -> Verdict:
@@ -121,7 +120,7 @@ STATEMENTS = tuple(
 
 def table(rows: Rows, size: Size) -> str:
     ours = facts(rows)
-    heads = ["model", "paper: GPU hours", "GiB", "ours: ms a step", "MB"]
+    heads = ["model", "paper: GPU hours", "GiB", "ours: ms per step", "MB"]
     lines = []
     for name, (milliseconds, needed) in ours.items():
         paper = [f"{value:.2f}" for value in PAPER[name]] if name in PAPER else ["-", "-"]

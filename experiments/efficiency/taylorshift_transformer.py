@@ -4,7 +4,7 @@
 
 TaylorShift paper, figure 3 (16 heads, d = 32) and figure 9 (other numbers of heads and other
 mechanisms at the 8 heads of its ListOps models). The paper's softmax attention makes all its
-weights at once; beside it stand softmax attention in blocks and XLA's, and the best of the three
+weights at once; softmax attention in blocks and XLA's are measured, too, and the best of the three
 decides. Memory is what the compiled program needs, weights included.
 """
 
@@ -33,7 +33,7 @@ from experiments.rules import (
     no_more_bytes,
     span,
 )
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict, combine, with_note
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -78,7 +78,7 @@ class Size:
 
     model: str = "taylorshift-listops"
     lengths: tuple[int, ...] = (256, 512, 900, 1500, 2000, 4000)
-    """Those of the paper's statements among them."""
+    """The lengths of the paper's statements are among them."""
     rounds: int = 5
     seconds: float = 20.0
     memory_limit_gb: float = 4.0
@@ -134,9 +134,6 @@ def cost_ratios(rows: Rows, quantity: str, name: str, other: str) -> list[tuple[
 
 def middles(points: Sequence[tuple[int, Range]]) -> Points:
     return [(n, ratio.middle) for n, ratio in points]
-
-
-Judge = Callable[[Rows], Verdict]
 
 
 def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:

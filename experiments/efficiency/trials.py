@@ -1,10 +1,10 @@
 """Whole models in training, one step at a time: ours, plain PyTorch's, plain Flax's.
 
-Needs PyTorch beside this library. Ours is what ``flax-linattn train`` compiles. Beside it the same
+Needs PyTorch. Ours is what ``flax-linattn train`` compiles. It is compared with the same
 model in PyTorch and in Flax with their own attention, recurrent networks and a state-space model of
 about as many parameters, and the products with weights alone, forward and backward, below which no
 model of these sizes gets with XLA; every model sees the past alone. All run in turns in one process
-on one core; our first and PyTorch's transformer twice, which tells the noise of the machine. Times
+on one core; our first and PyTorch's transformer twice, which shows the noise of the machine. Times
 are those of this process (CPU time), which leave out what others do on the core.
 """
 

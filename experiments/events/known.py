@@ -1,9 +1,9 @@
-"""Events drawn from known processes: how near a model comes to the likelihood of the process.
+"""Events of known processes: how near a model comes to the likelihood of the process.
 
     python -m experiments.events.known
 
 None of the papers measures it: the public code has no process whose likelihood is known. Each model
-is tested on events of the process that it was not trained on, beside the process itself.
+is tested on new events of the process, compared with the process itself.
 """
 
 from __future__ import annotations
@@ -62,23 +62,15 @@ def measure(size: Size, journal: Journal) -> None:
 def one(size: Size, process: str, train: int) -> dict[str, Any]:
     """The runs of a process and a number of sequences, and the process on their test events."""
     validation = -(-train // 4)
+    own = ("processes", "train", "test", "seeds")
+    options = {name: value for name, value in vars(size).items() if name not in own}
     config = configured(
         "events",
         process=process,
         num_sequences=train + validation + size.test,
         split=f"{train}/{validation}/{size.test}",
-        mechanism=size.mechanism,
         runs=size.seeds,
-        epochs=size.epochs,
-        patience=size.patience,
-        features=size.features,
-        hidden_features=size.hidden_features,
-        kernel_size=size.kernel_size,
-        num_components=size.num_components,
-        dropout_rate=size.dropout_rate,
-        learning_rate=size.learning_rate,
-        schedule=size.schedule,
-        batch_size=size.batch_size,
+        **options,
     )
     task = tasks.get_task("events")
     data = task.load(config)
@@ -116,10 +108,8 @@ def judge_process(process: str) -> Any:
     def judge(rows: Rows) -> Verdict:
         row = find_row(rows, process)
         ours, true = mean_nll(row), row["true_nll"]
-        numbers_text = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
-        return Verdict(
-            near_true(ours, true), f"{numbers_text}{row['train_events']:,} events to train on"
-        )
+        gap = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
+        return Verdict(near_true(ours, true), f"{gap}{row['train_events']:,} training events")
 
     return judge
 
@@ -145,13 +135,14 @@ def table(rows: Rows, size: Size) -> str:
             ]
         )
     header = [
-        "process", "events to train on", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
+        "process", "training events", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
         *(f"{name}, gap" for name in BASELINES), "KS distance",
     ]  # fmt: skip
     note = (
-        f"NLL an event of {size.test} test sequences, natural logarithms, a unit of time; mean and "
-        f"deviation over {size.seeds} seeds. The gap is that to the process itself on the same "
-        "events; of fitted processes, too, of which the one that has the right form is all but it."
+        f"NLL per event of {size.test} test sequences, in nats per unit of time; mean "
+        f"and standard deviation over {size.seeds} seeds. The gap is the difference from the "
+        "process itself on the same events, for the fitted baselines too. The baseline of the "
+        "right form almost recovers it."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
@@ -169,7 +160,7 @@ def plot(rows: Rows) -> Any:
         events = [row["train_events"] for row in own]
         left.plot(events, gaps, "o-", color=f"C{n}", label=process)
         right.plot(expected, own[-1]["runs"][0]["quantiles"], ".-", color=f"C{n}", label=process)
-    left.set(xscale="log", yscale="log", xlabel="events to train on", ylabel="gap of NLL an event")
+    left.set(xscale="log", yscale="log", xlabel="training events", ylabel="gap of NLL per event")
     left.xaxis.set_minor_formatter("")
     left.legend(frameon=False)
     right.plot([0, expected[-1]], [0, expected[-1]], color="0.6", linewidth=0.8, zorder=0)
@@ -179,16 +170,15 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.events.known",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
     plot=plot,
     statements=tuple(
-        Statement("ours", f"the model finds the process {process!r}", judge_process(process))
+        Statement("ours", f"the model recovers the process {process!r}", judge_process(process))
         for process in Size().processes
     ),
-    left_out={"": "other mechanisms, which are compared in table2; more seeds, for want of time"},
+    left_out={"": "other mechanisms, which are compared in table2; more seeds, for lack of time"},
 )
 
 

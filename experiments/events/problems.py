@@ -1,4 +1,4 @@
-"""The data sets of the Aaren paper's table 2 that are at hand, or what stands in for them."""
+"""The data sets of the Aaren paper's table 2 that are available, or substitutes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Problem:
     """A data set, its options and the paper's numbers.
 
     Attributes:
-        files: of the folder of real data, by the name of the option that takes them; none if drawn.
-        options: beside them.
+        files: in the folder of real data, by the name of their option; none if synthetic.
+        options: further options.
         from_: where the events are from, and how they differ from the paper's.
-        paper: NLL and RMSE of the paper, mean and deviation, by mechanism.
+        paper: NLL and RMSE of the paper, mean and standard deviation, by mechanism.
     """
 
     files: Mapping[str, str]
@@ -52,14 +52,15 @@ PROBLEMS: dict[str, Problem] = {
     "Wikipedia": Problem(
         {"file": "wikipedia_jodie/ml_wikipedia.txt.gz"},
         {"sequence": "item_id", "num_sequences": 60},
-        "JODIE's file, the first 60 of 1,000 pages, the users who edit them as marks; seconds",
+        "JODIE's file, the first 60 of 1,000 pages, the users who edit them as event types; "
+        "seconds",
         _paper((9.66, 0.98), (8.98, 1.03), (0.28, 0.04), (0.22, 0.05)),
     ),
     "Reddit, a substitute": Problem(
         {"file": "tpp_unmarked/reddit_askscience_comments.npz"},
         {"num_sequences": 60},
-        "comments on 60 threads of askscience, hours, without marks: not the paper's set, which "
-        "has 984 subreddits as marks",
+        "comments on 60 threads of askscience, hours, without event types: not the paper's set, "
+        "which has 984 subreddits as event types",
         _paper((0.40, 0.29), (0.31, 0.30), (0.23, 0.03), (0.30, 0.04)),
     ),
     "Uber": Problem(
@@ -79,8 +80,8 @@ PROBLEMS: dict[str, Problem] = {
     "Sin": Problem(
         {},
         {"process": "poisson-sine", "num_sequences": 200},
-        "drawn: a Poisson process of rate 1 + sin(t / 2) on [0, 32 pi], 200 sequences; the paper "
-        "gives the period and the interval alone",
+        "synthetic: a Poisson process of rate 1 + sin(t / 2) on [0, 32 pi], 200 sequences; the "
+        "paper gives only the period and the interval",
         _paper((0.68, 0.05), (0.78, 0.13), (1.75, 0.09), (2.03, 0.25)),
     ),
 }  # fmt: skip

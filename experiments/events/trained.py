@@ -1,4 +1,4 @@
-"""Runs on events, trained at once and forgotten but for what they came to."""
+"""Event-forecasting runs that are trained in memory, and their test numbers."""
 
 from __future__ import annotations
 

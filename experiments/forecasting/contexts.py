@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from experiments.forecasting import patch
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -31,9 +30,9 @@ STATED = "2026-11-25T18:35:00+00:00"
 """Before a model was trained from more than 96 rows of these series, but for the ridge on the
 traffic, 96 rows ahead."""
 BETTER = Rule(
-    "A longer context is better where the 95 % interval of the difference of mean squared errors, "
-    "in per cent of those from 96 rows, lies below 0: the mean over the seeds of a series one "
-    "number, by Student's t over series; not where it lies above.",
+    "A longer context is better if the 95 % confidence interval of the difference of mean "
+    "squared errors, in percent of those with 96 rows, lies below 0, and not if it lies above: "
+    "one mean over seeds per series, by Student's t over series.",
     STATED,
 )
 
@@ -72,7 +71,7 @@ def from_96_rows() -> list[dict[str, Any]]:
     return [{**row, "context": patch.LENGTH} for row in patch.stored_rows()]
 
 
-def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Errors:
+def errors(rows: Rows, model: str, context: int) -> patch.Errors:
     """By series, horizon and seed; nothing where nothing was measured."""
     own = from_96_rows() if context == patch.LENGTH else rows
     try:
@@ -81,9 +80,7 @@ def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Er
         return {}
 
 
-def relative_differences(
-    rows: Sequence[dict[str, Any]], model: str, context: int, horizon: int
-) -> dict[str, list[float]]:
+def compare(rows: Rows, model: str, context: int, horizon: int) -> dict[str, list[float]]:
     """How much larger errors from a longer context are, in per cent, by series: of each seed."""
     longer, base = (errors(rows, model, length) for length in (context, patch.LENGTH))
     by_series = {}
@@ -95,11 +92,11 @@ def relative_differences(
     return by_series
 
 
-def better(model: str, context: int, horizon: int) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def better(model: str, context: int, horizon: int) -> Judge:
     """The verdict on a context, against one of 96 rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        by_series = relative_differences(rows, model, context, horizon)
+    def judge(rows: Rows) -> Verdict:
+        by_series = compare(rows, model, context, horizon)
         if not by_series:
             raise NotMeasuredError(f"{model} from {context} rows, {horizon} ahead")
         over = over_sets(by_series)
@@ -137,7 +134,7 @@ def _costs(rows: Rows, size: Size) -> str:
         if at_context:
             costs = [at_context[0][name] for name in ("parameters", "state_bytes")]
             lines.append([f"{context}", *(f"{value:,}" for value in costs)])
-    return markdown(["rows that ours looks back on", "parameters", "state, bytes"], lines)
+    return markdown(["context length of ours", "parameters", "state, bytes"], lines)
 
 
 def _named(model: str) -> str:
@@ -163,7 +160,7 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": "PatchTST and DLinear from longer contexts; ours on other series, 336 rows ahead and "
-        "with further seeds than 0. What the table has no number of is for want of time or rows"
+        "with further seeds than 0. Missing numbers are for lack of time or rows"
     },
 )
 

@@ -19,7 +19,6 @@ import dataclasses
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import tasks, training
@@ -70,13 +69,13 @@ context, too."""
 STATED = "2026-11-26T19:20:00+00:00"
 """After runs in development (see above), and before those of this table."""
 BETTER = Rule(
-    "The default's errors are below another's where the 95 % interval of the difference of mean "
-    "squared errors, in per cent of the other's, lies below 0: the mean over the seeds of a series "
-    "one number, by Student's t over series; not where it lies above.",
+    "The default's errors are below another's if the 95 % confidence interval of the difference "
+    "of mean squared errors, in percent of the other's, lies below 0, and not if it lies above: "
+    "one mean over seeds per series, by Student's t over series.",
     STATED,
 )
 NOT_ABOVE = Rule(
-    "The default's errors are at most another's where that interval lies below 1 %; not where it "
+    "The default's errors are at most another's if that interval lies below 1 %, and not if it "
     "lies above.",
     STATED,
 )
@@ -137,7 +136,7 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def numbers(rows: Sequence[dict[str, Any]], name: str, metric: str) -> dict[str, list[float]]:
+def numbers(rows: Rows, name: str, metric: str) -> dict[str, list[float]]:
     """Numbers of each seed by series; of a baseline, which has no seed, one.
 
     Raises:
@@ -153,7 +152,7 @@ def numbers(rows: Sequence[dict[str, Any]], name: str, metric: str) -> dict[str,
     return by_series
 
 
-def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict[str, list[float]]:
+def differences(rows: Rows, other: str, metric: str) -> dict[str, list[float]]:
     """How much larger the default's numbers are, in per cent of another's, by series."""
     ours, theirs = numbers(rows, "default", metric), numbers(rows, other, metric)
     return {
@@ -163,12 +162,10 @@ def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict
     }
 
 
-def compared(
-    other: str, metric: str, rule: Rule, margin: float
-) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def compared(other: str, metric: str, rule: Rule, margin: float) -> Judge:
     """The verdict on the default, against another forecast."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         by_series = differences(rows, other, metric)
         over = over_sets(by_series)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
@@ -205,12 +202,12 @@ def table(rows: Rows, size: Size) -> str:
     ]
     titles = [
         "context",
-        "maps of the ridge beside it",
+        "ridge maps",
         "stride",
-        "share of the attention",
+        "weight of the attention",
         "training, s",
     ]
-    parts.append(markdown(["run", *titles, "all, s", "processor, s"], lines))
+    parts.append(markdown(["run", *titles, "total, s", "CPU, s"], lines))
     return "\n\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The patch forecaster beside what a user would pick instead, on the same windows.
+"""The patch forecaster against baselines and published models, on the same windows.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.patch
 
@@ -16,7 +16,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import inference, tasks, training
@@ -61,16 +61,15 @@ STATED = "2026-11-25T02:20:00+00:00"
 """After runs of the patch model on ETTh1, ETTh2 and ETTm2, by which its training was designed, but
 before PatchTST or DLinear were trained here."""
 NOT_ABOVE = Rule(
-    "A model's errors are at most another's over series where the 95 % interval of the difference "
-    "of their mean squared errors, in per cent of the other's, lies below 2: the mean over "
-    "horizons and seeds of a series one number, by Student's t over series; not where it lies "
-    "above.",
+    "A model's errors are at most another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 2, and not "
+    "if it lies above: one mean over horizons and seeds per series, by Student's t over series.",
     STATED,
 )
 BELOW = Rule(
-    "A model is below a baseline on a series where the 95 % interval of the difference of their "
-    "mean squared errors, in per cent of the baseline's, the mean over horizons, by Student's t "
-    "over seeds, lies below 0, and not where it lies above.",
+    "A model is below a baseline on a series if the 95 % confidence interval of the difference "
+    "of their mean squared errors, in percent of the baseline's, averaged over horizons, by "
+    "Student's t over seeds, lies below 0, and not if it lies above.",
     STATED,
 )
 
@@ -280,19 +279,14 @@ def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]
 
 def chosen_options() -> dict[str, Any]:
     """Of ours, as the trials of the stored table chose them."""
-    options: dict[str, Any] = next(
-        row["options"] for row in stored_rows() if row["model"] == OURS and "mse" in row
-    )
-    return options
+    rows = (row for row in stored_rows() if row["model"] == OURS and "mse" in row)
+    return next(rows)["options"]
 
 
 @functools.cache
 def stored_rows() -> list[dict[str, Any]]:
     """The rows of the stored table."""
-    rows: list[dict[str, Any]] = json.loads((Path(__file__).parent / "patch.json").read_text())[
-        "rows"
-    ]
-    return rows
+    return json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
 
 
 def streamed(model: Any) -> dict[str, Any]:
@@ -315,7 +309,7 @@ def streamed(model: Any) -> dict[str, Any]:
     }
 
 
-def errors(rows: Sequence[dict[str, Any]], model: str, metric: str = "mse") -> Errors:
+def errors(rows: Rows, model: str, metric: str = "mse") -> Errors:
     """Errors of each seed, by series and horizon; one for simple methods.
 
     Raises:
@@ -336,9 +330,7 @@ def errors(rows: Sequence[dict[str, Any]], model: str, metric: str = "mse") -> E
 Errors = dict[str, dict[int, dict[int, float]]]
 
 
-def relative_differences(
-    rows: Sequence[dict[str, Any]], ours: str, other: str
-) -> dict[str, dict[int, float]]:
+def compare(rows: Rows, ours: str, other: str) -> dict[str, dict[int, float]]:
     """How much larger our error is, in per cent, by series and seed: the mean over horizons.
 
     A baseline's error is that of all seeds.
@@ -361,14 +353,11 @@ def relative_differences(
 BASELINES = ("naive", "seasonal_naive", "ridge")
 
 
-def not_above(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def not_above(other: str) -> Judge:
     """The verdict on our errors over series, against another model's."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        by_series = {
-            name: list(each.values())
-            for name, each in relative_differences(rows, OURS, other).items()
-        }
+    def judge(rows: Rows) -> Verdict:
+        by_series = {name: list(each.values()) for name, each in compare(rows, OURS, other).items()}
         over = over_sets(by_series)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
         word = below(over, 2, NOT_ABOVE, over="series")
@@ -377,19 +366,17 @@ def not_above(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
     return judge
 
 
-def below_ridge(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def below_ridge(series: str) -> Judge:
     """The verdict on our errors on one series, against the ridge's."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        own = relative_differences(rows, OURS, "ridge").get(series)
+    def judge(rows: Rows) -> Verdict:
+        own = compare(rows, OURS, "ridge").get(series)
         if own is None:
             raise NotMeasuredError(f"{OURS} on {series}")
-        # One horizon has more seeds than the others: those that all have.
-        difference = interval(list(own.values()))
-        difference_text = (
-            text(difference, 1) if difference else f"{statistics.mean(own.values()):+.1f}, one seed"
-        )
-        return Verdict(below(difference, 0, BELOW), f"{difference_text} %")
+        # One horizon has more seeds than the others: only the common seeds count.
+        gap = interval(list(own.values()))
+        gap_text = text(gap, 1) if gap else f"{statistics.mean(own.values()):+.1f}, one seed"
+        return Verdict(below(gap, 0, BELOW), f"{gap_text} %")
 
     return judge
 
@@ -415,7 +402,7 @@ def table(rows: Rows, size: Size) -> str:
             lines.append(
                 [f"{series}, {horizon}", *printed, *_papers(f"{series}, {horizon}"), *cells]
             )
-    parts = ["Mean squared error, and mean absolute error in brackets:", markdown(header, lines)]
+    parts = ["Mean squared error (mean absolute error in brackets):", markdown(header, lines)]
     mechanisms = [OURS, *size.mechanisms]
     lines = []
     for name in mechanisms:
@@ -424,7 +411,7 @@ def table(rows: Rows, size: Size) -> str:
             cells = [_cell(rows, name, series, size.horizons[0]) for series in size.series]
             first = next(row for row in own if row["horizon"] == size.horizons[0])
             lines.append([f"`{name}`", *cells, f"{first['parameters']:,}", *_costs(first)])
-    titles = ["parameters", "train, s", "state, bytes", "microseconds an observation"]
+    titles = ["parameters", "train, s", "state, bytes", "microseconds per observation"]
     parts.append(f"With each mechanism, {size.horizons[0]} rows ahead (costs on {EMBEDDED}):")
     parts.append(markdown(["mechanism", *size.series, *titles], lines))
     trials = [row for row in rows if "trial" in row]
@@ -457,10 +444,7 @@ def _costs(row: Mapping[str, Any]) -> list[str]:
 
 @functools.cache
 def _papers_runs() -> list[dict[str, Any]]:
-    runs: list[dict[str, Any]] = json.loads((Path(__file__).parent / "aaren-cpu.json").read_text())[
-        "runs"
-    ]
-    return runs
+    return json.loads((Path(__file__).parent / "aaren-cpu.json").read_text())["runs"]
 
 
 def _papers(row: str) -> list[str]:
@@ -478,7 +462,7 @@ def _papers(row: str) -> list[str]:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.patch",
-    about="not of a paper: the patch forecaster beside ridge, DLinear and PatchTST",
+    about="not of a paper: the patch forecaster compared with ridge, DLinear and PatchTST",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -491,11 +475,10 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "whole electricity and traffic sets, which are not at hand: in their place two clients "
-        "of ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
+        "": "whole electricity and traffic sets, which are not available: instead two clients of "
+        "ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
         "horizons only; weather and ETTm1, for the same reason. Statistical models, and contexts "
-        "of more than 96 rows, are in tables of their own. What the table has no number of is for "
-        "want of time"
+        "of more than 96 rows, are in tables of their own. Missing numbers are for lack of time"
     },
 )
 

@@ -1,4 +1,4 @@
-"""Exponential smoothing fitted anew to each window, beside the patch forecaster and the ridge.
+"""Exponential smoothing fitted to each window, against the patch forecaster and the ridge.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.statistical
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from experiments import rules
 from experiments.forecasting import patch
 from experiments.intervals import interval, text
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import data, tasks
 from flax_linattn.bench import Journal
@@ -43,9 +42,9 @@ SIMPLE = ("seasonal_naive", "ridge")
 STATED = "2026-11-25T18:32:00+00:00"
 """Before any of these series but the traffic was forecast by AutoETS."""
 BELOW = Rule(
-    "A model's errors are below another's over series where the 95 % interval of the difference of "
-    "their mean squared errors, in per cent of the other's, lies below 0: a series one number, by "
-    "Student's t over series; not where it lies above.",
+    "A model's errors are below another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 0, and not "
+    "if it lies above: one number per series, by Student's t over series.",
     STATED,
 )
 
@@ -167,30 +166,26 @@ def refit_forecast(model: Any, options: ForecastData) -> Forecast:
     return forecast
 
 
-def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> dict[str, dict[str, Any]]:
+def errors(rows: Rows, model: str, context: int) -> dict[str, dict[str, Any]]:
     """The rows of a model by series."""
     return {
         row["series"]: row for row in rows if (row["model"], row["context"]) == (model, context)
     }
 
 
-def below(model: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def below(model: str, other: str) -> Judge:
     """The verdict on the errors of two models from 96 rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         mine, theirs = (errors(rows, name, patch.LENGTH) for name in (model, other))
-        relative_differences = {
+        percents = {
             series: 100 * (mine[series]["mse"] / theirs[series]["mse"] - 1)
             for series in mine.keys() & theirs.keys()
         }
-        if not relative_differences:
+        if not percents:
             raise NotMeasuredError(f"{model} beside {other}")
-        over = interval([*relative_differences.values()])
-        each = ", ".join(
-            f"{name} {relative_differences[name]:+.0f}"
-            for name in mine
-            if name in relative_differences
-        )
+        over = interval([*percents.values()])
+        each = ", ".join(f"{name} {percents[name]:+.0f}" for name in mine if name in percents)
         word = rules.below(over, 0, BELOW, over="series")
         return Verdict(word, f"{text(over, 0)} % of its error: {each}")
 
@@ -202,7 +197,7 @@ def table(rows: Rows, size: Size) -> str:
     models = (*SIMPLE, ETS, MSTL, patch.OURS)
     header = ["series", "windows", "season", "context"]
     header += [f"`{m}`" if m == patch.OURS else m.replace("_", " ") for m in models]
-    header += [f"{name}, ms a channel" for name in (ETS, MSTL)]
+    header += [f"{name}, ms per channel" for name in (ETS, MSTL)]
     lines = []
     for series in size.series:
         for context in size.contexts:
@@ -235,8 +230,8 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": f"all but one test window in {STRIDE} (ETTm2 {STRIDES['ETTm2']}); ours but with seed "
-        "0 from 96 rows; multiplicative models, which take positive values, as these are scaled; "
-        "MSTL where the context has no two seasons"
+        "0 from 96 rows; multiplicative models, which need positive values (these are scaled); "
+        "MSTL where the context has less than two seasons"
     },
 )
 

@@ -1,10 +1,10 @@
-"""Ways to act by time and memory: Aaren, figure 5, in the setting of its table 1.
+"""Time and memory of inference modes: Aaren, figure 5, in the setting of its table 1.
 
     python -m experiments.offline_rl.latency
 
-An agent acts in every step of an episode: by a window of 20 steps that is computed anew (as the
+An agent acts in every step of an episode: by a window of 20 steps that is recomputed (as the
 published code does), by a cache of keys and values of all steps, by a state of constant size, or by
-one that begins anew after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
+one that restarts after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
 not change its time. What is timed is the whole of an answer, from arrays on the host to arrays on
 the host.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, combine
 from flax_linattn import control, inference, models, tasks
 from flax_linattn.bench import Journal
@@ -34,8 +34,8 @@ from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, StreamMemory, make_agent
 
 SAME_TIME = Rule(
-    "The time of a step does not grow where its median at the last step that was measured is under "
-    "1.5 times that at the first one; it grows where it is above.",
+    "The time per step does not grow if its median at the last measured step is below 1.5 times "
+    "the median at the first one, and grows if it is above.",
     "2026-11-24T11:50:00+00:00",
 )
 ENVIRONMENT, OBSERVATION, ACTION, CONTEXT = "HalfCheetah-v5", 17, 6, 20
@@ -53,7 +53,7 @@ class Size:
     """At which a step is timed; and, but for the first, how long episodes are that are timed."""
     rows: tuple[int, ...] = (1, 64)
     repeats: int = 2 * CONTEXT
-    """Steps that are timed: of restarts, so many that each kind of step comes alike."""
+    """Timed steps; a multiple of the context, so that all kinds of restarted steps count alike."""
     played: tuple[int, ...] = (1, 10, 64)
     """Rows that play an episode each."""
     features: int = 128
@@ -150,7 +150,7 @@ def actor(rows: int) -> Callable[..., None]:
 
 def memory_bytes(agent: DecisionAgent) -> int:
     """Of what an agent keeps of the past."""
-    return inference.state_bytes(agent.memory.kept)
+    return inference.state_bytes(agent.memory.state)
 
 
 def episode(size: Size, way: str, steps: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def episodes(size: Size, way: str, rows: int) -> dict[str, Any]:
     return {"episodes_per_minute": 60 * rows / seconds, "steps": played.num_steps}
 
 
-def at(timed_rows: Sequence[dict[str, Any]], /, **key: Any) -> dict[str, Any]:
+def at(timed_rows: Rows, /, **key: Any) -> dict[str, Any]:
     """The row of a key.
 
     Raises:
@@ -197,10 +197,10 @@ def at(timed_rows: Sequence[dict[str, Any]], /, **key: Any) -> dict[str, Any]:
     raise NotMeasuredError(str(key))
 
 
-def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def constant(way: str) -> Judge:
     """The verdict on the time of a way's steps, over numbers of rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         words, texts = [], []
         for num_rows in dict.fromkeys(row["rows"] for row in rows if "step" in row):
             timed = [
@@ -221,10 +221,10 @@ def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
     return judge
 
 
-def grows(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def grows(way: str) -> Judge:
     """The verdict on the claim that a way's steps take longer the longer the episode."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         word, ours = constant(way)(rows)
         opposite = {HOLDS: FAILS, FAILS: HOLDS}
         return Verdict(Word(opposite.get(word, word), SAME_TIME), ours)
@@ -234,7 +234,7 @@ def grows(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
 def table(rows: Rows, size: Size) -> str:
     """Milliseconds a step, then seconds of episodes, then episodes a minute."""
-    header = ["milliseconds a step, bytes kept", "environments", *WAYS]
+    header = ["milliseconds per step, bytes of context", "environments", *WAYS]
     lines = []
     for num_rows in size.rows:
         for step in size.steps:
@@ -258,23 +258,23 @@ def table(rows: Rows, size: Size) -> str:
         for number in size.played
     ]
     note = (
-        "Medians (of the restarts means, since every tenth step takes in ten) of a whole answer, "
-        "with the bytes that are kept of the past. The stream and the restarts are Aaren's, the "
-        "cache and the window softmax attention's, three tokens a step; a cache is made for the "
-        "whole episode at once, so that its first steps cost as much as its last ones."
+        "Median time of a complete step (for restarts the mean, since every tenth step processes "
+        "ten), and the bytes stored of the past. The stream and the restarts are Aaren's, the "
+        "cache and the window softmax attention's, with three tokens per step. A cache is "
+        "allocated for the whole episode, so its first steps cost as much as its last ones."
     )
     return "\n\n".join(
         [
             markdown(header, lines),
             note,
-            markdown(["seconds of an episode (of its first half)", *WAYS], of_episodes),
+            markdown(["seconds per episode (of its first half)", *WAYS], of_episodes),
             markdown([f"episodes a minute, {ENVIRONMENT}, at once", *WAYS], of_play),
         ]
     )
 
 
 def _or_not_run(
-    format_row: Callable[[dict[str, Any]], str], timed_rows: Sequence[dict[str, Any]], /, **key: Any
+    format_row: Callable[[dict[str, Any]], str], timed_rows: Rows, /, **key: Any
 ) -> str:
     try:
         return format_row(at(timed_rows, **key))
@@ -311,14 +311,14 @@ def plot(rows: Rows) -> Any:
         points = [(r["step"], r["bytes"]) for r in timed if r["bytes"]]
         right.plot(*zip(*points, strict=True), "o-", markersize=3, color=color, label=way)
     left.set(xlabel="step of the episode", ylabel="cumulative seconds", xscale="log", yscale="log")
-    right.set(xlabel="step of the episode", ylabel="bytes kept", xscale="log", yscale="log")
+    right.set(xlabel="step of the episode", ylabel="bytes stored", xscale="log", yscale="log")
     left.legend(frameon=False)
     return figure
 
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.latency",
-    about="Aaren, figure 5: memory and cumulative time of a stream; there in no robot's setting",
+    about="Aaren, figure 5: memory and cumulative time of a stream; there not in a robot's setting",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -327,15 +327,15 @@ EXPERIMENT = Measured(
         Statement("Aaren, figure 5", "Aaren's steps take constant time", constant("stream")),
         Statement(
             "Aaren, figure 5",
-            "those of a cache take the longer, the longer the episode that it is made for",
+            "steps with a cache take longer the longer the episode the cache is allocated for",
             grows("cache"),
         ),
-        Statement("ours", "those of a window take constant time", constant("window")),
-        Statement("ours", "so do those that begin anew", constant("restart")),
+        Statement("ours", "steps with a window take constant time", constant("window")),
+        Statement("ours", "steps with restarts take constant time", constant("restart")),
     ),
     left_out={
-        "": "accelerators; the paper's width of 512; for want of time the cache's episode of "
-        "10,000 steps and 64 environments that are played with a cache, whose steps are timed"
+        "": "accelerators; the paper's width of 512; for lack of time the cache's episode of "
+        "10,000 steps and playing 64 environments with a cache, whose steps are timed"
     },
 )
 

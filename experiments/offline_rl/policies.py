@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from flax_linattn.checks import MAX_SEED, OptionError, at_least
 from flax_linattn.control import Agent, SamplingAgent
 
+Floats, Flags = NDArray[np.float32], NDArray[np.bool_]
+
 
 class RandomPolicy:
     """Samples actions uniformly between bounds.
@@ -17,7 +19,7 @@ class RandomPolicy:
     Args:
         low: The least actions, [A].
         high: The largest, [A].
-        seed: Of the draws, from 0.
+        seed: Of the random numbers, from 0.
 
     Raises:
         OptionError: The bounds are not finite, or of different sizes.
@@ -44,12 +46,7 @@ class RandomPolicy:
         """Receives the seeds of episodes: see ``SamplingAgent``."""
         self._generators.begin(rows, seeds)
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
         """Random actions between the bounds, float32 [B, A]."""
         draws = self._generators.select(begins)
         return np.stack([d.uniform(self._low, self._high) for d in draws]).astype(np.float32)
@@ -60,7 +57,7 @@ class Noisy:
 
     Args:
         agent: Whose actions.
-        deviation: The standard deviation of the noise, 0 or more, in the unit of the actions.
+        std: The standard deviation of the noise, 0 or more, in the unit of the actions.
         low: The least actions, [A]; actions are clipped to them before and after the noise.
         high: The largest, [A].
         seed: Of the noise, from 0.
@@ -91,12 +88,7 @@ class Noisy:
         if isinstance(self._agent, SamplingAgent):
             self._agent.begin(rows, seeds)
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
         """The other agent's actions with noise, float32 [B, A]."""
         actions = np.clip(self._agent.act(observations, rewards, begins), self._low, self._high)
         draws = self._generators.select(begins)
@@ -118,12 +110,7 @@ class SwingUp:
         array([[2.]], dtype=float32)
     """
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
         """Torques that swing up the pendulum, float32 [B, 1].
 
         Raises:
@@ -164,7 +151,7 @@ class _EpisodeGenerators:
                     self._seeds[row] = self._next_seed
                     self._next_seed += 1
                 episode = self._seeds.pop(row)
-                # The last number keeps them apart from what an environment draws by its seed.
+                # The last number makes them differ from those of an environment with this seed.
                 self._by_row[row] = np.random.default_rng([self._seed, episode, 1])
         return [self._by_row[row] for row in range(len(begins))]
 

@@ -1,4 +1,4 @@
-"""The data sets of the Aaren paper's table 1, as far as rollouts at hand stand in for them."""
+"""The data sets of the Aaren paper's table 1, replaced by available rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Problem(NamedTuple):
     Attributes:
         robot: the environment is its version 5.
         files: of the folder of real data; joined.
-        paper: the score that the paper prints, mean and deviation, by mechanism.
+        paper: the score that the paper prints, mean and standard deviation, by mechanism.
     """
 
     robot: str

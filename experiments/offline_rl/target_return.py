@@ -1,9 +1,9 @@
-"""What is returned, of what is asked for.
+"""Target return compared with achieved return.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.target_return
 
-A decision transformer is told the return that it is to come to. Chen et al. (2021, figure 4) show
-that it follows; none of our papers measures it.
+A decision transformer receives the target return. Chen et al. (2021, figure 4) show that achieved
+returns follow it; none of our papers measures it.
 """
 
 from __future__ import annotations
@@ -84,32 +84,23 @@ def correlation(row: dict[str, Any], mode: str) -> float:
 def followed(mechanism: str, mode: str) -> Any:
     """The verdict on a mechanism and an inference mode, over data sets."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        correlations = {
+    def judge(rows: Rows) -> Verdict:
+        values = {
             row["data"]: correlation(row, mode) for row in rows if row["mechanism"] == mechanism
         }
-        correlations_text = ", ".join(
-            f"{data} {value:+.2f}" for data, value in correlations.items()
-        )
-        return Verdict(
-            combine(map(follows, correlations.values())), f"rank correlations {correlations_text}"
-        )
+        listed = ", ".join(f"{data} {each:+.2f}" for data, each in values.items())
+        return Verdict(combine(map(follows, values.values())), f"rank correlations {listed}")
 
     return judge
 
 
 def table(rows: Rows, size: Size) -> str:
     """Achieved returns, a line for each run and inference mode."""
-    header = [
-        "data, best",
-        "attention",
-        "",
-        *(f"{fraction:g} of the best" for fraction in size.fractions),
-    ]
+    header = ["data, best", "attention", "", *(f"{x:g} of the best" for x in size.fractions)]
     lines = []
     for row in rows:
         first = [f"{row['data']}, {row['best']:,.0f}", f"`{row['mechanism']}`"]
-        lines.append([*first, "asked for", *(f"{own:,.0f}" for own in row["target_returns"])])
+        lines.append([*first, "target return", *(f"{own:,.0f}" for own in row["target_returns"])])
         for mode in MODES:
             means = [f"{statistics.mean(own):,.0f}" for own in row[mode]]
             lines.append(["", "", mode, *means])
@@ -128,19 +119,13 @@ def plot(rows: Rows) -> Any:
             for mode, line in zip(MODES, ("o-", "^--"), strict=True):
                 means = [statistics.mean(returns) for returns in row[mode]]
                 label = f"{row['mechanism']}, {mode}"
-                axis.plot(
-                    row["target_returns"],
-                    means,
-                    line,
-                    color=f"C{number}",
-                    markersize=4,
-                    label=label,
-                )
+                x = row["target_returns"]
+                axis.plot(x, means, line, color=f"C{number}", markersize=4, label=label)
         last = own[0]["target_returns"][-1]
         axis.plot([0, last], [0, last], color="0.6", linewidth=0.8, zorder=0)
         axis.axvline(own[0]["best"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         axis.set_title(data, fontsize=9)
-        axis.set_xlabel("asked for")
+        axis.set_xlabel("target return")
     panels[0].set_ylabel("returned")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
@@ -149,7 +134,6 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.target_return",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -157,13 +141,13 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "ours",
-            f"with {mechanism}, acting by the {act}, more is returned where more is asked for",
+            f"with {mechanism} and {act} inference, a higher target return gives a higher return",
             followed(mechanism, act),
         )
         for mechanism in Size().mechanisms
         for act in MODES
     ),
-    left_out={"": "the other data sets and further seeds, for want of time"},
+    left_out={"": "the other data sets and further seeds, for lack of time"},
 )
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.offline_rl.policies import Flags, Floats
 from flax_linattn.checks import at_least, itemize, quote
-from flax_linattn.data.arrays import read_arrays
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.arrays import read_arrays
 from flax_linattn.safe_npz import NpzFile
 
 _MAX_LAYERS = 10
@@ -91,12 +92,7 @@ class NetworkPolicy:
         """A, the numbers in an action."""
         return len(self._layers[-1][1])
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
         """Actions, float32 [B, A]; from PPO, A2C, TRPO and ARS perhaps beyond the bounds.
 
         Raises:
@@ -207,15 +203,13 @@ def _read_normal(path: Path, arrays: Mapping[str, NDArray], size: int) -> _Norma
     if missing := [key for key in _NORMAL if key not in arrays]:
         raise DataFormatError(f"{path}: norm_obs is True, and there is no {', '.join(missing)}")
     mean, variance = (_numbers(path, arrays, key, (size,)) for key in ("obs_mean", "obs_var"))
-    limit, epsilon = (
-        float(_scalar(path, arrays, key, "f", 0.0)) for key in ("clip_obs", "epsilon")
-    )
-    if (variance + epsilon <= 0).any() or not limit > 0:
+    clip, epsilon = (float(_scalar(path, arrays, key, "f", 0.0)) for key in ("clip_obs", "epsilon"))
+    if (variance + epsilon <= 0).any() or not clip > 0:
         raise DataFormatError(
             f"{path}: expected obs_var + epsilon above 0 and clip_obs above 0, got "
-            f"{(variance + epsilon).min()} and {limit}"
+            f"{(variance + epsilon).min()} and {clip}"
         )
-    return _Normal(mean, np.sqrt(variance + epsilon), limit)
+    return _Normal(mean, np.sqrt(variance + epsilon), clip)
 
 
 def _numbers(
@@ -238,8 +232,7 @@ def _scalar(
     if array.dtype.kind != kind or array.size != 1:
         expected = {"U": "a text", "b": "True or False", "f": "a number"}[kind]
         raise _error(path, key, expected, array)
-    value: bool | float | str = array.reshape(-1)[0].item()
-    return value
+    return array.reshape(-1)[0].item()
 
 
 def _error(path: Path, key: str, expected: str, array: NDArray) -> DataFormatError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -132,7 +131,7 @@ class Noting(TaylorShift):
         return super().attend(q, k, v, **options)
 
 
-def of(rows: Sequence[dict[str, Any]], data: str) -> dict[str, Any]:
+def of(rows: Rows, data: str) -> dict[str, Any]:
     """The row of a data set.
 
     Raises:
@@ -141,7 +140,7 @@ def of(rows: Sequence[dict[str, Any]], data: str) -> dict[str, Any]:
     return rows_with(rows, f"a model of {data}", data=data)[0]
 
 
-def around_zero(rows: Sequence[dict[str, Any]]) -> Verdict:
+def around_zero(rows: Rows) -> Verdict:
     """The verdict on all layers."""
     words, texts = [], []
     for row in rows:
@@ -149,7 +148,7 @@ def around_zero(rows: Sequence[dict[str, Any]]) -> Verdict:
             words.append(centred(layer["mean"], layer["std"]))
         ratios = ", ".join(f"{own['mean'] / own['std']:+.2f}" for own in row["layers"])
         texts.append(f"{row['data']} {ratios}")
-    return Verdict(combine(words), f"means over deviations, layer by layer: {'; '.join(texts)}")
+    return Verdict(combine(words), f"mean / standard deviation, layer by layer: {'; '.join(texts)}")
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -198,7 +197,7 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "TaylorShift, figure 7 (appendix D.1)",
-            "at each layer of a trained encoder the products are about centred around 0",
+            "at each layer of a trained encoder the products are about centered around 0",
             around_zero,
         ),
     ),

@@ -2,23 +2,22 @@
 
     python -m experiments.sequences.figure8
 
-Longer runs than those of table 3, of the two mechanisms that the paper draws.
+Longer runs than those of table 3, of the two mechanisms in the paper's figure.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, mean_text, text
+from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.problems import LISTOPS, make_config
 from experiments.sequences.rules import ahead, falls
 from experiments.sequences.trained import train_and_test
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
@@ -57,7 +56,7 @@ def measure(size: Size, journal: Journal) -> None:
                 journal.row(key, partial(train_and_test, "sequence", config))
 
 
-def of(rows: Sequence[dict[str, Any]], mechanism: str, embedding: str) -> Rows:
+def of(rows: Rows, mechanism: str, embedding: str) -> Rows:
     """The rows of a model, by seed.
 
     Raises:
@@ -84,10 +83,10 @@ def at_longest(row: dict[str, Any]) -> float:
     return accuracy / within(row)
 
 
-def falls_for(mechanism: str, embedding: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def falls_for(mechanism: str, embedding: str) -> Judge:
     """The verdict on a model beyond training."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         fraction = statistics.mean(map(at_longest, of(rows, mechanism, embedding)))
         longest = max(own["length"] for own in of(rows, mechanism, embedding)[0]["lengths"])
         return Verdict(
@@ -97,18 +96,14 @@ def falls_for(mechanism: str, embedding: str) -> Callable[[Sequence[dict[str, An
     return judge
 
 
-def more_than_softmax(rows: Sequence[dict[str, Any]]) -> Verdict:
+def more_than_softmax(rows: Rows) -> Verdict:
     """The verdict on which of the two falls more."""
     theirs, ours = (
         {row["seed"]: at_longest(row) for row in of(rows, mechanism, "linear")}
         for mechanism in ("softmax", "taylorshift")
     )
-    difference = interval(
-        [100 * (theirs[s] - ours[s]) for s in sorted(theirs.keys() & ours.keys())]
-    )
-    return Verdict(
-        ahead(difference), f"softmax keeps {text(difference, 1)} points more of its accuracy"
-    )
+    gap = interval([100 * x for x in paired_differences(theirs, ours)])
+    return Verdict(ahead(gap), f"softmax keeps {text(gap, 1)} points more of its accuracy")
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -160,7 +155,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.figure8",
-    about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the lengths of training",
+    about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the training lengths",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -169,7 +164,7 @@ EXPERIMENT = Measured(
         *(
             Statement(
                 "TaylorShift, figure 8",
-                f"with {mechanism} accuracy falls beyond the lengths of training",
+                f"with {mechanism} accuracy falls beyond the training lengths",
                 falls_for(mechanism, "linear"),
             )
             for mechanism in ("softmax", "taylorshift")

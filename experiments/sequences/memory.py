@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from experiments.measured import Measured, Rows
 from experiments.options import configured
 from experiments.sequences.rules import longer
 from experiments.sequences.watched import logits_by
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import Verdict, combine, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
@@ -163,7 +163,7 @@ def measure(size: Size, journal: Journal) -> None:
                 )
 
 
-def of(rows: Sequence[dict[str, Any]], kind: str) -> dict[tuple[int, str], dict[str, Any]]:
+def of(rows: Rows, kind: str) -> dict[tuple[int, str], dict[str, Any]]:
     """The rows of a kind by heads and remat.
 
     Raises:
@@ -172,10 +172,10 @@ def of(rows: Sequence[dict[str, Any]], kind: str) -> dict[tuple[int, str], dict[
     return {(row["heads"], row["remat"]): row for row in rows_with(rows, kind, kind=kind)}
 
 
-def judge_longer(ours: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def judge_longer(ours: str, other: str) -> Judge:
     """The verdict on how much longer sequences one kind can take than another."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         mine, theirs = of(rows, ours), of(rows, other)
         words, texts = [], []
         for case in mine.keys() & theirs.keys():
@@ -189,7 +189,7 @@ def judge_longer(ours: str, other: str) -> Callable[[Sequence[dict[str, Any]]], 
 
 def table(rows: Rows, size: Size) -> str:
     """A line a kind, number of heads and remat."""
-    heads = ["attention", "heads", "remat", "longest, tokens", "bytes a token at it"]
+    heads = ["attention", "heads", "remat", "longest sequence, tokens", "bytes per token"]
     lines = [
         [
             row["kind"],
@@ -201,9 +201,9 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
     ]
     note = (
-        f"Each is the longest that was found to fit in {size.limit / 1e9:g} GB; one {NEAR:g} times "
-        "as long does not. Bytes a token count all of a step, parameters and the optimizer's "
-        "moments included."
+        f"Each length is the longest found to fit in {size.limit / 1e9:g} GB; {NEAR:g} "
+        "times that length does not fit. Bytes per token count the whole step, including "
+        "parameters and optimizer moments."
     )
     return f"{markdown(heads, lines)}\n\n{note}"
 
@@ -223,21 +223,20 @@ EXPERIMENT = Measured(
             judge_longer("taylorshift, efficient", "softmax, all weights"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than softmax in blocks",
             judge_longer("taylorshift, efficient", "softmax, in blocks"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than its direct one, in blocks of rows",
             judge_longer("taylorshift, efficient", "taylorshift, direct"),
         ),
     ),
     left_out={
-        "": "accelerators, whose compilers place buffers otherwise and, unlike that for CPUs, keep "
-        "to what remat asks for; the other mechanisms, and most of 32 heads, for want of time; "
-        "batches of several "
-        "sequences; running any of these steps"
+        "": "accelerators, whose compilers allocate buffers differently and, unlike the CPU "
+        "compiler, honor remat; the other mechanisms, and most of 32 heads, for lack of time; "
+        "batches of several sequences; running any of these steps"
     },
 )
 

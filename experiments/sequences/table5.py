@@ -8,9 +8,7 @@ Throughput and memory of the same are in ``experiments.efficiency.taylorshift_he
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
@@ -54,7 +52,7 @@ def measure(size: Size, journal: Journal) -> None:
                     journal.row(key, partial(trained.train_and_test, "sequence", config))
 
 
-def accuracies(rows: Sequence[dict[str, Any]], mechanism: str, heads: int) -> dict[int, float]:
+def accuracies(rows: Rows, mechanism: str, heads: int) -> dict[int, float]:
     """In per cent, by seed.
 
     Raises:
@@ -64,27 +62,23 @@ def accuracies(rows: Sequence[dict[str, Any]], mechanism: str, heads: int) -> di
     return trained.accuracies(rows, what, mechanism=mechanism, heads=heads)
 
 
-def more_heads(rows: Sequence[dict[str, Any]]) -> Verdict:
+def more_heads(rows: Rows) -> Verdict:
     """The verdict on four heads against one: dimension 16 against 64."""
     few, many = (accuracies(rows, "taylorshift", heads) for heads in (1, 4))
-    difference = interval(paired_differences(many, few))
-    return Verdict(
-        ahead(difference), f"{text(difference, 1)} points (heads of 16 against 64; paper +0.2)"
-    )
+    gap = interval(paired_differences(many, few))
+    return Verdict(ahead(gap), f"{text(gap, 1)} points (heads of 16 against 64; paper +0.2)")
 
 
-def too_many(rows: Sequence[dict[str, Any]]) -> Verdict:
+def too_many(rows: Rows) -> Verdict:
     """The verdict on the smallest heads against medium ones."""
     middle, many = (accuracies(rows, "taylorshift", heads) for heads in (4, 16))
-    difference = interval(paired_differences(middle, many))
-    return Verdict(
-        ahead(difference), f"{text(difference, 1)} points (heads of 16 against 4; paper +1.4)"
-    )
+    gap = interval(paired_differences(middle, many))
+    return Verdict(ahead(gap), f"{text(gap, 1)} points (heads of 16 against 4; paper +1.4)")
 
 
 def table(rows: Rows, size: Size) -> str:
     """A line a number of heads."""
-    header = ["heads", "dimension of one", "paper (of 256 features)"]
+    header = ["heads", "head dimension", "paper (of 256 features)"]
     header += [f"ours: `{mechanism}`" for mechanism in size.mechanisms]
     lines = []
     for heads in size.heads:

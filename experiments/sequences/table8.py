@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences import trained
 from experiments.sequences.problems import PROBLEMS, make_config
 from experiments.sequences.rules import ahead
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
@@ -54,9 +52,7 @@ def measure(size: Size, journal: Journal) -> None:
                     )
 
 
-def accuracies(
-    rows: Sequence[dict[str, Any]], data: str, mechanism: str, embedding: str
-) -> dict[int, float]:
+def accuracies(rows: Rows, data: str, mechanism: str, embedding: str) -> dict[int, float]:
     """In per cent, by seed.
 
     Raises:
@@ -67,16 +63,16 @@ def accuracies(
     return trained.accuracies(rows, what, **wanted)
 
 
-def gains(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> list[float]:
+def gains(rows: Rows, data: str, mechanism: str) -> list[float]:
     """Of the convolutions, by seed."""
     linear, conv = (accuracies(rows, data, mechanism, name) for name in EMBEDDINGS)
     return paired_differences(conv, linear)
 
 
-def gained(data: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def gained(data: str, mechanism: str) -> Judge:
     """The verdict on one data set."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         difference = interval(gains(rows, data, mechanism))
         conv, linear = PROBLEMS[data].paper_conv
         paper = f" (paper {conv - linear:+.1f})" if mechanism == "taylorshift" else ""

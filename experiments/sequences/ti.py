@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     return {"step_seconds": step, "steps": steps, **train_and_test("image", config)}
 
 
-def of(rows: Sequence[dict[str, Any]], mechanism: str) -> dict[int, dict[str, Any]]:
+def of(rows: Rows, mechanism: str) -> dict[int, dict[str, Any]]:
     """The rows of a mechanism by seed.
 
     Raises:
@@ -108,10 +107,10 @@ def of(rows: Sequence[dict[str, Any]], mechanism: str) -> dict[int, dict[str, An
     return by_seed
 
 
-def compared(rows: Sequence[dict[str, Any]]) -> Verdict:
+def compared(rows: Rows) -> Verdict:
     """The verdict on the two at equal time."""
     ours, theirs = of(rows, "taylorshift"), of(rows, "softmax")
-    difference = interval(
+    gap = interval(
         [100 * (ours[s]["accuracy"] - theirs[s]["accuracy"]) for s in ours.keys() & theirs.keys()]
     )
     each = ", ".join(
@@ -119,15 +118,13 @@ def compared(rows: Sequence[dict[str, Any]]) -> Verdict:
         for mechanism in ("taylorshift", "softmax")
         for row in of(rows, mechanism).values()
     )
-    difference_text = "" if difference is None else f"{text(difference, 1)} points; "
-    return Verdict(
-        ahead(difference), f"{difference_text}{each} (paper, equal epochs: 75.0 and 75.6 %)"
-    )
+    gap_text = "" if gap is None else f"{text(gap, 1)} points; "
+    return Verdict(ahead(gap), f"{gap_text}{each} (paper, equal epochs: 75.0 and 75.6 %)")
 
 
 def table(rows: Rows, size: Size) -> str:
     """Accuracies and costs, a line for each mechanism."""
-    header = ["mechanism", "paper (ImageNet-1k)", "ours", "steps", "s a step", "parameters"]
+    header = ["mechanism", "paper (ImageNet-1k)", "ours", "steps", "s per step", "parameters"]
     lines = []
     for mechanism in size.mechanisms:
         try:
@@ -156,7 +153,7 @@ EXPERIMENT = Measured(
     statements=(Statement("ours", "at equal time TaylorShift is ahead of softmax", compared),),
     left_out={
         "": "ImageNet-1k, 224 x 224 pixels, 300 epochs of batches of 2,048, DeiT's augmentation, "
-        "which take GPUs for days; a few minutes of a CPU core see the images about once"
+        "which take GPUs for days; a few minutes of a CPU core cover the images about once"
     },
 )
 

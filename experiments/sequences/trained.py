@@ -1,4 +1,4 @@
-"""Runs on sequences and images, trained at once and forgotten but for what they came to."""
+"""Runs on sequences and images that are trained in memory, and their accuracies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from experiments.measured import Rows
 from experiments.verdicts import rows_with
 from flax_linattn import tasks, training
 from flax_linattn.tasks import Config, Options
@@ -80,9 +80,7 @@ def curve(folder: Path) -> list[dict[str, float]]:
     return [{name: line[name] for name in names if name in line} for line in lines]
 
 
-def accuracies(
-    rows: Sequence[dict[str, Any]], wanted: str = "", /, **values: Any
-) -> dict[int, float]:
+def accuracies(rows: Rows, wanted: str = "", /, **values: Any) -> dict[int, float]:
     """The accuracies of the rows with these values, in per cent by seed; 0 for a failed run.
 
     Args:

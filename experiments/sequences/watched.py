@@ -53,7 +53,7 @@ def train_watched(
     Args:
         config: whose mechanism is one of all layers; its learning rate ends with ``fit.steps``.
         form: of the mechanism, in training and test.
-        every: steps of which losses are averaged, and between two looks at sizes.
+        every: steps of which losses are averaged, and between two records of sizes.
         tests: whether it is tested at the end.
 
     Returns:

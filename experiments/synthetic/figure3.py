@@ -5,18 +5,16 @@
 Expressive-attention paper, figure 3. Its context lengths are lost; ours stand on both sides of the
 longest cycle, 56 symbols, and of half of it: from a context of 56 on, the symbol to be guessed
 stands in it a cycle before; from 28 on, half a cycle before, where it is the same modulo 8. The
-standard setting was fitted to what the paper tells of this figure, by the first two of these
-sixteen seeds; beside it, at the middle context, each attention by the setting best for itself.
+standard setting was fitted to the paper's text on this figure, by the first two of these sixteen
+seeds; at the middle context each attention also has the setting that is best for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.synthetic.ladder import (
     DEFAULT,
     DOT_PRODUCT,
@@ -38,10 +36,11 @@ from experiments.synthetic.rules import LEARNED, RIGHT, STATED, majority
 from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine
 
 AMPLE, SMALL, SMALLER = 64, 32, 24
-"""Contexts: the paper's largest, its smallest, and the one that it tells of beside the figure."""
+"""Contexts: the paper's largest, its smallest, and the one that only its text mentions."""
 
 SOON = Rule(
-    "About so many epochs are up to twice as many, for the median run; validations are 50 apart.",
+    "A claim of about N epochs allows up to 2N for the median run; validations are 50 epochs "
+    "apart.",
     STATED,
 )
 
@@ -51,7 +50,7 @@ def both_learn(rows: Rows) -> Verdict:
     return Verdict(combine(majority(success_rate(row), LEARNED) for row in both), ours(both))
 
 
-def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Callable[[Rows], Verdict]:
+def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Judge:
     def judge(rows: Rows) -> Verdict:
         selected = [find_row(rows, mechanism, context) for mechanism in mechanisms]
         firsts = [float(np.median(reached(row, RIGHT))) for row in selected]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from experiments.measured import Rows
+from experiments.statements import Judge
 from experiments.synthetic.rules import (
     LEARNED,
     RIGHT,
@@ -32,8 +33,6 @@ EXPRESSIVE, DOT_PRODUCT, DEFAULT = "expressive", "softmax:scale=1", "softmax"
 
 
 STANDARD = "standard"
-
-Judge: TypeAlias = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,16 +170,17 @@ def table(rows: Rows, size: Size) -> str:
         "setting",
         "reach 100 % (95 % interval)",
         "accuracy, median",
-        "least to most",
+        "min to max",
         "median epoch of 100 %",
         "NaN",
     ]
     settings = {_set(row): Setting._make(row[name] for name in Setting._fields) for row in rows}
     settings_text = "; ".join(f"{name}: {setting}" for name, setting in settings.items())
     note = (
-        f"{size.epochs:,} epochs; tested on {100 * size.test:,} guesses with the parameters that "
-        f"validated best. Settings, by the search (readout, projections, scale): {settings_text}. "
-        "`softmax` alone has the factor K**-0.5, unlike the paper's."
+        f"{size.epochs:,} epochs; tested on {100 * size.test:,} predictions with the parameters "
+        "of the best validation accuracy. Settings found by the search (readout, projections, "
+        f"scale): {settings_text}. Only `softmax` scales by K**-0.5; the paper's attention does "
+        "not."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
@@ -194,7 +194,7 @@ def plot(rows: Rows) -> Any:
     places = list(dict.fromkeys((row["rules"], row["context"]) for row in rows))
     first = [EXPRESSIVE, DOT_PRODUCT, DEFAULT]
     others = dict.fromkeys(row["mechanism"] for row in rows if row["mechanism"] not in first)
-    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend beside the panels
+    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend right of the panels
     figure = figure_class(figsize=(width, 3.2), layout="constrained")
     looks = {
         name: (f"C{n % 10}", "-" if n < 10 else "--") for n, name in enumerate([*first, *others])
@@ -223,7 +223,7 @@ def plot(rows: Rows) -> Any:
 
 def _set(row: Mapping[str, Any]) -> str:
     """The setting's name, for people."""
-    return STANDARD if row["setting"] == STANDARD else f"best for `{row['setting']}`"
+    return STANDARD if row["setting"] == STANDARD else f"tuned for `{row['setting']}`"
 
 
 def ours(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -13,7 +13,6 @@ validation data.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.synthetic.mechanisms import EVERY
 from experiments.synthetic.trained import Cell, train_cells
 from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine, rows_with
@@ -155,7 +154,7 @@ def find_row(rows: Rows, mechanism: str, equal: str, rules: str, pairs: int = 0)
     return rows_with(rows, f"{mechanism} on {rules}", **values)[0]
 
 
-def recalls_as_softmax(mechanism: str) -> Callable[[Rows], Verdict]:
+def recalls_as_softmax(mechanism: str) -> Judge:
     """The verdict over all numbers of pairs."""
 
     def judge(rows: Rows) -> Verdict:
@@ -258,7 +257,7 @@ EXPERIMENT = Measured(
             recalls_as_softmax("aaren"),
         ),
     ),
-    left_out={"": "aft, performer and rfa; more seeds, pairs, steps and widths, for want of time"},
+    left_out={"": "aft, performer and rfa; more seeds, pairs, steps and widths, for lack of time"},
 )
 
 

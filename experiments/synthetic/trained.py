@@ -1,4 +1,4 @@
-"""Several runs on symbols at once, and the result of each."""
+"""Several synthetic-task runs trained at once, and the result of each."""
 
 from __future__ import annotations
 

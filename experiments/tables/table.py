@@ -33,7 +33,7 @@ class Table(Experiment):
         metrics: the numbers shown.
         claims: of the paper.
         baseline: the one that findings compare with.
-        baselines_row: whose baselines stand beside all rows, where they are of one data set;
+        baselines_row: the row whose baselines all rows have, where they are of one data set;
             default each row's own.
         data: where the data are from.
         departures: what differs from the paper.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.cells import is_number
+from flax_linattn.data.tables.cells import is_number
 
 
 class LabelledExamples:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, itemize
-from flax_linattn.data.cells import join_cells, split_cells
-from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.frames import NIXTLA_ID
+from flax_linattn.data.series.frames import NIXTLA_ID
+from flax_linattn.data.tables.cells import join_cells, split_cells
+from flax_linattn.data.tables.dialect import Dialect
 from flax_linattn.estimators.base import Estimator, config_of, seed_of
 from flax_linattn.estimators.history import FrameOptions, History
 from flax_linattn.estimators.reading import TARGET, as_future, as_history, as_time

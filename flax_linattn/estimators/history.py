@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.frames import NIXTLA_ID
+from flax_linattn.data.series.frames import NIXTLA_ID
+from flax_linattn.data.tables.dialect import PLAIN, Dialect
 
 
 @dataclasses.dataclass(frozen=True)

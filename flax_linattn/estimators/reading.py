@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.cells import parse_time
-from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, to_pandas_frame
+from flax_linattn.data.series.frames import NIXTLA_ID, NIXTLA_TIME, to_pandas_frame
+from flax_linattn.data.tables.cells import parse_time
 from flax_linattn.estimators.history import FrameOptions, History
 from flax_linattn.estimators.sequences import as_numbers, check_not_empty
 

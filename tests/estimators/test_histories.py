@@ -7,8 +7,8 @@ import pandas as pd
 import polars
 import pytest
 
-from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.time_index import continue_index
+from flax_linattn.data.tables.dialect import Dialect
+from flax_linattn.data.tables.time_index import continue_index
 from flax_linattn.estimators.history import FrameOptions
 from flax_linattn.estimators.reading import as_future, as_history, as_time
 

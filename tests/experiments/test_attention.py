@@ -50,7 +50,7 @@ def test_a_higher_order_is_nearer_to_softmax() -> None:
 
 @pytest.mark.slow
 def test_an_orthogonal_query_loses_digits() -> None:
-    inputs = conditioning.sample_inputs(np.random.default_rng(0), 1, 1, 1e-2)
+    inputs = conditioning.sample(np.random.default_rng(0), 1, 1, 1e-2)
     error, predicted = conditioning.errors(*inputs)
     assert 1e-6 < error < predicted
 

@@ -44,7 +44,7 @@ def test_verdicts_are_those_of_differences_by_series():
 def test_a_seed_is_compared_at_the_horizons_that_both_have():
     rows = rows_of({patch.OURS: 0.45, "PatchTST": 0.5})
     rows = [r for r in rows if not (r["model"] == "PatchTST" and r["horizon"] == 720 and r["seed"])]
-    found = patch.relative_differences(rows, patch.OURS, "PatchTST")
+    found = patch.compare(rows, patch.OURS, "PatchTST")
     assert set(found) == set(patch.SERIES) and set(found["ETTh1"]) == {0, 1, 2}
     assert found["ETTh1"][1] == pytest.approx(100 * (0.45 / 0.5 - 1))
 

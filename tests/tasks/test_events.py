@@ -14,9 +14,9 @@ from scipy import optimize, special, stats
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.cells import join_cells
 from flax_linattn.data.events import EventSplit, load_events, split_events
-from flax_linattn.data.sets import processes
+from flax_linattn.data.generators import processes
+from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.events import (
     EventsConfig,
@@ -41,7 +41,7 @@ from flax_linattn.tasks.events.evaluate import test_values as values_of
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.events.task import events_loss
 from flax_linattn.tasks.prediction_table import write_table
-from tests.data.processes.events import any_events, sequences, some_events
+from tests.data.generators.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED, moved
 from tests.tasks import states
 from tests.tasks.commands import SIZES, fail, fast, flags, no_drawing, one_line, read_lines
@@ -567,7 +567,7 @@ def two_lines(tied_run, tmp_path_factory):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"_stream.num_steps": -1}, "expected num_steps as whole numbers from 0 on"),
+        ({"_stream.num_steps": -1}, "expected num_steps as integers of at least 0"),
         ({"_stream.num_steps": 1}, "expected a state after"),
         ({"_stream.num_steps": 3}, "expected at least 3 observations, got 2"),
         ({"num_steps": 1}, "expected at least 2 observations, got 1"),
@@ -576,7 +576,7 @@ def two_lines(tied_run, tmp_path_factory):
         ({"log_likelihood": math.inf}, "expected log_likelihood as finite numbers"),
         ({"num_foreseen": 3}, "contradict each other"),
         ({"_length": 1}, "contradict each other"),
-        ({"num_foreseen": -1}, "expected num_foreseen as whole numbers from 0 on"),
+        ({"num_foreseen": -1}, "expected num_foreseen as integers of at least 0"),
     ],
 )
 def test_damaged_states_are_refused(two_lines, tmp_path, values, message):
@@ -619,7 +619,7 @@ def test_futures_are_drawn_by_their_seed(tied, tied_run):
     with pytest.raises(OptionError, match="no room for 4 events after the last") as refused:
         stream.simulate(1000, 4, seed=0)
     assert refused.value.options == ("max_length", "events")
-    with pytest.raises(OptionError, match="A blank line begins a sequence") as refused:
+    with pytest.raises(OptionError, match="A blank line begins a new sequence") as refused:
         streamed(stream, [f"{time},m0" for time in range(20, 30)])
     assert "max_length" in refused.value.options
 
@@ -645,11 +645,11 @@ def test_a_figure_of_the_intensity(tied, tied_run, tmp_path):
     pytest.importorskip("matplotlib")
     stream = EventsStream(tied_run, EventsStreamOptions())
     streamed(stream, text_of(tied.select([1])).splitlines())
-    stream.draw(tmp_path / "intensity.png")
+    stream.plot(tmp_path / "intensity.png")
     assert (tmp_path / "intensity.png").stat().st_size > 5000
     streamed(stream, [""])
     with pytest.raises(ValueError, match="an event for a figure, got none since the last blank"):
-        stream.draw(tmp_path / "none.png")
+        stream.plot(tmp_path / "none.png")
 
 
 @pytest.mark.parametrize(
@@ -756,11 +756,11 @@ def test_bad_lines_are_named(data_spec, line, message):
         (["time,mark", "1,x,3"], "lines:2: expected 2 cells, as in the first line, got 3"),
         (
             ["time,kind", "1,x"],
-            "lines:1: expected the columns time, mark, got time, kind, none 'mark'",
+            "lines:1: expected the columns time, mark, got time, kind: 'mark' is missing",
         ),
         (
             ["time,mark,time", "1,x,2"],
-            "lines:1: expected the columns time, mark, got time, mark, time, 'time' twice",
+            "lines:1: expected the columns time, mark, got time, mark, time: 'time' appears twice",
         ),
         (["1,x", "time,mark"], "lines:2: expected a time as a finite number"),
     ],
@@ -985,9 +985,12 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
     try:
         assert cli.main(["evaluate", str(run_dir), "--test-file", str(other)]) == 0
         streams = capsys.readouterr()
-        assert "note: no baselines that learn, for the training data cannot be" in streams.err
+        assert (
+            "note: trained baselines are skipped, because the training data cannot be"
+            in streams.err
+        )
         assert "test_nll" in streams.out and "poisson" not in streams.out
-        assert "the data files of the run are missing" in one_line(
+        assert "a data file of the run is missing" in one_line(
             fail(capsys, "evaluate", str(run_dir))
         )
     finally:

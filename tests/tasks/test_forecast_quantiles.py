@@ -253,7 +253,7 @@ def test_without_its_calibration_a_run_says_so(run_dir, tmp_path, capsys):
     damaged = tmp_path / "damaged"
     shutil.copytree(run_dir, damaged)
     (damaged / "calibration.npz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="is no state file, or a damaged one"):
+    with pytest.raises(ValueError, match="is no state file, or is damaged"):
         tasks.load_run(damaged)
 
 

@@ -162,7 +162,9 @@ class TestClassifiers:
         values, right = np.linalg.eigh(centred.T @ centred)
         vectors = centred @ right / np.sqrt(values)
         for strength in (0.01, 1.0, 100.0):
-            found = baselines._left_out(values, vectors, targets - targets.mean(axis=0), strength)
+            found = baselines._leave_one_out_error(
+                values, vectors, targets - targets.mean(axis=0), strength
+            )
             assert found == pytest.approx(left_out(x, targets, strength), rel=1e-9)
 
     def test_the_nearest_neighbour_is_the_nearest(self):
@@ -204,8 +206,8 @@ def test_of_many_examples_some_are_learned_from(monkeypatch):
     assert baselines.max_ridge_examples(10) == 6
     monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", 50)
     assert baselines.max_ridge_examples(10) == 5
-    assert baselines._evenly(10, 4).tolist() == [0, 2, 5, 7]
-    assert baselines._evenly(10, 0).tolist() == [0]
+    assert baselines._spread_evenly(10, 4).tolist() == [0, 2, 5, 7]
+    assert baselines._spread_evenly(10, 0).tolist() == [0]
 
 
 @pytest.mark.parametrize(("kept", "there"), [(39, False), (40, True)])
@@ -214,7 +216,7 @@ def test_a_ridge_of_fewer_than_two_examples_a_class_is_none(kept, there, monkeyp
     monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", kept)
     found = baselines.predict_vectors(vectors([3, 4] * 50, 5), vectors([3, 4], 5))
     assert ("ridge" in found) == there and "nearest_neighbour" in found
-    note = "note: no ridge as a baseline: of 100 sequences of 10 numbers it would learn from 3"
+    note = "note: the ridge baseline is skipped, because it could be fitted on 3 of 100 sequences"
     assert capsys.readouterr().err.startswith(note) != there
     found = baselines.predict_vectors(vectors([3, 4, 3], 5), vectors([3, 4], 5))
     assert found["ridge"].num_fitted == 3
@@ -264,7 +266,10 @@ def test_a_run_from_its_folder_reads_its_training_data_again(tmp_path, capsys):
         change()
         left = run.task.test_baselines(stored, test)
         assert set(left) == {f"constant_{n}" for n in averages(np.eye(2))}
-        assert "note: no baselines that learn, for the training data" in capsys.readouterr().err
+        assert (
+            "note: trained baselines are skipped, because the training data"
+            in capsys.readouterr().err
+        )
 
 
 def nlinear(values, train, validation, length, horizon):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import MAX_SEED, OptionError, at_least, quote
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 """That float32 can hold."""

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import import_extra
-from flax_linattn.data.files import DataFormatError, check_is_file, printed, report_damage
+from flax_linattn.data.errors import DataFormatError, printed, report_damage
+from flax_linattn.data.files.text_files import check_is_file
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of such a file."""

@@ -19,7 +19,7 @@ from flax_linattn.data.episodes.episodes import (
 )
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
-from flax_linattn.data.files import DataFormatError, printed
+from flax_linattn.data.errors import DataFormatError, printed
 
 MAIN = "main_data.hdf5"
 """The file of the episodes."""

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import quote
-from flax_linattn.data.arrays import read_arrays
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.events.clock import MAX_TIME
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.files.arrays import read_arrays
 
 KEYS = ("times", "marks", "masks", "lengths", "t_max")
 """Of the arrays that are read."""

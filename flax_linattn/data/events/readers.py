@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, choice, itemize, quote
-from flax_linattn.data.cells import BadCellError, is_number, parse_numbers
+from flax_linattn.data.errors import REPAIR_ADVICE
 from flax_linattn.data.events.clock import MAX_TIME, SkippedTimeError, parse_date
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
-from flax_linattn.data.files import REPAIR_ADVICE, LineReader
-from flax_linattn.data.tables import Table, read_table
+from flax_linattn.data.files.text_files import LineReader
+from flax_linattn.data.tables.cells import BadCellError, is_number, parse_numbers
+from flax_linattn.data.tables.tables import Table, read_table
 
 _OPTIONAL = {"mark": "mark", "sequence": "sequence"}
 """Columns that a table may lack, as long as no other is asked for."""

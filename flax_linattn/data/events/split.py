@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flax_linattn.checks import OptionError, choice
 from flax_linattn.data.events.sequences import EventSequences, Piece
-from flax_linattn.data.windows import Split, chronological_split
+from flax_linattn.data.series.windows import Split, chronological_split
 
 MIN_SEQUENCES = 5
 """From so many sequences on, whole ones go into the parts: of fewer, a fifth is none."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data.batching import Batches
+from flax_linattn.data.batches.batches import Batches
 from flax_linattn.data.images.images import LabelledImages
 
 PADDING = 4

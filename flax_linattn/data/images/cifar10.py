@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError, report_damage
+from flax_linattn.data.errors import DataFormatError, report_damage
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.images import LabelledImages
 from flax_linattn.data.labels import in_order
 
@@ -245,7 +245,7 @@ def read_pickle(place: str, content: bytes) -> dict[str, Any]:
         >>> read_pickle("a", pickle.dumps(print, protocol=2))
         Traceback (most recent call last):
         ...
-        flax_linattn.data.files.DataFormatError: a: expected a pickle of plain values and arrays...
+        flax_linattn.data.errors.DataFormatError: a: expected a pickle of plain values and arrays...
     """
     expected = "a pickle of plain values and arrays uint8"
     with report_damage(place, expected, "fetch it again from its official source"):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.class_folders import (
+from flax_linattn.data.errors import REPAIR_ADVICE, DataFormatError
+from flax_linattn.data.files.class_folders import (
     ClassFolders,
     about_others,
     files_by_class,
     find_class_folders,
     make_split,
 )
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import REPAIR_ADVICE, DataFormatError
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.labels import in_order
 

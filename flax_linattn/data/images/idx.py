@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.decode import MAX_PIXELS
 from flax_linattn.data.images.images import LabelledImages
 

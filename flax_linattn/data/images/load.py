@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from flax_linattn.checks import at_least
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.cifar10 import has_cifar10, read_cifar10
 from flax_linattn.data.images.decode import MAX_SIDE, decode_images
 from flax_linattn.data.images.folders import find_image_folders

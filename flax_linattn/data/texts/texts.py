@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.class_folders import Split, find_class_folders
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.class_folders import Split, find_class_folders
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.events import EventSequences
-from flax_linattn.data.sets.processes import (
+from flax_linattn.data.generators.processes import (
     MAX_EVENT_TYPES,
     HawkesProcess,
     IndependentMarks,

@@ -23,7 +23,7 @@ from flax_linattn.data.events import (
     load_events,
     split_events,
 )
-from flax_linattn.data.sets import processes
+from flax_linattn.data.generators import processes
 from flax_linattn.tasks.events.options import EventsConfig, EventsData
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.spec import DataSpec

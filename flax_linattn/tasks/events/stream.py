@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
-from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.clock import format_date
+from flax_linattn.data.tables.cells import is_number
 from flax_linattn.tasks.events.data import log_gap, observations
 from flax_linattn.tasks.events.figures import draw_intensity
 from flax_linattn.tasks.events.next_event import StreamedEvent, summarize_next_event
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +232,7 @@ class EventsStream(Streaming):
         x = observations(
             np.array([time]), np.array([mark]), np.array([gap]), self._origin, self._run.data_spec
         )
-        with full_streams_explained("a sequence"):
+        with explain_full_stream("a sequence"):
             outputs = np.asarray(self._stream.step(x))[0]
         if np.isnan(outputs).any():
             raise ValueError("the model's outputs are NaN: its numbers overflow.")
@@ -305,7 +305,7 @@ class EventsStream(Streaming):
             )
         with np.errstate(over="ignore"):  # a time beyond all numbers is as good as any
             gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.data_spec.scale
-            return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.marks)
+            return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.event_types)
 
     def is_possible(self, record: Record) -> bool:
         """No more events than observations."""
@@ -331,7 +331,7 @@ class EventsStream(Streaming):
         nll = -self.log_likelihood / self.num_foreseen
         return f"{self.num_foreseen:,} events foreseen with an NLL of {nll:.4f} each"
 
-    def draw(self, path: Path) -> None:
+    def plot(self, path: Path) -> None:
         """Draws the intensity between the last events, and what it is after them."""
         self._last_of("a figure")
         draw_intensity(self._run, list(self._seen), path)

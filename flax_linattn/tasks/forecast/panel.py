@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.cells import TIME, YEAR_COLUMN, split_cells
-from flax_linattn.data.errors import UnknownChannelError
-from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
-from flax_linattn.data.time_index import follows, parse_frequency
+from flax_linattn.data.errors import DataFormatError, UnknownChannelError
+from flax_linattn.data.series import outliers
+from flax_linattn.data.tables.cells import TIME, YEAR_COLUMN, split_cells
+from flax_linattn.data.tables.time_index import follows, parse_frequency
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
 from flax_linattn.tasks.options import TooFewRowsError
@@ -395,7 +394,7 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
             f"channels that look like times ({itemize(timed)}), which are read as numbers: "
             f"{len(timed)}; give the name as time_column where the channel holds the times"
         )
-    codes = find_codes(series.values[:stop])
+    codes = outliers.find_codes(series.values[:stop])
     if codes:
         places = [
             f"{series.channels[code.channel]!r} {code.value:g} {len(code.rows)} times, first in "
@@ -413,17 +412,17 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         series = dataclasses.replace(series, values=values)
     if few := _nearly_still(series, stop):
         found.append(f"channels of one value but for a few rows ({itemize(few)}): {len(few)}")
-    flat = find_outliers(series.values[:stop])
+    flat = outliers.find_outliers(series.values[:stop])
     flattened = {tuple(place) for place in flat.tolist()}
-    far = [p for p in find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
-    for what, outliers in (
+    far = [p for p in outliers.find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
+    for what, cells in (
         ("so far out that they flatten all others of their channel", flat.tolist()),
-        (f"more than {DEVIATIONS:g} deviations from the median of their channel", far),
+        (f"more than {outliers.DEVIATIONS:g} deviations from the median of their channel", far),
     ):
-        if outliers:
+        if cells:
             found.append(
-                f"values {what}: {len(outliers)} "
-                f"({itemize(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
+                f"values {what}: {len(cells)} "
+                f"({itemize(_places(series, cells), MAX_PLACES)}); leave the cell empty where "
                 "one stands for a missing value"
             )
     return found
@@ -458,13 +457,13 @@ def _nearly_still(series: data.TimeSeries, stop: int) -> list[str]:
     return [
         f"{series.channels[found.channel]!r} {found.value:g} but for {len(found.rows)}, the first "
         f"{series.values[found.rows[0], found.channel]:g}, {series.place(int(found.rows[0]))}"
-        for found in find_still(series.values[:stop])
+        for found in outliers.find_still(series.values[:stop])
     ]
 
 
-def _places(series: data.TimeSeries, outliers: list[list[int]]) -> list[str]:
+def _places(series: data.TimeSeries, cells: list[list[int]]) -> list[str]:
     """Values by their rows and channels."""
     return [
         f"{series.channels[channel]!r} {series.values[row, channel]:g}, {series.place(row)}"
-        for row, channel in outliers
+        for row, channel in cells
     ]

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.cells import TIME, YEAR_COLUMN
-from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.times import join_date_and_clock
+from flax_linattn.data.series.series import TimeSeries
+from flax_linattn.data.tables.cells import TIME, YEAR_COLUMN
+from flax_linattn.data.tables.dialect import PLAIN, Dialect
+from flax_linattn.data.tables.times import join_date_and_clock
 from flax_linattn.tasks.lines import CellLines, Cells
 
 TimeKind: TypeAlias = Literal["integer", "local", "zoned"]

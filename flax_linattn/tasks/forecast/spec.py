@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, check_same_length, choice, itemize
-from flax_linattn.data.cells import split_cells
-from flax_linattn.data.frames import NIXTLA_ID
-from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import (
+from flax_linattn.data.series.frames import NIXTLA_ID
+from flax_linattn.data.series.time_features import CIRCLES
+from flax_linattn.data.tables.cells import split_cells
+from flax_linattn.data.tables.time_index import (
     infer_frequency,
     integer_step,
     parse_frequency,
@@ -59,7 +59,7 @@ class ForecastSpec(DataSpec):
         dataset: its name.
         channels: names of the observed channels.
         targets: indices of the channels to forecast.
-        freq: frequency of the rows, see ``data.time_index``; None if rows have no dates and times.
+        freq: frequency of the rows (``data.tables.time_index``); None for rows without times.
         integer_step: usual difference of integer times; None if rows have none.
         marks: names of the calendar features.
         standardizer: mean and standard deviation of each channel over the training rows.

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.time_index import continue_index
-from flax_linattn.data.transforms import FarValueError
+from flax_linattn.data.series.transforms import FarValueError
+from flax_linattn.data.tables.time_index import continue_index
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
 from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, read_run_series, row_notes

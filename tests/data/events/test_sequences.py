@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences, Piece
-from tests.data.processes.events import any_events, sequences
+from tests.data.generators.processes.events import any_events, sequences
 
 
 def test_what_is_given_where_nothing_is_said():
