@@ -142,7 +142,7 @@ def test_a_causal_model_has_none():
         lambda: models.Backbone(3, 8, num_heads=2, class_token=True, rngs=nnx.Rngs(0)),
         lambda: classifier("aaren", "class", is_causal=True),
     ):
-        with pytest.raises(ValueError, match="sees all that follows, which a causal model does"):
+        with pytest.raises(ValueError, match="attends to the whole sequence, which a causal"):
             build()
 
 

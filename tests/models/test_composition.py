@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="one for each of 2 layers, got 3"):
         dataclasses.replace(TINY, mechanism=("aaren",) * 3)
     looking = models.Backbone(3, TINY, is_causal=False, rngs=rngs)
-    with pytest.raises(ValueError, match="it needs a backbone with is_causal=True"):
+    with pytest.raises(ValueError, match="make the backbone with is_causal=True"):
         models.Forecaster(looking, 4, rngs=rngs)
 
 

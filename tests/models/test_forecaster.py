@@ -101,7 +101,7 @@ def test_encoder_decoder(mechanism):
 
 def test_encoder_decoder_refuses_what_does_not_fit():
     model = models.EncoderDecoder(2, 3, label_length=2, features=8, num_heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=r"expected values \[B, L >= 2, 2\]"):
+    with pytest.raises(ValueError, match=r"expected values of shape \[B, L >= 2, 2\]"):
         model(jnp.ones((1, 1, 2)))
     with pytest.raises(ValueError, match="expected no covariates"):
         model(jnp.ones((1, 4, 2)), jnp.ones((1, 7, 1)))

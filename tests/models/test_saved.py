@@ -320,8 +320,8 @@ def test_parts_that_are_not_of_the_package(what, tmp_path):
         return model
 
     reason = {
-        "embedding": "Embedding is no class",
-        "mechanism": "the mechanism 'mine' is none",
+        "embedding": "Embedding is not a class",
+        "mechanism": "the mechanism 'mine' is not registered",
         "head": "its modules differ from those that SequenceClassifier makes",
     }
     models.save_model(tmp_path, build())

@@ -166,7 +166,7 @@ def test_layers_with_weights_of_each_position_do_not_step_alone():
     state = attention.init_state(CONTEXT, CONTEXT)
     with pytest.raises(ValueError, match="each position of this layer has weights of its own"):
         attention.step(jnp.ones((CONTEXT, SYMBOLS)), state)
-    with pytest.raises(ValueError, match="so that they cannot stream"):
+    with pytest.raises(ValueError, match="so they cannot stream"):
         backbone.init_state(2)
 
 
