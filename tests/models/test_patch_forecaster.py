@@ -229,7 +229,7 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
             {"channel_mechanism": "nothing"},
             "must be a non-causal mechanism, one of .*got 'nothing'",
         ),
-        ({"channel_mechanism": "nothing:order=2"}, "those for them are: softmax, "),
+        ({"channel_mechanism": "nothing:order=2"}, "mechanism, one of softmax, "),
         ({"channel_mechanism": "softmax:order=2"}, "has no hyperparameter 'order'"),
         ({"channel_mechanism": "aft:max_length=1"}, "has max_length=1, but the model"),
         ({"channel_mechanism": "softmax", "targets": (0,)}, "needs several channels to forecast"),
