@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.generate import row_keys
 from flax_linattn.inference.model import StreamingModel, check_model
+from flax_linattn.inference.programs import compile_once, step
 from flax_linattn.models.event_forecaster import NextEvent
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
@@ -113,7 +113,7 @@ def sample_events(
     return events
 
 
-@compiled("num_events")
+@compile_once("num_events")
 def _sample_events(
     model: EventModel,
     outputs: Array,

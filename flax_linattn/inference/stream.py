@@ -13,9 +13,9 @@ from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
 from flax_linattn.inference.capacity import Capacity
-from flax_linattn.inference.compiled import step
 from flax_linattn.inference.model import StreamingModel, check_model, make_state
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_chunk, zero_output
+from flax_linattn.inference.programs import step
 from flax_linattn.inference.state import check_indices, gather_rows, reset_rows
 from flax_linattn.inference.state_diff import diff_states
 from flax_linattn.typing import Array, State
