@@ -142,7 +142,5 @@ def _sample_events(
         return (outputs, x, state, jnp.full_like(waited, -jnp.inf)), (log_gap, event_type)
 
     carry = (outputs, x, state, waited)
-    (outputs, x, state, _), (log_gaps, event_types) = jax.lax.scan(
-        body, carry, jnp.arange(num_events)
-    )
-    return SampledEvents(log_gaps.T, event_types.T, outputs, x, state)
+    (outputs, x, state, _), (gaps, types) = jax.lax.scan(body, carry, jnp.arange(num_events))
+    return SampledEvents(gaps.T, types.T, outputs, x, state)

@@ -102,12 +102,8 @@ class Stream:
         def reset(state: State, rows: Array) -> State:
             return reset_rows(state, rows, self._initial(1))
 
-        self._step, self._process_chunk, self._initial_output = (
-            process,
-            process_chunk,
-            initial_output,
-        )
-        self._reset = reset
+        self._step, self._process_chunk = process, process_chunk
+        self._initial_output, self._reset = initial_output, reset
 
     def _initial(self, batch_size: int) -> State:
         return make_state(self._model, batch_size, self._max_length, self._dtype)
