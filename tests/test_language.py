@@ -36,12 +36,6 @@ CEILINGS = {
         "short docstrings": 2,
         "variables": 147,
     },
-    "estimators": {
-        "names by preposition": 9,
-        "phrases": 3,
-        "short docstrings": 2,
-        "variables": 8,
-    },
     "experiments": {
         "variables": 1,
     },
@@ -62,16 +56,12 @@ CEILINGS = {
         "names": 1,
     },
     "tasks/events": {
-        "names": 9,
-        "names by preposition": 1,
-        "phrases": 8,
-        "short docstrings": 3,
-        "variables": 57,
+        "names": 1,
+        "variables": 3,
     },
     "tasks/forecast": {
-        "names": 7,
-        "phrases": 9,
-        "variables": 43,
+        "names": 1,
+        "variables": 3,
     },
     "top": {
         "names": 1,

@@ -68,7 +68,7 @@ CASES = {
         [*("--process", "hawkes-marked", "--num-sequences", "10", "--length", "24"),
          *("--history", "0", "--num-components", "2", "--learning-rate", "0.001")],
         ["0.5,0", "0.75,2", "0.75,1", *(f"{time},{time % 3}" for time in range(1, 10))],
-        ("9.5,x", "expected one of the marks of the run (0, 1, 2), got 'x'"),
+        ("9.5,x", "expected one of the event types of the run (0, 1, 2), got 'x'"),
         ["--begin", "0"],
         "hawkes_nll",
     ),
@@ -448,7 +448,7 @@ def test_data_that_changed_are_refused(task, copied, capsys):
     changed = data_spec["checksum"]
     data_spec["checksum"] = dict.fromkeys(changed, "0") if isinstance(changed, dict) else "0"
     (copied / "data_spec.json").write_text(json.dumps(data_spec))
-    assert "the data of the run have changed since" in fail(capsys, "evaluate", str(copied))
+    assert "have changed since training" in fail(capsys, "evaluate", str(copied))
     message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
     assert "the data differ from those that the run" in message
     assert json.loads((copied / "config.json").read_text())["epochs"] == 2

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from flax_linattn.tasks.classify.figures import plot_confusion, plot_stream
-from flax_linattn.tasks.forecast.figures import draw_windows
+from flax_linattn.tasks.forecast.figures import plot_windows
 
 pytest.importorskip("matplotlib")
 
 DRAW = {
     "confusion": lambda path: plot_confusion(np.eye(2, dtype=np.int64), "ab", path),
     "stream": lambda path: plot_stream([1, 2], np.eye(2), "ab", path, "title"),
-    "forecasts": lambda path: draw_windows(
+    "forecasts": lambda path: plot_windows(
         [(np.zeros((3, 1)), None, np.zeros((2, 1)))], ["a"], path, ["title"]
     ),
 }

@@ -1,4 +1,4 @@
-"""What models have to beat, against independent computations; and what is said of it."""
+"""Baselines against independent computations, and verdicts on models."""
 
 import dataclasses
 import tracemalloc
@@ -74,7 +74,7 @@ class TestVerdict:
         sentence = "the nearest neighbour baseline is better: accuracy 0.332, this model 0.24"
         assert accuracy.verdict(values) == sentence
 
-    def test_a_yardstick_that_learned_from_some_says_from_how_many(self):
+    def test_a_baseline_fitted_to_a_subset_reports_its_size(self):
         values = {"test_mse": 3.0, "ridge_mse": 1.0, "naive_mse": 2.0, "num_train": 5890}
         some = {**values, "ridge_learned_from": 20}
         told = "2 baselines are better: MSE of ridge 1 (learned from 20 of 5,890), naive 2, this"
@@ -96,7 +96,7 @@ class TestVerdict:
         del values["ridge_validation_mse"]
         assert "because these rows selected the model) this model is" in chosen.verdict(values)
 
-    def test_a_report_without_yardsticks_says_nothing(self):
+    def test_a_report_without_baselines_says_nothing(self):
         report = tasks.Report({"test_mse": 1.0})
         assert report.all_values == {"test_mse": 1.0} and report.verdict == ""
 
@@ -325,7 +325,9 @@ class TestForecasts:
 
 @pytest.mark.parametrize("rows", [2, 4])
 def test_rows_without_a_window_are_named(rows):
-    message = r"^rows 90 to \d+ have no window of context_length=12 and horizon=5; give more rows"
+    message = (
+        r"^expected a window of context_length=12 and horizon=5 in rows 90 to \d+, got too few rows"
+    )
     with pytest.raises(ValueError, match=message):
         ridges.fit_ridge(noisy_waves(), [range(90)], [range(90, 90 + rows)], 12, 5)
     few = ridges.fit_ridge(noisy_waves()[:, :0], [range(90)], [range(90, 120)], 12, 5)
@@ -450,7 +452,8 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     np.testing.assert_array_equal(forecasts.fitted_ridge(stored).kernel, ridge.kernel)
     changed = dataclasses.replace(run.data_spec, checksum="of others")
     with pytest.raises(
-        ValueError, match=r"the data of the run have changed since \(.*holes.*, 120 rows\); restore"
+        ValueError,
+        match=r"the data of the run \(.*holes.*, now 120 rows\) have changed since training",
     ):
         forecasts.fitted_ridge(stored._replace(data_spec=changed))
 

@@ -1,4 +1,4 @@
-"""Options and problems that a file says and no run can have: refused in a line, at once."""
+"""Corrupted run folders: options and data specs that no run can have are refused by name."""
 
 import json
 import tarfile
