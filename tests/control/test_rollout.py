@@ -152,7 +152,7 @@ def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     run, _ = a_run(monkeypatch, env_id="user_robots:User-v0", observation_dim=2)
     status, _, err = rollout(capsys, tmp_path)
-    assert status == 2 and "for a name out of a file" in err and "(--env)" in err
+    assert status == 2 and "for a name from a file" in err and "(--env)" in err
     try:
         args = ("--env", "user_robots:User-v0", "--episodes", 1)
         monkeypatch.setattr(run.task, "agent", lambda run, environments: Follow(16))
