@@ -135,7 +135,7 @@ def _sample_events(
         dtype = following.gap.means.dtype
         level = jax.vmap(lambda key: jax.random.uniform(key, (), dtype, 1e-7, 1.0))(gap_keys)
         log_gap = following.gap.log_quantile(level, waited.astype(dtype))
-        event_type = jax.vmap(jax.random.categorical)(type_keys, following.mark_logits)
+        event_type = jax.vmap(jax.random.categorical)(type_keys, following.event_type_logits)
         event_type = event_type.astype(jnp.int32)
         x = model.observation(x, log_gap, event_type).astype(x.dtype)
         outputs, state = step(model, x, state)
