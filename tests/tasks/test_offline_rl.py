@@ -660,7 +660,7 @@ def test_numbers_that_overflow_are_told():
         ("0,1,nan,3", "lines:2: expected finite numbers"),
         ("nan,1,2,3", "lines:2: expected finite numbers"),
         ("0,1,inf,3", "lines:2: .*'inf'"),
-        ("0,1,1e39,3", "lines:2: expected finite numbers that float32 can hold"),
+        ("0,1,1e39,3", "lines:2: expected finite numbers in the range of float32"),
         ("r,1,2,3", "lines:2: .*'r'"),
     ],
 )
