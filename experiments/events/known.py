@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from experiments.events.rules import near_true
-from experiments.events.trained import QUANTILE_LEVELS, baselines, train_seeds
+from experiments.events.runs import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.intervals import mean_text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn import tasks
@@ -56,15 +56,17 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     for process in size.processes:
         for train in size.train:
-            journal.row({"process": process, "train": train}, partial(one, size, process, train))
+            journal.row(
+                {"process": process, "train": train}, partial(train_process, size, process, train)
+            )
 
 
-def one(size: Size, process: str, train: int) -> dict[str, Any]:
+def train_process(size: Size, process: str, train: int) -> dict[str, Any]:
     """The runs of a process and a number of sequences, and the process on their test events."""
     validation = -(-train // 4)
     own = ("processes", "train", "test", "seeds")
     options = {name: value for name, value in vars(size).items() if name not in own}
-    config = configured(
+    config = task_config(
         "events",
         process=process,
         num_sequences=train + validation + size.test,

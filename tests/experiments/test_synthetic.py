@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from experiments.synthetic import figure6, ladder, recall, rules, search, snapshots
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic.runs import Cell, train_cells
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, opposite
 from flax_linattn import models
 from flax_linattn.tasks.synthetic import SyntheticConfig
@@ -65,7 +65,7 @@ def test_an_unfinished_search_says_what_is_missing():
 
 def test_a_run_that_failed_counts_nothing():
     assert search.score({"failed": 7, "validation_accuracy": 0.9}) == 0
-    assert rules.learned([1.0, None, 0.9989, 0.999]) == (2, 4)
+    assert rules.count_learned([1.0, None, 0.9989, 0.999]) == (2, 4)
     row = {"runs": [{"test_accuracy": a} for a in (None, 0.5, 1.0)]}
     assert ladder.median(row) == 0.5
 
@@ -85,7 +85,7 @@ def test_intervals_of_shares(did, of, low, high, word):
 def test_when_runs_first_came_so_far():
     row = {"epochs": [50, 100, 150], "runs": [{"accuracies": a} for a in ([0, 0.5, 1], [0, None])]}
     row["runs"][1]["accuracies"].append(0.2)
-    assert ladder.reached(row, 0.5) == [100, math.inf]
+    assert ladder.first_epochs(row, 0.5) == [100, math.inf]
 
 
 @pytest.mark.parametrize(

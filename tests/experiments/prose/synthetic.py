@@ -38,7 +38,7 @@ def escaped() -> list[Any]:
 
 def plateaus() -> list[Any]:
     """Of dot-product attention, and when both reach 100 % with an ample context."""
-    ample = {float(np.median(ladder.reached(row(name, 64), 0.999))) for name in (OWN, OTHER)}
+    ample = {float(np.median(ladder.first_epochs(row(name, 64), 0.999))) for name in (OWN, OTHER)}
     return [*(ladder.median(row(OTHER, context)) for context in (24, 32)), *map(int, ample)]
 
 
