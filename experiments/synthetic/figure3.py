@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Judge, Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DEFAULT,
     DOT_PRODUCT,
     EXPRESSIVE,

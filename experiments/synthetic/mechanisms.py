@@ -1,4 +1,4 @@
-"""Every causal mechanism on the ladder: N16T2 where expressive attention and dot-product part.
+"""Every causal mechanism on N16T2, where expressive and dot-product attention differ.
 
     python -m experiments.synthetic.mechanisms
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from experiments.measured import Measured
 from experiments.statements import Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DOT_PRODUCT,
     Place,
     Size,

@@ -22,7 +22,7 @@ from flax import nnx
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.synthetic.ladder import Place, Size, make_config
+from experiments.synthetic.learning_curves import Place, Size, make_config
 from experiments.synthetic.rules import RIGHT
 from experiments.synthetic.runs import Cell, make_runs, train_runs
 from experiments.synthetic.search import load_setting
@@ -66,8 +66,8 @@ def measure(size: Snapshots, journal: Journal) -> None:
 def look(size: Snapshots, place: Place, mechanism: str, epochs: int) -> dict[str, Any]:
     """Trains one run, and averages its weights over windows."""
     setting = load_setting()
-    ladder = Size((place,), epochs=max(epochs, 1), test=4)
-    config = make_config(ladder, place, mechanism, setting)
+    one_place = Size((place,), epochs=max(epochs, 1), test=4)
+    config = make_config(one_place, place, mechanism, setting)
     cells = [Cell(setting.learning_rate, setting.momentum, seed=0)]
     runs = make_runs(config, cells)
     if epochs:

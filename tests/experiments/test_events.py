@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.events import data_sets, known, long_stream, rules, table2
+from experiments.events import data_sets, known_processes, long_stream, rules, table2
 from experiments.intervals import Interval
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError
 from flax_linattn.tasks.events.data import PROCESSES
@@ -72,8 +72,11 @@ def test_data_sets_that_are_not_at_hand_are_left_out(tmp_path):
 def test_known_processes_are_judged_by_their_largest_size():
     small = {"process": "poisson", "train": 5, "true_nll": 1.0, "runs": runs(1.5), "baselines": {}}
     rows = [small, {**small, "train": 50, "train_events": 500, "runs": runs(1.01, 1.02)}]
-    assert known.judge_process("poisson")(rows).word == HOLDS
-    assert known.judge_process("poisson")([*rows[:1], {**rows[1], "runs": runs(1.1)}]).word == FAILS
+    assert known_processes.judge_process("poisson")(rows).word == HOLDS
+    assert (
+        known_processes.judge_process("poisson")([*rows[:1], {**rows[1], "runs": runs(1.1)}]).word
+        == FAILS
+    )
 
 
 def test_a_stream_whose_state_grows_is_not_the_batch():

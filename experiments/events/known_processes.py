@@ -1,6 +1,6 @@
 """Events of known processes: how near a model comes to the likelihood of the process.
 
-    python -m experiments.events.known
+    python -m experiments.events.known_processes
 
 None of the papers measures it: the public code has no process whose likelihood is known. Each model
 is tested on new events of the process, compared with the process itself.
@@ -170,7 +170,7 @@ def plot(rows: Rows) -> Any:
 
 
 EXPERIMENT = Measured(
-    module="experiments.events.known",
+    module="experiments.events.known_processes",
     sizes={"": Size()},
     measure=measure,
     table=table,
