@@ -26,7 +26,7 @@ class Experiment(abc.ABC):
     """
 
     module: str
-    about: str = "none of the papers measures it"
+    about: str = "not measured in any of the papers"
     sizes: Mapping[str, Any]
 
     @property

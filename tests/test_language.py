@@ -37,13 +37,6 @@ CEILINGS = {
         "phrases": 3,
         "variables": 4,
     },
-    "cli": {
-        "long first lines": 1,
-        "names": 2,
-        "phrases": 2,
-        "short docstrings": 3,
-        "variables": 1,
-    },
     "control": {
         "phrases": 1,
         "variables": 5,

@@ -33,9 +33,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of data sets that Time-Series-Library prepares differently."""
 
 NOT_RUN = (
-    "rows of Japanese Vowels, UWaveGestureLibrary and (of Aaren's table) SpokenArabicDigits that "
-    "are missing, for want of time (a run of EA itself on UWaveGestureLibrary takes 35 minutes of "
-    "a core); those of other data sets, because their files were not at hand"
+    "missing rows of Japanese Vowels, UWaveGestureLibrary and (in Aaren's table) "
+    "SpokenArabicDigits, for lack of time (a run of EA itself on UWaveGestureLibrary takes 35 "
+    "minutes of a core); all other data sets, because their files are not available"
 )
 FEWER: dict[str, dict[str, Any]] = {
     # An epoch takes a minute of a core; the published protocol has 15 of falling rate.

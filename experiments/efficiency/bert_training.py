@@ -135,8 +135,8 @@ STATEMENTS = (
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["tokens a sequence", "batch", "mechanism", "tokens/s", "ms a step (least - most)"]
-    heads += ["peak memory, GB", "compiled in, s"]
+    heads = ["tokens per sequence", "batch", "mechanism", "tokens/s", "ms per step (min - max)"]
+    heads += ["peak memory, GB", "compile time, s"]
     lines = []
     for row in rows:
         for name, facts in row["mechanisms"].items():

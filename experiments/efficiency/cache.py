@@ -120,9 +120,13 @@ def make_step(
 
 def table(rows: Rows, size: Size) -> str:
     min_capacity = min(size.max_lengths)
-    heads = ["mechanism", "tokens held", "max_length", "ms a step", "temporary MB"]
-    heads += [f"times a cache of {min_capacity:,}", f"{ALL_SLOTS}: times as long", "temporary MB"]
-    heads += [f"{NOT_DONATED}: times as long"]
+    heads = ["mechanism", "tokens in the cache", "max_length", "ms per step", "temporary MB"]
+    heads += [
+        f"relative to a cache of {min_capacity:,}",
+        f"{ALL_SLOTS}: relative time",
+        "temporary MB",
+    ]
+    heads += [f"{NOT_DONATED}: relative time"]
     lines = []
     for row in rows:
         unit = Range.of(row["results"][str(min_capacity)][OURS]["milliseconds"])

@@ -42,7 +42,7 @@ from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
 
 STEP = "step"
-CACHES, CONSTANT, WHOLE = "keys and values kept", "constant memory", "whole sequences only"
+CACHES, CONSTANT, WHOLE = "key/value cache", "constant memory", "whole sequences only"
 SOFTMAX = {True: "softmax", False: "softmax, not causal"}
 XLA = {True: "softmax by XLA", False: "softmax by XLA, not causal"}
 TWICE, AGAIN = "linear", "linear again"
@@ -275,17 +275,17 @@ def against_softmax(rows: Rows, which: str, name: str) -> list[tuple[float, floa
 
 def table(rows: Rows, size: Size) -> str:
     few, many = (f"{held:,}" for held in size.held)
-    heads = ["mechanism", "T to the power of", "time: forward", "with gradients"]
+    heads = ["mechanism", "promised exponent of T", "time: forward", "with gradients"]
     heads += ["memory: forward", "with gradients", "faster than softmax from: forward"]
     heads += ["with gradients", "longest T", "temporary MB there"]
-    heads += [f"µs a step at {few}", f"at {many}", "times", "off"]
+    heads += [f"µs per step at {few}", f"at {many}", "ratio", "off"]
     lines = [line(rows, size, name) for name in size.mechanisms]
     note = (
-        f"*off*: what is not as promised. An exponent of time is off where all of its interval is "
-        f"more than {POWER:g} away, and open where a part of it is; that of memory, which may grow "
-        f"with T at most, above {1 + POWER:g}; a step with constant memory where it takes more "
-        "time with many tokens held, by the rule of times. Two numbers are forward / with "
-        "gradients."
+        "*off*: what deviates from the promised growth. A time exponent is off if its whole "
+        f"interval is more than {POWER:g} away, and open if a part of it is. A memory exponent, "
+        f"which may be at most 1, is off above {1 + POWER:g}. A step with constant memory is off "
+        "if it takes longer with many tokens in the state, by the rule of times. Pairs of "
+        "numbers are forward / with gradients."
     )
     return f"{markdown(heads, lines)}\n\n{note}\n\n{noise(rows)}"
 
@@ -348,7 +348,7 @@ def off(
 
 def noise(rows: Rows) -> str:
     """How far the same program is from itself, run in the same turns."""
-    heads, lines = ["pass", "T", f"{TWICE}: ms", "the same again: times"], []
+    heads, lines = ["pass", "T", f"{TWICE}: ms", "repeat: relative"], []
     for row in rows:
         if AGAIN in row["results"]:
             first, again = (Range.of(row["results"][x]["milliseconds"]) for x in (TWICE, AGAIN))
@@ -393,8 +393,8 @@ EXPERIMENT = Measured(
     table=table,
     plot=plot,
     left_out={
-        "cpu": "an accelerator; what takes more time or memory than the budgets above; a step of "
-        "AFT with its table of position biases, which has T x T numbers"
+        "cpu": "an accelerator; runs that need more time or memory than the budgets above; a "
+        "step of AFT, whose table of position biases has T x T numbers"
     },
 )
 

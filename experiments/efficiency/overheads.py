@@ -138,7 +138,7 @@ def table(rows: Rows, size: Size) -> str:
         low, median, high = min(overheads), statistics.median(overheads), max(overheads)
         return f"{100 * median:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
-    heads = ["state, MB", "saved every", "ms a step without", "with", "longer by", "standing still"]
+    heads = ["state, MB", "saved every", "ms per step without", "with", "overhead", "paused"]
     saved = [
         [
             number(row["with"]["megabytes"]),
@@ -161,7 +161,7 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
         if row["what"] == "batches"
     ]
-    batch_heads = ["ms to make a batch", "ms a step without", "with", "one after the other"]
+    batch_heads = ["ms to make a batch", "ms per step without", "with", "sequential"]
     return markdown(heads, saved) + "\n\n" + markdown(batch_heads, made)
 
 

@@ -94,8 +94,8 @@ def apply_block(graph: Any, state: Any, key: Array, h: Array) -> Array:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "blocks", "compile, s", "by scan", "ms a gradient", "by scan, times"]
-    heads += ["the same again, times", "temporary MB", "by scan"]
+    heads = ["mechanism", "blocks", "compile, s", "by scan", "ms per gradient", "by scan, relative"]
+    heads += ["repeat, relative", "temporary MB", "by scan"]
     lines = []
     for row in rows:
         loop, again, scan = (row[name] for name in (LOOP, AGAIN, SCAN))

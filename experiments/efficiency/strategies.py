@@ -155,9 +155,9 @@ def step_facts(
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "strategy", "devices", "losses and accuracies differ by"]
-    heads += ["parameters differ by", "kB received by a device in a step"]
-    heads += ["arguments, kB a device", "temporary kB a device"]
+    heads = ["mechanism", "strategy", "devices", "difference of losses and accuracies"]
+    heads += ["difference of parameters", "kB received per device and step"]
+    heads += ["arguments, kB per device", "temporary kB per device"]
     lines = [
         [
             row["mechanism"],

@@ -271,9 +271,9 @@ def _no_op() -> None:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "rows", "µs a step (least - most)", "steps/s", "µs over its program"]
-    heads += ["times the GRU cell", "times its least", "the same again"]
-    heads += ["unroll: steps/s", "times the cell by scan"]
+    heads = ["mechanism", "rows", "µs per step (min - max)", "steps/s", "µs above its program"]
+    heads += ["relative to the GRU cell", "relative to its minimum", "repeat"]
+    heads += ["unroll: steps/s", "relative to the cell by scan"]
     lines = []
     for row in rows:
         line = [_name(row), f"{row['rows']:,}"]
@@ -299,7 +299,7 @@ def table(rows: Rows, size: Size) -> str:
 
 def costs(rows: Rows) -> str:
     """What a step costs at all, and what each further row adds, between the two greatest counts."""
-    heads = ["mechanism", "kB of state a row", "µs of one row", "further µs of a row"]
+    heads = ["mechanism", "kB of state per row", "µs of one row", "µs per further row"]
     lines = []
     for name in dict.fromkeys(map(_name, rows)):
         of_name = [row for row in rows if _name(row) == name and "not_run" not in row]

@@ -133,8 +133,8 @@ def products(size: Size, chunk: int) -> int:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["rows", "state, MB", "program", "µs (least - most)", "times its floor", "its floor"]
-    heads += ["times floor and read"]
+    heads = ["rows", "state, MB", "program", "µs (min - max)", "relative to its floor", "its floor"]
+    heads += ["relative to floor and read"]
     lines = []
     floors = {STEP: IN_PLACE, AGAIN: IN_PLACE, NOT_DONATED: COPY}
     for row in rows:
@@ -162,7 +162,7 @@ def table(rows: Rows, size: Size) -> str:
         ]
         for name, times in took.items()
     ]
-    titles = [f"{last['tokens']:,} tokens", "ms (least - most)", "GFLOP/s", "times one product"]
+    titles = [f"{last['tokens']:,} tokens", "ms (min - max)", "GFLOP/s", "relative to one product"]
     return f"{markdown(heads, lines)}\n\n{markdown(titles, rates)}"
 
 

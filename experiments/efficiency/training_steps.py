@@ -34,8 +34,8 @@ def measure(learned: LearningTask, size: Size, journal: Journal) -> None:
 
 def table(rows: Rows, size: Size) -> str:
     """Every model's costs, and how it stands to PyTorch's transformer."""
-    heads = ["T", "batch", "model", "parameters", "ms a step", "least to most", "the same again"]
-    heads += [f"s an epoch of {EPOCH:,}", "times as fast as PyTorch's transformer"]
+    heads = ["T", "batch", "model", "parameters", "ms per step", "min to max", "repeat"]
+    heads += [f"s an epoch of {EPOCH:,}", "speedup over PyTorch's transformer"]
     heads += ["compile, s", "memory, MB"]
     peers = {row["length"]: row["milliseconds"] for row in rows if row["model"] == TRANSFORMER}
     lines = []

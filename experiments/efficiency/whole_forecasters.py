@@ -65,14 +65,14 @@ FORECASTER = LearningTask(
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.whole_forecasters",
-    about="none of the papers has this table",
+    about="not a table of any of the papers",
     sizes={"cpu": Size(lengths=((96, 32),), features=512, hidden=2048, num_layers=2)},
     measure=partial(measure, FORECASTER),
     table=table,
     left_out={
-        "cpu": "the published model's decoder, which looks at the encoder, and its calendar "
-        "features; torch.compile; PyTorch's memory, which it does not tell on a CPU; dropout on "
-        "attention's weights, which a fused attention does not form; validation"
+        "cpu": "the published model's decoder, which attends to the encoder, and its calendar "
+        "features; torch.compile; PyTorch's memory, which it does not report on a CPU; dropout "
+        "on attention's weights, which a fused attention does not form; validation"
     },
 )
 

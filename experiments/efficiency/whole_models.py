@@ -54,7 +54,7 @@ CLASSIFIER = LearningTask(
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.whole_models",
-    about="none of the papers has this table",
+    about="not a table of any of the papers",
     sizes={
         "cpu": Size(
             lengths=((152, 16), (1000, 16), (4000, 4), (16_000, 1)),
@@ -66,8 +66,8 @@ EXPERIMENT = Measured(
     measure=partial(measure, CLASSIFIER),
     table=table,
     left_out={
-        "cpu": "torch.compile; PyTorch's memory, which it does not tell on a CPU; "
-        "dropout on attention's weights, which a fused attention does not form; validation"
+        "cpu": "torch.compile; PyTorch's memory, which it does not report on a CPU; dropout on "
+        "attention's weights, which a fused attention does not form; validation"
     },
 )
 

@@ -52,14 +52,15 @@ DATA_SETS: dict[str, DataSet] = {
     "Wikipedia": DataSet(
         {"file": "wikipedia_jodie/ml_wikipedia.txt.gz"},
         {"sequence": "item_id", "num_sequences": 60},
-        "JODIE's file, the first 60 of 1,000 pages, the users who edit them as marks; seconds",
+        "JODIE's file, the first 60 of 1,000 pages, the users who edit them as event types; "
+        "seconds",
         _paper((9.66, 0.98), (8.98, 1.03), (0.28, 0.04), (0.22, 0.05)),
     ),
     "Reddit, a substitute": DataSet(
         {"file": "tpp_unmarked/reddit_askscience_comments.npz"},
         {"num_sequences": 60},
-        "comments on 60 threads of askscience, hours, without marks: not the paper's set, which "
-        "has 984 subreddits as marks",
+        "comments on 60 threads of askscience, hours, without event types: not the paper's set, "
+        "which has 984 subreddits as event types",
         _paper((0.40, 0.29), (0.31, 0.30), (0.23, 0.03), (0.30, 0.04)),
     ),
     "Uber": DataSet(
@@ -79,8 +80,8 @@ DATA_SETS: dict[str, DataSet] = {
     "Sin": DataSet(
         {},
         {"process": "poisson-sine", "num_sequences": 200},
-        "drawn: a Poisson process of rate 1 + sin(t / 2) on [0, 32 pi], 200 sequences; the paper "
-        "gives the period and the interval alone",
+        "synthetic: a Poisson process of rate 1 + sin(t / 2) on [0, 32 pi], 200 sequences; the "
+        "paper gives only the period and the interval",
         _paper((0.68, 0.05), (0.78, 0.13), (1.75, 0.09), (2.03, 0.25)),
     ),
 }  # fmt: skip

@@ -111,7 +111,7 @@ def judge_process(process: str) -> Any:
         row = find_row(rows, process)
         ours, true = mean_nll(row), row["true_nll"]
         gap = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
-        return Verdict(near_true(ours, true), f"{gap}{row['train_events']:,} events to train on")
+        return Verdict(near_true(ours, true), f"{gap}{row['train_events']:,} training events")
 
     return judge
 
@@ -137,13 +137,14 @@ def table(rows: Rows, size: Size) -> str:
             ]
         )
     header = [
-        "process", "events to train on", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
+        "process", "training events", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
         *(f"{name}, gap" for name in BASELINES), "KS distance",
     ]  # fmt: skip
     note = (
-        f"NLL an event of {size.test} test sequences, natural logarithms, a unit of time; mean and "
-        f"deviation over {size.seeds} seeds. The gap is that to the process itself on the same "
-        "events; of fitted processes, too, of which the one that has the right form is all but it."
+        f"NLL per event of {size.test} test sequences, in nats per unit of time; mean "
+        f"and standard deviation over {size.seeds} seeds. The gap is the difference from the "
+        "process itself on the same events, for the fitted baselines too. The baseline of the "
+        "right form almost recovers it."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
@@ -161,7 +162,7 @@ def plot(rows: Rows) -> Any:
         events = [row["train_events"] for row in own]
         left.plot(events, gaps, "o-", color=f"C{n}", label=process)
         right.plot(expected, own[-1]["runs"][0]["quantiles"], ".-", color=f"C{n}", label=process)
-    left.set(xscale="log", yscale="log", xlabel="events to train on", ylabel="gap of NLL an event")
+    left.set(xscale="log", yscale="log", xlabel="training events", ylabel="gap of NLL per event")
     left.xaxis.set_minor_formatter("")
     left.legend(frameon=False)
     right.plot([0, expected[-1]], [0, expected[-1]], color="0.6", linewidth=0.8, zorder=0)
@@ -176,10 +177,10 @@ EXPERIMENT = Measured(
     table=table,
     plot=plot,
     statements=tuple(
-        Statement("ours", f"the model finds the process {process!r}", judge_process(process))
+        Statement("ours", f"the model recovers the process {process!r}", judge_process(process))
         for process in Size().processes
     ),
-    left_out={"": "other mechanisms, which are compared in table2; more seeds, for want of time"},
+    left_out={"": "other mechanisms, which are compared in table2; more seeds, for lack of time"},
 )
 
 

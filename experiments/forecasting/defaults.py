@@ -69,13 +69,13 @@ context, too."""
 STATED = "2026-11-26T19:20:00+00:00"
 """After runs in development (see above), and before those of this table."""
 BETTER = Rule(
-    "The default's errors are below another's where the 95 % interval of the difference of mean "
-    "squared errors, in per cent of the other's, lies below 0: the mean over the seeds of a series "
-    "one number, by Student's t over series; not where it lies above.",
+    "The default's errors are below another's if the 95 % confidence interval of the difference "
+    "of mean squared errors, in percent of the other's, lies below 0, and not if it lies above: "
+    "one mean over seeds per series, by Student's t over series.",
     STATED,
 )
 NOT_ABOVE = Rule(
-    "The default's errors are at most another's where that interval lies below 1 %; not where it "
+    "The default's errors are at most another's if that interval lies below 1 %, and not if it "
     "lies above.",
     STATED,
 )
@@ -202,12 +202,12 @@ def table(rows: Rows, size: Size) -> str:
     ]
     titles = [
         "context",
-        "maps of the ridge beside it",
+        "ridge maps",
         "stride",
-        "share of the attention",
+        "weight of the attention",
         "training, s",
     ]
-    parts.append(markdown(["run", *titles, "all, s", "processor, s"], lines))
+    parts.append(markdown(["run", *titles, "total, s", "CPU, s"], lines))
     return "\n\n".join(parts)
 
 

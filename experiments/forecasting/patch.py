@@ -61,16 +61,15 @@ STATED = "2026-11-25T02:20:00+00:00"
 """After runs of the patch model on ETTh1, ETTh2 and ETTm2, by which its training was designed, but
 before PatchTST or DLinear were trained here."""
 NOT_ABOVE = Rule(
-    "A model's errors are at most another's over series where the 95 % interval of the difference "
-    "of their mean squared errors, in per cent of the other's, lies below 2: the mean over "
-    "horizons and seeds of a series one number, by Student's t over series; not where it lies "
-    "above.",
+    "A model's errors are at most another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 2, and not "
+    "if it lies above: one mean over horizons and seeds per series, by Student's t over series.",
     STATED,
 )
 BELOW = Rule(
-    "A model is below a baseline on a series where the 95 % interval of the difference of their "
-    "mean squared errors, in per cent of the baseline's, the mean over horizons, by Student's t "
-    "over seeds, lies below 0, and not where it lies above.",
+    "A model is below a baseline on a series if the 95 % confidence interval of the difference "
+    "of their mean squared errors, in percent of the baseline's, averaged over horizons, by "
+    "Student's t over seeds, lies below 0, and not if it lies above.",
     STATED,
 )
 
@@ -403,7 +402,7 @@ def table(rows: Rows, size: Size) -> str:
             lines.append(
                 [f"{series}, {horizon}", *printed, *_papers(f"{series}, {horizon}"), *cells]
             )
-    parts = ["Mean squared error, and mean absolute error in brackets:", markdown(header, lines)]
+    parts = ["Mean squared error (mean absolute error in brackets):", markdown(header, lines)]
     mechanisms = [OURS, *size.mechanisms]
     lines = []
     for name in mechanisms:
@@ -412,7 +411,7 @@ def table(rows: Rows, size: Size) -> str:
             cells = [_cell(rows, name, series, size.horizons[0]) for series in size.series]
             first = next(row for row in own if row["horizon"] == size.horizons[0])
             lines.append([f"`{name}`", *cells, f"{first['parameters']:,}", *_costs(first)])
-    titles = ["parameters", "train, s", "state, bytes", "microseconds an observation"]
+    titles = ["parameters", "train, s", "state, bytes", "microseconds per observation"]
     parts.append(f"With each mechanism, {size.horizons[0]} rows ahead (costs on {EMBEDDED}):")
     parts.append(markdown(["mechanism", *size.series, *titles], lines))
     trials = [row for row in rows if "trial" in row]
@@ -463,7 +462,7 @@ def _papers(row: str) -> list[str]:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.patch",
-    about="not of a paper: the patch forecaster beside ridge, DLinear and PatchTST",
+    about="not of a paper: the patch forecaster compared with ridge, DLinear and PatchTST",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -476,11 +475,10 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "whole electricity and traffic sets, which are not at hand: in their place two clients "
-        "of ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
+        "": "whole electricity and traffic sets, which are not available: instead two clients of "
+        "ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
         "horizons only; weather and ETTm1, for the same reason. Statistical models, and contexts "
-        "of more than 96 rows, are in tables of their own. What the table has no number of is for "
-        "want of time"
+        "of more than 96 rows, are in tables of their own. Missing numbers are for lack of time"
     },
 )
 

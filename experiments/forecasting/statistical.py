@@ -42,9 +42,9 @@ SIMPLE = ("seasonal_naive", "ridge")
 STATED = "2026-11-25T18:32:00+00:00"
 """Before any of these series but the traffic was forecast by AutoETS."""
 BELOW = Rule(
-    "A model's errors are below another's over series where the 95 % interval of the difference of "
-    "their mean squared errors, in per cent of the other's, lies below 0: a series one number, by "
-    "Student's t over series; not where it lies above.",
+    "A model's errors are below another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 0, and not "
+    "if it lies above: one number per series, by Student's t over series.",
     STATED,
 )
 
@@ -199,7 +199,7 @@ def table(rows: Rows, size: Size) -> str:
     models = (*SIMPLE, ETS, MSTL, patch.OURS)
     header = ["series", "windows", "season", "context"]
     header += [f"`{m}`" if m == patch.OURS else m.replace("_", " ") for m in models]
-    header += [f"{name}, ms a channel" for name in (ETS, MSTL)]
+    header += [f"{name}, ms per channel" for name in (ETS, MSTL)]
     lines = []
     for series in size.series:
         for context in size.contexts:
@@ -232,8 +232,8 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": f"all but one test window in {STRIDE} (ETTm2 {STRIDES['ETTm2']}); ours but with seed "
-        "0 from 96 rows; multiplicative models, which take positive values, as these are scaled; "
-        "MSTL where the context has no two seasons"
+        "0 from 96 rows; multiplicative models, which need positive values (these are scaled); "
+        "MSTL where the context has less than two seasons"
     },
 )
 

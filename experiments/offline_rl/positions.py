@@ -95,9 +95,9 @@ def table(rows: Rows, size: Size) -> str:
                 ]
                 lines.append([data, f"`{mechanism}`", way, *means])
     note = (
-        "D4RL's normalised score of 10 episodes of up to 1,000 steps; training windows have 20. "
-        "Not D4RL: see table 1. Waves of the context go on growing in a stream, far beyond what "
-        "was trained on, and begin anew in a window and at a restart."
+        "D4RL's normalized score over 10 episodes of up to 1,000 steps; training windows have "
+        "20. Not D4RL: see table 1. Sinusoidal positions within the context grow without bound "
+        "in a stream, far beyond those of training, and restart in a window and at a restart."
     )
     return markdown(["data", "attention", "time", *ACTS], lines) + f"\n\n{note}"
 
@@ -110,16 +110,16 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "ours",
-            f"with {mechanism} and, of times, {way}, a stream of all steps scores the same as the "
-            "window",
+            f"with {mechanism} and time encoding = {way}, a stream of all steps scores the same "
+            "as the window",
             streams(mechanism, way),
         )
         for mechanism in Size().mechanisms
         for way in WAYS
     ),
     left_out={
-        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, for "
-        "want of time"
+        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, "
+        "for lack of time"
     },
 )
 

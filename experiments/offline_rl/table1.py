@@ -151,7 +151,7 @@ def same_score(by_set: dict[str, list[float]]) -> Verdict:
     """The verdict on differences of scores that are to be small, of each data set by seed."""
     over = over_sets(by_set)
     each = ", ".join(f"{data} {statistics.mean(own):+.1f}" for data, own in by_set.items())
-    return Verdict(comparable(over), f"score {text(over, 1)} over {len(by_set)} sets: {each}")
+    return Verdict(comparable(over), f"score {text(over, 1)} over {len(by_set)} data sets: {each}")
 
 
 def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
@@ -167,8 +167,8 @@ def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
         }
         over = over_sets(by_set)
         lost = sum(statistics.mean(own) < 0 for own in by_set.values())
-        score_text = f"score {text(over, 1)} over {len(by_set)} sets; behind on {lost} of them"
-        return Verdict(ahead(over), f"{score_text}; a clone a set")
+        score_text = f"score {text(over, 1)} over {len(by_set)} data sets; worse on {lost} of them"
+        return Verdict(ahead(over), f"{score_text}; one cloned policy per data set")
 
     return judge
 
@@ -176,8 +176,8 @@ def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
 def table(rows: Rows, size: Size) -> str:
     """Scores, a line for each data set; then one for each mechanism and inference mode."""
     mechanisms = [m for m in size.mechanisms if any(row["mechanism"] == m for row in rows)]
-    header = ["data", *(f"`{m}`" for m in mechanisms), "clone", "clone of the best", "the data",
-              "their best", "asked for"]  # fmt: skip
+    header = ["data", *(f"`{m}`" for m in mechanisms), "BC", "BC of the best", "data, mean",
+              "data, best", "target return"]  # fmt: skip
     lines = []
     for data in data_sets(rows):
         known = find_rows(rows, data, CUSTOMARY)[0]
@@ -191,19 +191,19 @@ def table(rows: Rows, size: Size) -> str:
         robot = DATA_SETS[data].robot
         target = float(normalized_score(PUBLISHED_TARGETS[robot], f"{robot}-v5"))
         lines.append([data, *cells, f"{known['recorded']['best']:.1f}", f"{target:.1f}"])
-    means = ["mean of the sets"]
+    means = ["mean of the data sets"]
     means += [f"{mean_score(rows, m):.1f}" for m in mechanisms]
     means += [f"{mean_known(rows, name):.1f}" for name in ("clone", "best_clone", "recorded")]
     lines.append([*means, "", ""])
     note = (
-        "D4RL's normalised score, mean and deviation over seeds (one seed has none) of the mean of "
-        f"{size.play_episodes} episodes; by the window of 20 steps, parameters selected by the "
-        "error of actions in held-out episodes. **Not D4RL**: rollouts of Stable-Baselines agents "
-        "in gymnasium's *-v5, 20,000 steps a set (40,000 of medium-expert) instead of a million. "
-        "The returns that are asked for are the published code's (HalfCheetah's for Ant): half of "
-        "what HalfCheetah's expert reaches, and far above the best of medium-replay. "
-        "In brackets what the paper prints for D4RL's sets, which no number here can be compared "
-        "with."
+        "D4RL's normalized score: mean and standard deviation over seeds (none for one seed) of "
+        f"the mean over {size.play_episodes} episodes, with a window of 20 steps and the "
+        "parameters of the lowest action error on held-out episodes. **Not D4RL**: rollouts of "
+        "Stable-Baselines agents in gymnasium's *-v5, 20,000 steps per data set (40,000 for "
+        "medium-expert) instead of a million. Target returns are those of the published code "
+        "(HalfCheetah's for Ant): half of what HalfCheetah's expert reaches, and far above the "
+        "best of medium-replay. In brackets: the paper's scores on D4RL's data, which are not "
+        "comparable with any number here. BC: behavior cloning."
     )
     return "\n\n".join(
         [markdown(header, lines), note, _modes_table(rows, mechanisms), _checked(rows)]
@@ -220,7 +220,7 @@ def _modes_table(rows: Rows, mechanisms: list[str]) -> str:
             lines.append([data, f"`{mechanism}`", *cells])
     for mechanism in mechanisms:
         cells = [f"{mean_score(rows, mechanism, mode):.1f}" for mode in (*ACTS, "last")]
-        lines.append(["mean of the sets", f"`{mechanism}`", *cells])
+        lines.append(["mean of the data sets", f"`{mechanism}`", *cells])
     return markdown(header, lines)
 
 
@@ -228,8 +228,8 @@ def _checked(rows: Rows) -> str:
     own = [row for row in rows if row["mechanism"] != CUSTOMARY]
     max_error, steps = max((row["stream_max_error"], row["stream_steps"]) for row in own)
     return (
-        f"Streamed and parallel actions of the longest held-out episode of each run ({steps:,} "
-        f"steps in the worst case) differ by {max_error:.1e} at most."
+        f"Streamed and parallel actions differ by at most {max_error:.1e} on the longest "
+        f"held-out episode of each run ({steps:,} steps in the worst case)."
     )
 
 
@@ -261,7 +261,7 @@ def plot(rows: Rows) -> Any:
                           markersize=4, color=f"C{number}", alpha=0.8,
                           label=mode if place == 0 else None)  # fmt: skip
         for name, line in (("clone", "-"), ("best_clone", "--"), ("recorded", ":")):
-            label = name.replace("best_clone", "clone of the best").replace("recorded", "the data")
+            label = {"clone": "BC", "best_clone": "BC of the best", "recorded": "data, mean"}[name]
             axis.axhline(known[name]["score"], linestyle=line, color="0.4", linewidth=0.9,
                          label=label)  # fmt: skip
         axis.set_xticks(range(len(MECHANISMS)), ["softmax", "aaren", "EA-series"], fontsize=8)
@@ -270,7 +270,7 @@ def plot(rows: Rows) -> Any:
         axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     for axis in panels[len(sets) :]:
         axis.set_axis_off()
-    figure.supylabel("normalised score")
+    figure.supylabel("normalized score")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     return figure
@@ -293,7 +293,7 @@ EXPERIMENT = Measured(
         ),
         Statement(
             "ours",
-            "so is EA-series",
+            "EA-series is comparable to the Transformer",
             judge_pair(("elementwise_series", WINDOW), ("softmax", WINDOW)),
         ),
         *(
@@ -307,24 +307,26 @@ EXPERIMENT = Measured(
         *(
             Statement(
                 "ours",
-                f"with {mechanism}, a stream that begins anew scores the same as the window",
+                f"with {mechanism}, a stream with restarts scores the same as the window",
                 judge_pair((mechanism, "restart"), (mechanism, WINDOW)),
             )
             for mechanism in MECHANISMS
         ),
         Statement(
-            "ours", "Aaren is ahead of behaviour cloning", judge_against_baseline("aaren", "clone")
+            "ours",
+            "Aaren is better than behavior cloning",
+            judge_against_baseline("aaren", "clone"),
         ),
         Statement(
             "ours",
-            "Aaren is ahead of cloning the best tenth",
+            "Aaren is better than behavior cloning of the best tenth",
             judge_against_baseline("aaren", "best_clone"),
         ),
     ),
     left_out={
-        "": "D4RL's own files, which are not at hand (their format is read); the paper's size (4 "
-        "blocks of 512) and 20,000 steps, which take an accelerator; seeds four and five, and "
-        "seeds two and three of Walker2d and Ant, for want of time"
+        "": "D4RL's own files, which are not available (their format is read); the paper's size "
+        "(4 blocks of 512) and 20,000 steps, which take an accelerator; seeds four and five, and "
+        "seeds two and three of Walker2d and Ant, for lack of time"
     },
 )
 

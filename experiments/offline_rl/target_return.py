@@ -100,7 +100,7 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for row in rows:
         first = [f"{row['data']}, {row['best']:,.0f}", f"`{row['mechanism']}`"]
-        lines.append([*first, "asked for", *(f"{own:,.0f}" for own in row["target_returns"])])
+        lines.append([*first, "target return", *(f"{own:,.0f}" for own in row["target_returns"])])
         for mode in MODES:
             means = [f"{statistics.mean(own):,.0f}" for own in row[mode]]
             lines.append(["", "", mode, *means])
@@ -125,7 +125,7 @@ def plot(rows: Rows) -> Any:
         axis.plot([0, last], [0, last], color="0.6", linewidth=0.8, zorder=0)
         axis.axvline(own[0]["best"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         axis.set_title(data, fontsize=9)
-        axis.set_xlabel("asked for")
+        axis.set_xlabel("target return")
     panels[0].set_ylabel("returned")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
@@ -141,13 +141,13 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "ours",
-            f"with {mechanism}, acting by the {act}, more is returned where more is asked for",
+            f"with {mechanism} and {act} inference, a higher target return gives a higher return",
             judge_correlation(mechanism, act),
         )
         for mechanism in Size().mechanisms
         for act in MODES
     ),
-    left_out={"": "the other data sets and further seeds, for want of time"},
+    left_out={"": "the other data sets and further seeds, for lack of time"},
 )
 
 

@@ -148,7 +148,7 @@ def around_zero(rows: Rows) -> Verdict:
             words.append(centred(layer["mean"], layer["std"]))
         ratios = ", ".join(f"{own['mean'] / own['std']:+.2f}" for own in row["layers"])
         texts.append(f"{row['data']} {ratios}")
-    return Verdict(combine(words), f"means over deviations, layer by layer: {'; '.join(texts)}")
+    return Verdict(combine(words), f"mean / standard deviation, layer by layer: {'; '.join(texts)}")
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -197,7 +197,7 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "TaylorShift, figure 7 (appendix D.1)",
-            "at each layer of a trained encoder the products are about centred around 0",
+            "at each layer of a trained encoder the products are about centered around 0",
             around_zero,
         ),
     ),

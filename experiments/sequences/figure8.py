@@ -156,7 +156,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.figure8",
-    about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the lengths of training",
+    about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the training lengths",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -165,7 +165,7 @@ EXPERIMENT = Measured(
         *(
             Statement(
                 "TaylorShift, figure 8",
-                f"with {mechanism} accuracy falls beyond the lengths of training",
+                f"with {mechanism} accuracy falls beyond the training lengths",
                 falls_for(mechanism, "linear"),
             )
             for mechanism in ("softmax", "taylorshift")

@@ -189,7 +189,7 @@ def judge_longer(ours: str, other: str) -> Judge:
 
 def table(rows: Rows, size: Size) -> str:
     """A line a kind, number of heads and remat."""
-    heads = ["attention", "heads", "remat", "longest, tokens", "bytes a token at it"]
+    heads = ["attention", "heads", "remat", "longest sequence, tokens", "bytes per token"]
     lines = [
         [
             row["kind"],
@@ -201,9 +201,9 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
     ]
     note = (
-        f"Each is the longest that was found to fit in {size.limit / 1e9:g} GB; one {NEAR:g} times "
-        "as long does not. Bytes a token count all of a step, parameters and the optimizer's "
-        "moments included."
+        f"Each length is the longest found to fit in {size.limit / 1e9:g} GB; {NEAR:g} "
+        "times that length does not fit. Bytes per token count the whole step, including "
+        "parameters and optimizer moments."
     )
     return f"{markdown(heads, lines)}\n\n{note}"
 
@@ -223,21 +223,20 @@ EXPERIMENT = Measured(
             judge_longer("taylorshift, efficient", "softmax, all weights"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than softmax in blocks",
             judge_longer("taylorshift, efficient", "softmax, in blocks"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than its direct one, in blocks of rows",
             judge_longer("taylorshift, efficient", "taylorshift, direct"),
         ),
     ),
     left_out={
-        "": "accelerators, whose compilers place buffers otherwise and, unlike that for CPUs, keep "
-        "to what remat asks for; the other mechanisms, and most of 32 heads, for want of time; "
-        "batches of several "
-        "sequences; running any of these steps"
+        "": "accelerators, whose compilers allocate buffers differently and, unlike the CPU "
+        "compiler, honor remat; the other mechanisms, and most of 32 heads, for lack of time; "
+        "batches of several sequences; running any of these steps"
     },
 )
 

@@ -47,8 +47,8 @@ PAPER = {
 
 ROWS = {
     "plain": "plain",
-    "input": "+ normalisation of q and k",
-    "full": "+ that of the output",
+    "input": "+ normalization of q and k",
+    "full": "+ normalization of the output",
 }
 """Stages, for people."""
 
@@ -208,7 +208,7 @@ def overflow(rows: Rows) -> Verdict:
 
 def table(rows: Rows, size: Size) -> str:
     """Accuracies compared with the paper's, then the curves in numbers."""
-    heads = ["normalisation"]
+    heads = ["normalization"]
     heads += [f"{form}: {what}" for form in FORMS for what in ("paper", FULL, HALF)]
     lines = []
     for stage in STAGES:
@@ -219,18 +219,18 @@ def table(rows: Rows, size: Size) -> str:
             cells += [_accuracy(rows, stage, form, dtype) for dtype in (FULL, HALF)]
         lines.append([ROWS[stage], *cells])
     curves = [_curve(row) for row in rows if row["run"] == CURVE]
-    curve_heads = ["computed", "normalisation", "form", "products", "loss, first to last fifth"]
-    curve_heads += ["trained", "largest product, at the begin", "at the end"]
+    curve_heads = ["computed", "normalization", "form", "products", "loss, first to last fifth"]
+    curve_heads += ["trained", "largest product, at the start", "at the end"]
     return (
         f"Accuracy, per cent, of {size.image_size} x {size.image_size} pixels, {size.num_heads} "
-        f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\n"
-        f"Half precision, {size.curve_image_size} x {size.curve_image_size} pixels, "
-        f"{size.curve_num_heads} head of {64 // size.curve_num_heads}; float16 holds "
-        f"{MAX_FLOAT16:,.0f}:\n\n{markdown(curve_heads, curves)}\n\n"
-        "A step whose gradients overflow is left out, and the loss scale halved; a training ends "
-        "where the loss itself is no number. As coded: products in float16, sums, powers and norms "
-        "in float32, plain with queries times d^(1/4). Sizes are those of exact products of the "
-        "queries, keys and values at hand."
+        f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\nHalf precision, "
+        f"{size.curve_image_size} x {size.curve_image_size} pixels, {size.curve_num_heads} head "
+        f"of {64 // size.curve_num_heads}; float16 holds "
+        f"{MAX_FLOAT16:,.0f}:\n\n{markdown(curve_heads, curves)}\n\nA step whose gradients "
+        "overflow is skipped and the loss scale halved; training ends when the loss itself is "
+        "not finite. *As coded*: products in float16; sums, powers and norms in float32; "
+        "*plain* multiplies queries by d^(1/4). Product sizes are those of exact products of "
+        "the current queries, keys and values."
     )
 
 
@@ -246,7 +246,7 @@ def _accuracy(rows: Rows, stage: str, form: str, dtype: str) -> str:
 
 def _curve(row: dict[str, Any]) -> list[str]:
     first, last = begin_and_end(row)
-    ended = f"no update after step {row['updated']}" if "failed" in row else "as asked"
+    ended = f"no update after step {row['updated']}" if "failed" in row else "completed"
     sizes = ["-", "-"]
     if "sizes" in row:
         sizes = [
@@ -291,7 +291,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table4",
-    about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalisation",
+    about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalization",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -299,7 +299,7 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "TaylorShift, table 4",
-            "without normalisation the direct form is acceptable",
+            "without normalization the direct form is acceptable",
             plain_direct,
         ),
         Statement(
@@ -323,16 +323,17 @@ EXPERIMENT = Measured(
             judge_output_norm,
         ),
         Statement(
-            "this library, beside the paper",
-            "without normalisation its efficient form converges in half precision, its sums being "
-            "float32",
+            "this library, not in the paper",
+            "without normalization its efficient form converges in half precision, its sums "
+            "being float32",
             stable(OURS, ("plain",)),
         ),
     ),
     left_out={
         "": "the paper's sizes (1 layer of 256, 1,024 pixels, 39,000 steps of 256), which take a "
         "GPU; LAMB and the class token, by which so small a model learned hardly anything in "
-        "trials of 300 steps; lossless CIFAR-10, which was not at hand; figure 4's ImageNet models"
+        "trials of 300 steps; lossless CIFAR-10, which was not available; figure 4's ImageNet "
+        "models"
     },
 )
 

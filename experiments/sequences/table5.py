@@ -78,7 +78,7 @@ def too_many(rows: Rows) -> Verdict:
 
 def table(rows: Rows, size: Size) -> str:
     """A line a number of heads."""
-    header = ["heads", "dimension of one", "paper (of 256 features)"]
+    header = ["heads", "head dimension", "paper (of 256 features)"]
     header += [f"ours: `{mechanism}`" for mechanism in size.mechanisms]
     lines = []
     for heads in size.heads:

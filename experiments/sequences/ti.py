@@ -124,7 +124,7 @@ def judge_pair(rows: Rows) -> Verdict:
 
 def table(rows: Rows, size: Size) -> str:
     """Accuracies and costs, a line for each mechanism."""
-    header = ["mechanism", "paper (ImageNet-1k)", "ours", "steps", "s a step", "parameters"]
+    header = ["mechanism", "paper (ImageNet-1k)", "ours", "steps", "s per step", "parameters"]
     lines = []
     for mechanism in size.mechanisms:
         try:
@@ -153,7 +153,7 @@ EXPERIMENT = Measured(
     statements=(Statement("ours", "at equal time TaylorShift is ahead of softmax", judge_pair),),
     left_out={
         "": "ImageNet-1k, 224 x 224 pixels, 300 epochs of batches of 2,048, DeiT's augmentation, "
-        "which take GPUs for days; a few minutes of a CPU core see the images about once"
+        "which take GPUs for days; a few minutes of a CPU core cover the images about once"
     },
 )
 

@@ -51,14 +51,15 @@ MAX_INCREASE = 5.0
 """Per cent."""
 
 KEEPS = Rule(
-    "A stream keeps its error where the 95 % interval of how much larger its mean squared error is "
-    "in its last stretch, in per cent, by Student's t over seeds, lies below "
-    f"{MAX_INCREASE:g}; it loses where it lies above that.",
+    "A stream keeps its error if the 95 % confidence interval of the increase of its mean "
+    "squared error in the last segment, in percent, by Student's t over seeds, lies below "
+    f"{MAX_INCREASE:g}, and loses accuracy if it lies above.",
     "2026-11-24T19:50:00+00:00",
 )
 BETTER = Rule(
-    "A model has the smaller error where the 95 % interval of the difference of mean squared "
-    "errors in per cent of the other's, paired by seed, by Student's t over seeds, lies below 0.",
+    "A model has the smaller error if the 95 % confidence interval of the difference of mean "
+    "squared errors in percent of the other's, paired by seed, by Student's t over seeds, lies "
+    "below 0.",
     "2026-11-24T19:50:00+00:00",
 )
 
@@ -335,9 +336,11 @@ def table(rows: Rows, size: Size) -> str:
             lines.append([label, *(f"{each['mse']:.3f}" for each in own["stretches"])])
             ages.append([label, *(f"{each['mse']:.3f}" for each in own["ages"])])
     if lines:
-        parts.append("Regimes, mean squared error by steps so far:")
+        parts.append("Series with regime changes, mean squared error by number of steps so far:")
         parts.append(markdown(["", *header], lines))
-        parts.append("The same by steps since the level changed, in the second half:")
+        parts.append(
+            "The same by number of steps since the last change of level, in the second half:"
+        )
         parts.append(markdown(["", *of_ages], ages))
     lines = []
     for mechanism in known:
@@ -346,11 +349,13 @@ def table(rows: Rows, size: Size) -> str:
         except NotMeasuredError:
             continue
         header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["endless"]]
-        for name, label in (("endless", "one stream"), ("restarted", "begun anew")):
+        for name, label in (("endless", "one stream"), ("restarted", "reset per window")):
             cells = [mean_text([row[name][i]["mse"] for row in own], 3) for i in range(len(header))]
             lines.append([f"`{mechanism}`, {label}", *cells])
     if lines:
-        parts.append("ETTh1, 96 hours ahead, by rows since those of training:")
+        parts.append(
+            "ETTh1, mean squared error 96 hours ahead, by number of rows after the training rows:"
+        )
         parts.append(markdown(["", *header], lines))
     return "\n\n".join(parts)
 
@@ -418,10 +423,10 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "series other than these two; a choice of the length of windows; for want of time more "
-        "than one seed of other mechanisms, and all of those without a line. A run of models that "
-        "are told positions was stopped: on regimes their last stretches were at 0.5 to 1.6, with "
-        "both, on ETTh1 16 to 55 % above those begun anew"
+        "": "series other than these two; other window lengths; for lack of time more than one "
+        "seed of other mechanisms, and mechanisms without a line. A run of models with position "
+        "embeddings was stopped: with regime changes their last segments were at 0.5 to 1.6 with "
+        "both mechanisms, and on ETTh1 16 to 55 % above the models that are reset per window"
     },
 )
 

@@ -149,13 +149,13 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.streaming.latency",
-    about="Aaren, figure 5: memory and the time of a token constant in the tokens so far",
+    about="Aaren, figure 5: memory and time per token are constant in the number of tokens so far",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=(
         Statement(
-            "Aaren, section 3.3", "a whole model takes in a token in constant time", constant
+            "Aaren, section 3.3", "a whole model processes a token in constant time", constant
         ),
     ),
     left_out={"": "training; the softmax stream beyond 1,000 observations"},

@@ -160,7 +160,7 @@ STATEMENTS = (
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["loop in one program, us a token: passed (computed)"]
+    heads = ["loop in one program, us per token: wall time (CPU time)"]
     heads += [f"{length:,} tokens" for length in size.lengths]
     heads += ["slowest / fastest", "state"]
     loops = [[row["mechanism"], *_cells(row["lengths"])] for row in rows if row["what"] == "loop"]
@@ -170,7 +170,7 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
         if row["what"] == "step"
     ]
-    step_heads = ["a step from Python, us", "batch", "donated", "not donated"]
+    step_heads = ["step from Python, us", "batch", "donated", "not donated"]
     return f"{markdown(heads, loops)}\n\n{markdown(step_heads, steps)}"
 
 
@@ -203,12 +203,12 @@ def slowest(lengths: list[dict[str, Any]]) -> Range:
 
 EXPERIMENT = Measured(
     module="experiments.streaming.loop",
-    about="Aaren, figure 5: memory and the time of a token constant in the tokens so far",
+    about="Aaren, figure 5: memory and time per token are constant in the number of tokens so far",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=STATEMENTS,
-    left_out={"": "projections and all else of a model"},
+    left_out={"": "projections and the rest of a model"},
 )
 
 if __name__ == "__main__":

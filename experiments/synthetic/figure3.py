@@ -39,7 +39,8 @@ AMPLE, SMALL, SMALLER = 64, 32, 24
 """Contexts: the paper's largest, its smallest, and the one that only its text mentions."""
 
 SOON = Rule(
-    "About so many epochs are up to twice as many, for the median run; validations are 50 apart.",
+    "A claim of about N epochs allows up to 2N for the median run; validations are 50 epochs "
+    "apart.",
     STATED,
 )
 

@@ -50,7 +50,7 @@ EXPERIMENT = Measured(
             why="longer contexts than 128 take too long here",
         ),
     ),
-    left_out={"": "8 of 16 runs, and longer contexts, for want of time"},
+    left_out={"": "8 of 16 runs, and longer contexts, for lack of time"},
 )
 
 

@@ -47,7 +47,7 @@ EXPERIMENT = Measured(
         ),
         Statement(WHERE, "and to 0.999 at 128", judge_median(EXPRESSIVE, LARGER, 0.999)),
     ),
-    left_out={"": "8 and 12 of 16 runs, and other events, for want of time"},
+    left_out={"": "8 and 12 of 16 runs, and other events, for lack of time"},
 )
 
 

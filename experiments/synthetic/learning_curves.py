@@ -170,16 +170,17 @@ def table(rows: Rows, size: Size) -> str:
         "setting",
         "reach 100 % (95 % interval)",
         "accuracy, median",
-        "least to most",
+        "min to max",
         "median epoch of 100 %",
         "NaN",
     ]
     settings = {_set(row): Setting._make(row[name] for name in Setting._fields) for row in rows}
     settings_text = "; ".join(f"{name}: {setting}" for name, setting in settings.items())
     note = (
-        f"{size.epochs:,} epochs; tested on {100 * size.test:,} guesses with the parameters that "
-        f"validated best. Settings, by the search (readout, projections, scale): {settings_text}. "
-        "`softmax` alone has the factor K**-0.5, unlike the paper's."
+        f"{size.epochs:,} epochs; tested on {100 * size.test:,} predictions with the parameters "
+        "of the best validation accuracy. Settings found by the search (readout, projections, "
+        f"scale): {settings_text}. Only `softmax` scales by K**-0.5; the paper's attention does "
+        "not."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
@@ -222,7 +223,7 @@ def plot(rows: Rows) -> Any:
 
 def _set(row: Mapping[str, Any]) -> str:
     """The setting's name, for people."""
-    return STANDARD if row["setting"] == STANDARD else f"best for `{row['setting']}`"
+    return STANDARD if row["setting"] == STANDARD else f"tuned for `{row['setting']}`"
 
 
 def results_text(rows: Sequence[Mapping[str, Any]]) -> str:

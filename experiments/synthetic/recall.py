@@ -257,7 +257,7 @@ EXPERIMENT = Measured(
             recalls_as_softmax("aaren"),
         ),
     ),
-    left_out={"": "aft, performer and rfa; more seeds, pairs, steps and widths, for want of time"},
+    left_out={"": "aft, performer and rfa; more seeds, pairs, steps and widths, for lack of time"},
 )
 
 

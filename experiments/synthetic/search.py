@@ -229,9 +229,9 @@ def table(rows: Rows, size: Size) -> str:
     parts = [markdown(header, lines)]
     parts.append(_chosen(rows, size))
     parts.append(
-        "Means of the best validation accuracies of the seeds; (n NaN): so many of them became "
-        "infinite, and stand with what they had reached. The scale is that of the initial weights, "
-        "in 1/sqrt(fan-in)."
+        "Mean over seeds of the best validation accuracy. (n NaN): n seeds diverged and count "
+        "with the accuracy reached before. The scale is that of the initial weights, in units of "
+        "1/sqrt(fan-in)."
     )
     return "\n\n".join(parts)
 
@@ -240,7 +240,7 @@ def _chosen(rows: Rows, size: Size) -> str:
     """The settings and how near they come to the paper."""
     scores_by_setting = means(rows, size)
     chosen = {"nearest to the paper, the standard": standard(rows, size)}
-    chosen |= {f"best for `{name}`": best(rows, size, name) for name in MECHANISMS}
+    chosen |= {f"tuned for `{name}`": best(rows, size, name) for name in MECHANISMS}
     lines = []
     for what, setting in chosen.items():
         scores = scores_by_setting[setting]
@@ -259,7 +259,7 @@ EXPERIMENT = Measured(
     table=table,
     left_out={
         "": "other momenta, batches of other sizes, more seeds, Adam, rates that fall, and other "
-        "scales and contexts, for want of time"
+        "scales and contexts, for lack of time"
     },
 )
 

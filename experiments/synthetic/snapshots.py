@@ -34,8 +34,8 @@ from flax_linattn.bench.report import markdown
 from flax_linattn.typing import Array
 
 SETTLED = Rule(
-    "Attention has settled on the two symbols that decide where the last token gives them more "
-    "than a half of its weight, on average over windows, in runs that reached 100 %.",
+    "Attention has settled on the two relevant symbols if the last token gives them more than "
+    "half of its weight, averaged over windows, in runs that reached 100 %.",
     "2026-11-24T04:00:00+00:00",
 )
 
@@ -146,7 +146,7 @@ def table(rows: Rows, size: Snapshots) -> str:
         "weight of the two",
         "if equal",
     ]
-    header.append("share of the gradient")
+    header.append("fraction of the gradient")
     return (
         f"{markdown(header, lines)}\n\nOne run each, tested on 400 guesses; weights are means over "
         f"{size.windows} windows of one series."
@@ -185,11 +185,14 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "expressive attention, figure 4",
-            "attention does not settle on the two symbols that decide",
+            "attention does not settle on the two relevant symbols",
             not_settled,
         ),
     ),
-    left_out={"": "more runs, and what all tokens but the last look at, for want of a rule"},
+    left_out={
+        "": "more runs, and the attention weights of tokens other than the last, because "
+        "no rule was stated for it"
+    },
 )
 
 

@@ -131,9 +131,10 @@ def comparison(
     ]
     lines = [[column, *(cell(column, name) for name in names)] for column in list_columns(rows)]
     return [
-        f"Against baselines by {metric.name}: {'their numbers by data set, and ' if own else ''}"
-        "in how many rows a model loses to them (its mean is the worse one), and its mean "
-        f"difference in % of theirs, with a 95 % interval over {FEWEST} data sets or more:",
+        f"Compared with baselines by {metric.name}: "
+        f"{'their numbers by data set, then ' if own else ''}the number of rows in which the "
+        "model's mean is worse, and its mean difference in % of the baseline, with a 95 % "
+        f"interval for {FEWEST} data sets or more:",
         markdown(["", *names], own + lines),
     ]
 

@@ -42,7 +42,7 @@ def render(table: Table, scale: str, store: Store) -> str:
 def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> list[list[str]]:
     options = ", ".join(f"{k} {v}" for k, v in table.options(scale).items())
     environments = [["environment", "; ".join(store.environments)]] if store.environments else []
-    stale = f"{store.num_stale} stored runs of other options"
+    stale = f"{store.num_stale} stored runs with other options"
     return [
         ["paper", table.about],
         ["command", f"`{table.command(scale, store.num_seeds)}`"],
@@ -149,7 +149,7 @@ def _seconds(rows: Rows, store: Store) -> list[str]:
     lines = [[row, *(median(cells.get(c)) for c in columns)] for row, cells in rows.items()]
     if all(set(line[1:]) == {"-"} for line in lines):
         return []
-    return ["Seconds of one core a run, median over seeds:", markdown(["", *columns], lines)]
+    return ["CPU-core seconds per run, median over seeds:", markdown(["", *columns], lines)]
 
 
 def _plot(table: Table, rows: Rows, store: Store) -> None:

@@ -66,7 +66,7 @@ def ratios_table(ratios: Iterable[Ratio]) -> str:
 def times_table(rows: Rows) -> str:
     """A line for each program: times, memory and compile time."""
     heads = ["comparison", "T", "pass", "program", "ms, median (least - most)", "tokens/s"]
-    heads += ["temporary MB", "compiling, s"]
+    heads += ["temporary MB", "compile time, s"]
     groups: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for row in rows:
         for name, result in row["results"].items():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -28,16 +28,17 @@ class BenchOptions:
     """How a suite of comparisons is measured, and where its results go.
 
     Attributes:
-        output: Folder of ratios.json, ratios.md, time.png and memory.png.
-        only: Measure comparisons whose name contains this text.
-        rounds: Times that each program is run in a repeat.
-        repeats: Times that the whole suite is measured.
-        seconds: Time limit of a comparison, after at least three rounds.
-        lengths: Sequence lengths; default those of each comparison.
-        curves: Measure over many lengths, too, and draw figures (needs matplotlib).
+        output: Folder for ratios.json, ratios.md, time.png and memory.png.
+        only: Measure only comparisons whose name contains this text.
+        rounds: Number of times that each program runs in a repeat.
+        repeats: Number of times that the whole suite is measured.
+        seconds: Time limit of a comparison in seconds, after at least three rounds.
+        lengths: Sequence lengths. Default: those of each comparison.
+        curves: Also measure over many lengths, and draw figures (needs matplotlib).
         curve_lengths: Sequence lengths of the figures.
-        against: Earlier ratios.json; the exit status is 1 if a ratio fell below it.
-        factor: Factor by which a ratio may fall; 1.5 is the noise of a shared machine.
+        against: Earlier ratios.json to compare with; the exit status is 1 if a ratio fell.
+        factor: Factor by which a ratio may fall below that of ``against``; 1.5 is the noise of a
+            shared machine.
         progress: Print a line for each comparison on standard error.
 
     Example:
@@ -45,6 +46,7 @@ class BenchOptions:
         3
     """
 
+    main_options: ClassVar[tuple[str, ...]] = ("output", "only", "repeats", "curves", "against")
     output: Path = Path("runs/bench")
     only: str = ""
     rounds: int = 7

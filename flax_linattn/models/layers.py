@@ -37,24 +37,26 @@ class Layers:
     """Options of a stack of transformer blocks; frozen and hashable.
 
     Attributes:
-        features: Width C of the model.
+        features: Model width C: number of features of each token.
         num_layers: Number of transformer blocks.
         num_heads: Number of attention heads of each block.
-        hidden_features: Width of the feed-forward layers; default 4 C.
+        hidden_features: Width of the feed-forward layers. Default: 4 C.
         mechanism: Attention mechanism by name, with optional hyperparameters, as in
             elementwise_series:order=2. Several names give one for each layer (a hybrid stack).
-        norm: Whether LayerNorm comes before ("pre") or after ("post") each sublayer.
-        activation: Activation of the feed-forward layers: "gelu", "relu" or "tanh".
+        norm: Position of LayerNorm: before ("pre") or after ("post") each sublayer.
+        activation: Activation function of the feed-forward layers.
         dropout_rate: Fraction of features dropped during training.
-        rotary: Whether to rotate queries and keys by their positions, see ``nn.RotaryPosition``.
-        dtype: Dtype of the computation; parameters, sums and losses stay float32, and float64
-            inputs stay float64 with "float32".
-        remat: What training stores of a block for its gradient: everything ("none"), the results of
-            matrix products ("dots"), or only its input ("blocks").
-        drop_path_rate: Probability that training skips a branch of the last block; it increases
-            linearly from 0 in the first block, so that a single block skips none.
-        layer_scale: Initial value of the learned factors of every branch, see ``nn.LayerScale``;
-            None for no factors.
+        rotary: Rotate queries and keys by their positions (RoPE), see ``nn.RotaryPosition``.
+        dtype: Dtype of the computation. Parameters, sums and losses stay float32; float64 inputs
+            stay float64 with "float32".
+        remat: Rematerialization: what training stores of each block for the backward pass:
+            everything ("none"), the results of matrix products ("dots"), or only the input
+            ("blocks").
+        drop_path_rate: Stochastic depth: probability that training skips a branch of the last
+            block. It increases linearly from 0 in the first block, so a single block is never
+            skipped.
+        layer_scale: Initial value of the learned scale of every branch, see ``nn.LayerScale``.
+            Default: no scale.
 
     Raises:
         ValueError: If an option is out of range, or a mechanism or hyperparameter is unknown.

@@ -116,17 +116,19 @@ class Config:
     name them without their part.
 
     Attributes:
-        data: Data, their split and their scaling.
-        model: Model architecture.
-        fit: Training options.
+        data: Data set, its split and its scaling.
+        model: Architecture of the model.
+        fit: Length of the training, early stopping, batch size and seed.
         auto_values: values of options by which the data choose another one, by the options' names.
             A run's config.json holds what was chosen.
+        main_options: Names of the options that most users need, in the order of a short help.
 
     Raises:
         ValueError: options out of range, or that do not go together.
     """
 
     auto_values: ClassVar[Mapping[str, Any]] = {}
+    main_options: ClassVar[tuple[str, ...]] = ("mechanism", "epochs", "time_limit", "seed")
     data: Options
     model: ModelOptions
     fit: FitOptions

@@ -102,7 +102,7 @@ def test_a_row_an_episode(capsys, tmp_path, monkeypatch):
     assert header.split() == ["seed", "steps", "return", "ended"]
     expected = [[str(7 + row), "200", f"{returns[row]:.2f}", "time"] for row in range(3)]
     assert [row.split() for row in rows] == expected
-    assert last.startswith(f"return {returns.mean():.2f} (sd {returns.std(ddof=1):.2f}), length")
+    assert last.startswith(f"return {returns.mean():.2f} (std {returns.std(ddof=1):.2f}), length")
 
 
 def test_scores_where_there_are_references(capsys, tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_a_file_of_episodes(capsys, tmp_path, monkeypatch):
     assert load_episodes(path).num_episodes == 3
     before = path.read_bytes()
     status, _, err = rollout(capsys, *args)
-    assert status == 2 and "exists already; give another file, or remove it. (--out)" in err
+    assert status == 2 and "already exists; choose another file, or remove it. (--out)" in err
     assert path.read_bytes() == before
 
 
@@ -140,7 +140,7 @@ def test_an_environment_has_to_be_named(capsys, tmp_path, monkeypatch):
     a_run(monkeypatch)
     status, out, err = rollout(capsys, tmp_path)
     assert (status, out) == (2, "")
-    assert "names no environment; give one, such as Pendulum-v1. (--env)" in err
+    assert "has no environment; pass one, such as --env Pendulum-v1." in err
 
 
 def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatch):
@@ -173,7 +173,7 @@ def test_pictures_are_tried_before_the_play(capsys, tmp_path, monkeypatch):
     gif.write_text("mine")
     status, _, err = rollout(capsys, *args)
     assert status == 2
-    assert f"{gif} exists already; give another file, or remove it. (--gif)" in err
+    assert f"{gif} already exists; choose another file, or remove it. (--gif)" in err
     assert gif.read_text() == "mine" and list(tmp_path.iterdir()) == [gif]
 
 

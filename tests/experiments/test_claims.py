@@ -144,7 +144,7 @@ def test_what_is_missing_is_not_run() -> None:
         return Verdict(HOLDS, f"{exponent([]):.1f}")
 
     missing, left_out = Statement("A", "grows", judge), Statement("B", "is", why="for want of time")
-    assert missing.verdict() == (NOT_RUN, "one length alone was measured")
+    assert missing.verdict() == (NOT_RUN, "only one length was measured")
     table, *_ = statements_table([missing, left_out], [], NEW)
     assert "| B: is | for want of time | **not run** |" in table
     assert statements_table([], [], NEW) == []
@@ -184,13 +184,13 @@ def test_softmax_in_blocks_decides_comparisons_alone() -> None:
         for name, of_name in batches.items()
         for i, n in enumerate(of_name)
     ]
-    word, ours = says(elementwise_training.EXPERIMENT, "more tokens a step").verdict(rows)
+    word, ours = says(elementwise_training.EXPERIMENT, "more tokens per step").verdict(rows)
     assert word == FAILS
     assert ours == (
         "1 times as many as SA, in blocks; 4 times as many as SA, which does not fit at L = 1,024 "
         "(by that: holds)"
     )
-    word, ours = says(elementwise_training.EXPERIMENT, "become fewer").verdict(rows)
+    word, ours = says(elementwise_training.EXPERIMENT, "tokens per step decrease").verdict(rows)
     assert word == HOLDS and ours.endswith("shorter L (by that: does not hold)")
 
 

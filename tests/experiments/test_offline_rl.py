@@ -50,7 +50,7 @@ def test_the_claim_is_judged_over_data_sets(shift, word):
     """Of each data set one number, however many seeds there are."""
     judge = table1.judge_pair(("aaren", "window"), ("softmax", "window"))
     found = judge(rows_of(shift))
-    assert found.word == word and "over 3 sets" in found.ours
+    assert found.word == word and "over 3 data sets" in found.ours
     with pytest.raises(NotMeasuredError, match="softmax on"):
         judge([row for row in rows_of(shift) if row["mechanism"] != "softmax"])
 
@@ -61,14 +61,14 @@ def test_ways_to_act_and_clones_are_judged_alike():
     assert table1.judge_pair(("aaren", "restart"), ("aaren", "window"))(rows).word == HOLDS
     assert table1.judge_against_baseline("aaren", "clone")(rows).word == HOLDS
     best = table1.judge_against_baseline("aaren", "best_clone")(rows)
-    assert best.word == FAILS and "behind on 3 of them" in best.ours
+    assert best.word == FAILS and "worse on 3 of them" in best.ours
 
 
 def test_the_table_has_means_deviations_and_the_paper():
     table = table1.table(rows_of(1.0), table1.Size())
     assert "| HalfCheetah medium | 50.5 ± 0.7 (paper 41.9 ± 1.5) | 51.5 ± 0.7 (paper" in table
-    assert "Not D4RL" in table and "differ by 1.0e-07 at most" in table
-    assert "| mean of the sets | `softmax` | 50.5 | 29.5 | 50.5 | 49.5 |" in table
+    assert "Not D4RL" in table and "differ by at most 1.0e-07" in table
+    assert "| mean of the data sets | `softmax` | 50.5 | 29.5 | 50.5 | 49.5 |" in table
 
 
 def test_data_sets_that_are_not_at_hand_are_left_out(tmp_path):
@@ -109,7 +109,7 @@ def test_what_is_asked_for_beyond_the_best_does_not_count():
     assert target_return.judge_correlation("aaren", "window")([row]).word == HOLDS
     assert target_return.judge_correlation("aaren", "restart")([row]).word == FAILS
     size = target_return.Size(fractions=(0.1, 0.5, 1.0, 1.25))
-    assert "| a, 100 | `aaren` | asked for | 10 | 50 | 100 | 125 |" in target_return.table(
+    assert "| a, 100 | `aaren` | target return | 10 | 50 | 100 | 125 |" in target_return.table(
         [row], size
     )
 

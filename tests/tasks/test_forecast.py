@@ -257,7 +257,7 @@ def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
     printed, told = capsys.readouterr()
     assert len(printed.splitlines()) == 10  # the row whose time stands twice is taken, too
     late = lines[6].split(",")[0]
-    assert f"note: {late} is not one step of 'h' after the last observation" in told
+    assert f"note: {late} is not one step (frequency h) after the previous observation" in told
     assert "note: 3 observations did not follow at the run's step" in told
 
 
@@ -455,7 +455,7 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     assert decoder == kind.of(**given, **sizes, **shape, season=24)
     assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
     assert options("same", "--model=patch") == usual
-    assert "Without another --model it is patch." in one_line(
+    assert "minutes (the default, unless --model names another model)" in one_line(
         succeed(capsys, "train", "forecast", "--help")
     )
 

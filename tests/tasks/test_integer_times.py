@@ -71,7 +71,7 @@ def test_a_stream_prints_integer_times(stream_lines):
 
 def test_a_stream_notes_gaps_of_integer_times(stream_lines):
     _, notes = stream_lines(table([2020, 2021, 2023, 2024]))
-    assert "2023 is not one step of 1 after the last observation" in notes
+    assert "2023 is not one step (step 1) after the previous observation" in notes
     assert "not one step" not in stream_lines(table([2020, 2021]))[1]
 
 

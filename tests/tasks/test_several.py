@@ -203,13 +203,13 @@ def test_streams_of_new_series_and_states_of_others(run_dir, tmp_path, capsys):
     rows.write_text("5\n6\n")
     state = tmp_path / "state.npz"
     stream = ["stream", str(run_dir), "--input", str(rows)]
-    assert "the run learned from 100 series" in fail(capsys, *stream)
+    assert "the run was trained on 100 series" in fail(capsys, *stream)
     succeed(capsys, *stream, "--series", "s1", "--state", str(state))
     other = fail(capsys, *stream, "--series", "new", "--state", str(state))
     assert "its series is 's1', here 'new'" in other
     assert cli.main([*stream, "--series", "s10O"]) == 0
     told = capsys.readouterr().err
-    assert "'s10O' is none of the 100 series of the run (s0, s1" in told
+    assert "'s10O' is not one of the 100 series of the run (s0, s1" in told
     assert "did you mean 's10'?" in told and "the median of their scales" in told
     lines = succeed(capsys, *stream, "--series", "new").splitlines()
     assert lines[0].startswith("step,time,load+1,") and len(lines) == 3

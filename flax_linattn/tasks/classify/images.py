@@ -84,7 +84,7 @@ class ImageModel(ModelOptions):
     """The classifier: a vision transformer.
 
     Attributes:
-        layers: Options of the backbone.
+        layers: Transformer blocks of the backbone.
         patch_size: Height and width of a patch in pixels; each patch is a token.
         patches: Patch embedding: "linear" (a linear layer) or "conv" (convolutions over the image).
         position: Positional encoding of the patches.
@@ -121,6 +121,7 @@ class ImageFit(RecipeFit):
 class ImageConfig(Config):
     """Everything that a run on images depends on."""
 
+    main_options = ("folder", "patch_size", "learning_rate", *Config.main_options)
     data: ImageData = ImageData()
     model: ImageModel = ImageModel()
     fit: ImageFit = ImageFit()

@@ -23,7 +23,7 @@ class LabelData(Options):
 
     Attributes:
         image_size: Height and width of the images in pixels; image files are resized. 0 keeps the
-            size of image files, and generates images of 32 x 32.
+            size of image files, and generates images of 32 x 32 pixels.
         epoch_size: Number of examples per epoch, for synthetic data.
         validation_size: Number of validation examples, for synthetic data.
         test_size: Number of test examples, for synthetic data.

@@ -211,10 +211,11 @@ class ForecastStream(Streaming):
         self._forecast = self.step(observation)
         self._recent.append(observation)
         if gaps == 0 and self.num_gaps:
-            step = self._problem.freq or self._problem.integer_step
+            freq = self._problem.freq
+            step = f"frequency {freq}" if freq else f"step {self._problem.integer_step}"
             print(
-                f"# note: {self._time} is not one step of {step!r} after the last observation; it "
-                "counts as the next step",
+                f"# note: {self._time} is not one step ({step}) after the previous observation; it "
+                "is taken as the next step",
                 file=sys.stderr,
             )
         time = "" if observation.time is None else str(self._time)
@@ -414,10 +415,10 @@ def _series_spec(run: Run, name: str) -> Run:
     members = [member.name for member in run.data_spec.members]
     if bool(members) != bool(name):
         raise OptionError(
-            f"the run learned from {len(members)} series ({itemize(members, 5)}); choose one, or a "
-            "new one."
+            f"the run was trained on {len(members)} series ({itemize(members, 5)}); name that of "
+            "the stream, which may also be a new one."
             if members
-            else f"the run learned from one series, got {quote(name)}; remove the name.",
+            else f"the run was trained on a single series, got the name {quote(name)}; remove it.",
             "series",
         )
     return run._replace(data_spec=run.data_spec.select_series(name))

@@ -225,9 +225,9 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             near = difflib.get_close_matches(options.series, members, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             print(
-                f"# note: {quote(options.series)} is none of the {len(members)} series of the run "
-                f"({itemize(members, 5)}{meant}). It is taken as a new one, scaled by the median "
-                "of their scales",
+                f"# note: {quote(options.series)} is not one of the {len(members)} series of the "
+                f"run ({itemize(members, 5)}{meant}). It is taken as a new series, and scaled by "
+                "the median of the scales of these series",
                 file=sys.stderr,
             )
         return stream

@@ -25,12 +25,12 @@ class OfflineRLData(Options):
             come with the package.
         file_format: Format of the files: ``d4rl`` (HDF5 with the keys of D4RL), ``minari`` (folders
             of Minari) or ``npz`` (arrays with the same keys). ``auto`` infers it from the files.
-        env: Gymnasium environment to test the model in. Default: the environment that the files
-            name. ``none`` plays no episodes.
+        env: Gymnasium environment to test the model in; ``none`` plays no episodes. Default: the
+            environment that the files name.
         num_episodes: Number of episodes to use, from the start of the files; 0 uses all.
-        keep_unfinished: Keep the steps after the last end of an episode as an episode.
-        validation_fraction: Fraction of the episodes that selects the best parameters.
-        test_fraction: Fraction of the episodes that measures the error of actions.
+        keep_unfinished: Keep the steps after the last episode end as an unfinished episode.
+        validation_fraction: Fraction of the episodes held out to select the best parameters.
+        test_fraction: Fraction of the episodes held out to measure the action error.
         split_seed: Seed of the split into training, validation and test episodes, the same for all
             runs.
     """
@@ -72,12 +72,11 @@ class OfflineRLModel(ModelOptions):
     """Decision transformer, see ``models.DecisionTransformer``.
 
     Attributes:
-        layers: Layers of the backbone.
-        position: Encoding of the time of a step: ``learned`` (a table of ``max_length`` rows),
-            ``sinusoidal`` (any time) or ``none``.
-        clock: Start from which the time of a step is counted: the ``episode`` or the ``context``
-            that the model receives.
-        max_length: Rows of the table of learned positions, and capacity of a cache in steps.
+        layers: Transformer blocks of the backbone.
+        position: Encoding of the time step: ``learned`` (a table of ``max_length`` rows),
+            ``sinusoidal`` (any time step) or ``none``.
+        clock: Where time steps start from 0: at the start of the ``episode`` or of the ``context``.
+        max_length: Number of learned positions, and capacity of a cache, in steps.
     """
 
     layers: Layers = SMALL_LAYERS
@@ -146,10 +145,10 @@ class OfflineRLPlay(Options):
             published code for HalfCheetah (6,000), Hopper (3,600) and Walker2d (5,000); 6,000 for
             Ant; else the best return of the training data.
         play_episodes: Number of test episodes, at most 64 at once; 0 plays none.
-        play_seed: Seed of the first test episode; each next episode adds 1. The default is far from
-            the seeds of collected data, so that no test episode starts like a training episode.
-        clone_steps: Training steps of each behavior-cloning baseline, a perceptron trained on all
-            episodes or on the best tenth; 0 trains none.
+        play_seed: Seed of the first test episode; each next episode adds 1. It should be far from
+            the seeds of the data, so that no test episode starts like a training episode.
+        clone_steps: Number of training steps of the two behavior-cloning baselines: perceptrons
+            trained on all episodes and on the best tenth. 0 trains none.
     """
 
     act: Literal["restart", "stream", "window"] = "restart"
@@ -172,6 +171,7 @@ class OfflineRLPlay(Options):
 class OfflineRLConfig(Config):
     """Options of an offline-RL run."""
 
+    main_options = ("file", "env", "context", "target_return", *Config.main_options)
     data: OfflineRLData = OfflineRLData()
     model: OfflineRLModel = OfflineRLModel()
     fit: OfflineRLFit = OfflineRLFit()
@@ -210,7 +210,7 @@ class OfflineRLConfig(Config):
 
 
 def published(config: OfflineRLConfig) -> OfflineRLConfig:
-    """The loop and the hyperparameters of the code that the Aaren paper's table 1 builds on.
+    """Training and hyperparameters of min-decision-transformer, on which the Aaren paper builds.
 
     Source: N. Barhate, min-decision-transformer (2022), ``scripts/train.py``: 20,000 steps of 64
     windows, a window an episode, AdamW at 1e-4 after a warm-up of 10,000 steps, 10 episodes played
@@ -250,5 +250,5 @@ def published(config: OfflineRLConfig) -> OfflineRLConfig:
 
 
 def paper(config: OfflineRLConfig) -> OfflineRLConfig:
-    """``published`` in the size of the Aaren paper's appendix E: 4 blocks of 512, 4 heads."""
+    """``published`` with the size in the Aaren paper: 4 blocks of 512 features and 4 heads."""
     return published(config).replace(features=512, num_layers=4, num_heads=4)

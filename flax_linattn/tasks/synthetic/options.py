@@ -26,10 +26,10 @@ class SyntheticData(Options):
         delay: Delay tau of a series: the next symbol follows from the last delay + 1 symbols.
         context: Context length: number of symbols that a prediction is made from; for recall,
             copying, induction and parity the length of a sequence.
-        condition: Condition of the rare event of ``nt-r``; ``x1=0``: the last symbol is 0.
+        condition: Condition of the rare event of ``nt-r``, such as ``x1=0`` (the last symbol is 0).
         num_pairs: Number of key-value pairs of ``recall``.
-        validation_series: Number of validation series of 100 symbols, or hundreds of sequences.
-        test_series: Number of test series of 100 symbols, or hundreds of sequences.
+        validation_series: Number of validation series of 100 symbols, or of hundreds of sequences.
+        test_series: Number of test series of 100 symbols, or of hundreds of sequences.
     """
 
     rules: str = "nt"
@@ -58,10 +58,10 @@ class SyntheticModel(ModelOptions):
     """A ``models.WindowModel`` for series; a ``models.LanguageModel`` for other tasks.
 
     Attributes:
-        layers: Layers of the backbone. A series takes one feature per symbol.
+        layers: Transformer blocks of the backbone. A series takes one feature per symbol.
         readout: Readout of a series model: ``flatten`` (weights for each context position) or
             ``last`` (the last position alone).
-        projections: Query, key and value projections of a series model: one set for each
+        projections: Query, key and value projections of a series model: one set per
             ``position``, or one ``shared`` set.
         init_scale: Standard deviation of the initial kernels of a series model, in units of
             1/sqrt(fan-in); biases start at 0.
@@ -100,6 +100,7 @@ class SyntheticFit(FitOptions):
 class SyntheticConfig(Config):
     """Options of a run on synthetic sequence tasks."""
 
+    main_options = ("rules", "base", "context", "learning_rate", *Config.main_options)
     data: SyntheticData = SyntheticData()
     model: SyntheticModel = SyntheticModel()
     fit: SyntheticFit = SyntheticFit()
@@ -147,7 +148,7 @@ def _not_taken(data: SyntheticData) -> dict[str, str]:
 
 
 def recall(config: SyntheticConfig) -> SyntheticConfig:
-    """Small multi-query associative recall: two layers of 64 features, Adam, cross-entropy.
+    """Multi-query associative recall with 8 pairs: 2 layers of 64 features, Adam, cross-entropy.
 
     Source: S. Arora et al., "Zoology" (2023), whose sizes begin there.
     """

@@ -86,12 +86,12 @@ def recall_of_eight() -> list[float]:
 
 
 SENTENCES: list[Sentence] = [
-    Sentence("no: {:.2f} of eight pairs against {:.2f}", recall_of_eight),
+    Sentence("No: it recalls {:.2f} of eight pairs, softmax attention {:.2f}", recall_of_eight),
     Sentence(
-        "yes: Aaren recalls {:.2f} of eight pairs",
+        "Yes: Aaren recalls {:.2f} of eight pairs",
         lambda: recalled(("aaren", "width", "recall", 8)),
     ),
-    Sentence("Exact element-wise attention finds {:.2f} of eight", lambda: recall_of_eight()[:1]),
+    Sentence("Exact element-wise attention recalls {:.2f} of eight", lambda: recall_of_eight()[:1]),
     Sentence(
         "(copying {:.2f}, Aaren {:.2f})",
         lambda: recalled(*((name, "width", "copying", 0) for name in ("elementwise", "aaren"))),
@@ -106,8 +106,8 @@ SENTENCES: list[Sentence] = [
         states,
     ),
     Sentence(
-        "dot-product attention comes to {:.2f} in the better of two seeds and expressive attention "
-        "to {:.2f}",
+        "dot-product attention reaches {:.2f} in the better of two seeds and expressive attention "
+        "{:.2f}",
         turned,
     ),
     Sentence(

@@ -28,9 +28,9 @@ class ClassifyData(Options):
         validation_fraction: Fraction of the training data held out for validation.
         scaling: How channels are standardized: "train" (by the mean and standard deviation of the
             training data), "each" (training and test data by their own mean and standard deviation)
-            or "each-across-channels" (as "each", then each time step over its channels).
+            or "each-across-channels" (as "each", and then each time step across its channels).
         buckets: Number of padded lengths, each for an equal fraction of the sequences; all
-            sequences of a batch have the same padded length. More buckets need less padding but
+            sequences of a batch have the same padded length. More buckets need less padding and
             more compilations, one for each length.
     """
 
@@ -59,14 +59,14 @@ class ClassifyModel(ModelOptions):
     """Options of the time-series classifier.
 
     Attributes:
-        layers: Options of the backbone.
+        layers: Transformer blocks of the backbone.
         pooling: Input of the classification head: "mean" (the mean over all steps), "last" (the
             last step) or "flatten" (all steps, with weights for each position).
         embedding: Convolution of the embedding: "causal" (over past steps; the model can stream) or
             "circular" (wraps around the ends of the sequence).
         padding: Whether attention ignores the padding of shorter sequences ("masked") or attends to
             it ("seen").
-        causal: Use causal attention.
+        causal: Use causal attention, so that the model can stream.
         latents: Number of learned latents that attend to the sequence (Perceiver). ``mechanism`` is
             the attention from the latents to the sequence; the layers are softmax attention among
             the latents, whose mean is the input of the head. Default: no latents; the layers attend
@@ -97,6 +97,7 @@ class ClassifyFit(FitOptions):
 class ClassifyConfig(Config):
     """Everything that a classification run depends on."""
 
+    main_options = ("train_file", "test_file", "learning_rate", *Config.main_options)
     data: ClassifyData = ClassifyData()
     model: ClassifyModel = ClassifyModel()
     fit: ClassifyFit = ClassifyFit()
@@ -146,7 +147,7 @@ class ClassifyConfig(Config):
 
 
 def tslib(config: ClassifyConfig) -> ClassifyConfig:
-    """As Time-Series-Library published: it SELECTS ON THE TEST SET, and scales each set by itself.
+    """Time-Series-Library's protocol, which scales each set alone and SELECTS ON THE TEST SET.
 
     Source: its ``exp_classification.py`` and ``UEAloader`` as of 2023; the learning rate is that of
     its ``adjust_learning_rate`` until the end of 2024.

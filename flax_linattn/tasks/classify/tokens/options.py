@@ -101,7 +101,7 @@ class SequenceModel(ModelOptions):
     """Options of the classifier of token sequences.
 
     Attributes:
-        layers: Options of the backbone.
+        layers: Transformer blocks of the backbone.
         embedding: Token embedding: "linear" (a linear layer on one-hot vectors), "conv" (three
             convolutions on one-hot vectors) or "table" (a lookup table, as in language models).
         position: Positional encoding of the tokens.
@@ -131,6 +131,7 @@ class SequenceFit(RecipeFit):
 class SequenceConfig(Config):
     """Everything that a run on sequences depends on."""
 
+    main_options = ("data", "max_length", "learning_rate", *Config.main_options)
     data: SequenceData = SequenceData()
     model: SequenceModel = SequenceModel()
     fit: SequenceFit = SequenceFit()
@@ -242,7 +243,8 @@ def _preset(about: str, **options: Any) -> Callable[[SequenceConfig], SequenceCo
 
 PRESETS = {
     "taylorshift-listops": _preset(
-        "TaylorShift's ListOps: 4 layers of 512, 500 to 2,000 tokens, 200 epochs of 96,000.",
+        "ListOps as in TaylorShift: 500 to 2,000 tokens, 4 layers of 512 features, 200 epochs of "
+        "96,000 examples.",
         # Departures: the best parameters are selected on 50,000 expressions that are not those of
         # the test, and the learning rate changes each step instead of each epoch.
         **_TAYLORSHIFT,
@@ -256,8 +258,8 @@ PRESETS = {
         batch_size=256,
     ),
     "taylorshift-imdb": _preset(
-        "TaylorShift's IMDB: bytes as Python prints them, cut or filled to 4,000 with a visible "
-        "zero.",
+        "IMDB as in TaylorShift: bytes as Python prints them, cropped or padded to 4,000 with "
+        "visible zeros.",
         **_TAYLORSHIFT,
         **_TEXTS,
         as_python=True,
@@ -267,7 +269,7 @@ PRESETS = {
         batch_size=32,
     ),
     "taylorshift-cifar": _preset(
-        "TaylorShift's CIFAR-10 of grey pixels: one layer of 256.",
+        "Gray pixels of CIFAR-10 as in TaylorShift: one layer of 256 features.",
         **_TAYLORSHIFT,
         data="cifar-pixels",
         select_on="test",
@@ -279,7 +281,7 @@ PRESETS = {
         batch_size=256,
     ),
     "lra-listops": _preset(
-        "Long Range Arena's ListOps: 4 layers of 512, 5,000 steps.",
+        "ListOps as in Long Range Arena: 4 layers of 512 features, 5,000 steps.",
         # A departure: expressions are new in each epoch, where there 96,000 come again.
         **_ARENA,
         **_LISTOPS,
@@ -293,8 +295,8 @@ PRESETS = {
         validate_every=500,
     ),
     "lra-text": _preset(
-        "Long Range Arena's bytes of IMDB: 4 layers of 256, 20,000 steps; selected on the TEST "
-        "SET.",
+        "Bytes of IMDB as in Long Range Arena: 4 layers of 256 features, 20,000 steps; SELECTS "
+        "ON THE TEST SET.",
         # Texts have 4,000 bytes, as papers have it; its configuration says 1,000.
         **_ARENA,
         **_TEXTS,
@@ -305,7 +307,7 @@ PRESETS = {
         validate_every=1000,
     ),
     "lra-cifar": _preset(
-        "Long Range Arena's grey CIFAR-10: one layer of 128, 35,000 steps, a tenth to validate on.",
+        "Gray pixels of CIFAR-10 as in Long Range Arena: one layer of 128 features, 35,000 steps.",
         # Departures: dropout of 0.3 acts where ours does, and attention weights have none; heads
         # have 16 features, not 8.
         **_ARENA
