@@ -201,5 +201,5 @@ def test_options_of_one_name_in_two_parts_are_refused():
         data: Twice = Twice()
 
     TwiceConfig.__annotations__["data"] = Twice
-    with pytest.raises(TypeError, match="two parts of TwiceConfig have an option 'features'"):
+    with pytest.raises(TypeError, match="TwiceConfig has two options named 'features'"):
         TwiceConfig.of(epochs=1)

@@ -81,7 +81,7 @@ def score_stream(size: Size, mechanism: str) -> dict[str, Any]:
         if number in (0, len(times) - 1):
             state_bytes.append(stream.state_bytes)
     seconds = time.perf_counter() - begun
-    batch = scores.time + scores.mark
+    batch = scores.time + scores.event_type
     return {
         "events": len(times),
         "batch_nll": -float(batch.mean()),

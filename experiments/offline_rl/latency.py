@@ -150,7 +150,7 @@ def actor(rows: int) -> Callable[..., None]:
 
 def memory_bytes(agent: DecisionAgent) -> int:
     """Of what an agent keeps of the past."""
-    return inference.state_bytes(agent.memory.kept)
+    return inference.state_bytes(agent.memory.state)
 
 
 def episode(size: Size, way: str, steps: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from experiments.statements import Statement
 from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.offline_rl.agent import ACTS
+from flax_linattn.tasks.offline_rl.agent import INFERENCE_MODES
 
 WAYS: dict[str, dict[str, str]] = {
     "table of the episode": {"position": "learned", "clock": "episode"},
@@ -91,7 +91,7 @@ def table(rows: Rows, size: Size) -> str:
             for way in WAYS:
                 means = [
                     f"{statistics.mean(scores(rows, data, mechanism, way, mode)):.1f}"
-                    for mode in ACTS
+                    for mode in INFERENCE_MODES
                 ]
                 lines.append([data, f"`{mechanism}`", way, *means])
     note = (
@@ -99,7 +99,7 @@ def table(rows: Rows, size: Size) -> str:
         "20. Not D4RL: see table 1. Sinusoidal positions within the context grow without bound "
         "in a stream, far beyond those of training, and restart in a window and at a restart."
     )
-    return markdown(["data", "attention", "time", *ACTS], lines) + f"\n\n{note}"
+    return markdown(["data", "attention", "time", *INFERENCE_MODES], lines) + f"\n\n{note}"
 
 
 EXPERIMENT = Measured(

@@ -10,14 +10,14 @@ from typing import Any
 from flax_linattn import tasks, training
 from flax_linattn.data.episodes import Episodes, normalized_score
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, evaluate
-from flax_linattn.tasks.offline_rl.agent import ACTS
+from flax_linattn.tasks.offline_rl.agent import INFERENCE_MODES
 from flax_linattn.tasks.offline_rl.data import WindowBatches
 from flax_linattn.tasks.offline_rl.evaluate import action_error, play_run, stream_error
 
 
 def train_run(config: OfflineRLConfig) -> tuple[tasks.Run, tasks.Run]:
     """A run with its selected parameters, and with its last ones; nothing is played."""
-    plain = config.replace(play_episodes=0, clone_steps=0)
+    plain = config.replace(play_episodes=0, behavior_cloning_steps=0)
     with tempfile.TemporaryDirectory() as folder:
         tasks.train("offline-rl", plain, training.Session(folder, progress=False))
         best = tasks.load_run(folder)
@@ -44,7 +44,7 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
         **stream_error(best, batches.episodes),
     }
     with make_run_environments(best) as environments:
-        for mode in ACTS:
+        for mode in INFERENCE_MODES:
             results[mode] = play_timed(best, environments, act=mode)
         results["last"] = play_timed(last, environments, act="window")
     return results

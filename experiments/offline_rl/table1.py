@@ -29,10 +29,10 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.data.episodes import normalized_score
 from flax_linattn.tasks.offline_rl import OfflineRLConfig
-from flax_linattn.tasks.offline_rl.agent import ACTS
-from flax_linattn.tasks.offline_rl.behavior_cloning import CloneAgent
+from flax_linattn.tasks.offline_rl.agent import INFERENCE_MODES
+from flax_linattn.tasks.offline_rl.behavior_cloning import PolicyAgent
 from flax_linattn.tasks.offline_rl.data import PUBLISHED_TARGETS, load_data, split_data
-from flax_linattn.tasks.offline_rl.evaluate import episode_seeds, train_clones
+from flax_linattn.tasks.offline_rl.evaluate import episode_seeds, train_policies
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series")
 CUSTOMARY = "customary"
@@ -55,13 +55,21 @@ class Size:
     hidden_features: int = 128
     return_scale: float = 1000.0
     play_episodes: int = 10
-    clone_steps: int = 2000
+    behavior_cloning_steps: int = 2000
+
+
+BASELINES = {
+    "behavior_cloning": "BC",
+    "percentile_behavior_cloning": "BC of the best",
+    "recorded": "data, mean",
+}
+"""Titles of the baselines by their names in the results."""
 
 
 def configuration(name: str, size: Size, **options: Any) -> OfflineRLConfig | None:
     """The options of runs on a data set; None where its files are not available."""
     taken = ("steps", "validate_every", "batch_size", "features", "num_layers", "hidden_features",
-             "return_scale", "play_episodes", "clone_steps")  # fmt: skip
+             "return_scale", "play_episodes", "behavior_cloning_steps")  # fmt: skip
     of_size = {option: getattr(size, option) for option in taken}
     return make_config(name, data_folder(), **(of_size | options))
 
@@ -94,8 +102,8 @@ def baselines(config: OfflineRLConfig) -> dict[str, Any]:
         "recorded": {"score": float(scores.mean()), "best": float(scores.max())},
     }
     with make_run_environments(tasks.Run(task, config, data_spec, None)) as environments:
-        for name, policy in train_clones(train, data_spec, config).items():
-            agent = CloneAgent(policy, data_spec)
+        for name, policy in train_policies(train, data_spec, config).items():
+            agent = PolicyAgent(policy, data_spec)
             results[name] = episode_metrics(
                 control.play(agent, environments, episode_seeds(config))
             )
@@ -176,7 +184,7 @@ def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
 def table(rows: Rows, size: Size) -> str:
     """Scores, a line for each data set; then one for each mechanism and inference mode."""
     mechanisms = [m for m in size.mechanisms if any(row["mechanism"] == m for row in rows)]
-    header = ["data", *(f"`{m}`" for m in mechanisms), "BC", "BC of the best", "data, mean",
+    header = ["data", *(f"`{m}`" for m in mechanisms), *BASELINES.values(),
               "data, best", "target return"]  # fmt: skip
     lines = []
     for data in data_sets(rows):
@@ -187,13 +195,13 @@ def table(rows: Rows, size: Size) -> str:
             cell = mean_text(scores(rows, data, mechanism), 1)
             paper = "" if printed is None else f" (paper {printed[0]:.1f} ± {printed[1]:.1f})"
             cells.append(cell + paper)
-        cells += [f"{known[name]['score']:.1f}" for name in ("clone", "best_clone", "recorded")]
+        cells += [f"{known[name]['score']:.1f}" for name in BASELINES]
         robot = DATA_SETS[data].robot
         target = float(normalized_score(PUBLISHED_TARGETS[robot], f"{robot}-v5"))
         lines.append([data, *cells, f"{known['recorded']['best']:.1f}", f"{target:.1f}"])
     means = ["mean of the data sets"]
     means += [f"{mean_score(rows, m):.1f}" for m in mechanisms]
-    means += [f"{mean_known(rows, name):.1f}" for name in ("clone", "best_clone", "recorded")]
+    means += [f"{mean_known(rows, name):.1f}" for name in BASELINES]
     lines.append([*means, "", ""])
     note = (
         "D4RL's normalized score: mean and standard deviation over seeds (none for one seed) of "
@@ -212,14 +220,17 @@ def table(rows: Rows, size: Size) -> str:
 
 def _modes_table(rows: Rows, mechanisms: list[str]) -> str:
     """Scores of each inference mode, by data set and mechanism."""
-    header = ["score", "attention", *ACTS, "window, last parameters"]
+    header = ["score", "attention", *INFERENCE_MODES, "window, last parameters"]
     lines = []
     for data in data_sets(rows):
         for mechanism in mechanisms:
-            cells = [mean_text(scores(rows, data, mechanism, mode), 1) for mode in (*ACTS, "last")]
+            cells = [
+                mean_text(scores(rows, data, mechanism, mode), 1)
+                for mode in (*INFERENCE_MODES, "last")
+            ]
             lines.append([data, f"`{mechanism}`", *cells])
     for mechanism in mechanisms:
-        cells = [f"{mean_score(rows, mechanism, mode):.1f}" for mode in (*ACTS, "last")]
+        cells = [f"{mean_score(rows, mechanism, mode):.1f}" for mode in (*INFERENCE_MODES, "last")]
         lines.append(["mean of the data sets", f"`{mechanism}`", *cells])
     return markdown(header, lines)
 
@@ -255,13 +266,12 @@ def plot(rows: Rows) -> Any:
     for axis, data in zip(panels, sets, strict=False):
         known = find_rows(rows, data, CUSTOMARY)[0]
         for place, mechanism in enumerate(MECHANISMS):
-            for number, mode in enumerate(ACTS):
+            for number, mode in enumerate(INFERENCE_MODES):
                 values = scores(rows, data, mechanism, mode)
                 axis.plot([place + 0.22 * (number - 1)] * len(values), values, "o^s"[number],
                           markersize=4, color=f"C{number}", alpha=0.8,
                           label=mode if place == 0 else None)  # fmt: skip
-        for name, line in (("clone", "-"), ("best_clone", "--"), ("recorded", ":")):
-            label = {"clone": "BC", "best_clone": "BC of the best", "recorded": "data, mean"}[name]
+        for (name, label), line in zip(BASELINES.items(), ("-", "--", ":"), strict=True):
             axis.axhline(known[name]["score"], linestyle=line, color="0.4", linewidth=0.9,
                          label=label)  # fmt: skip
         axis.set_xticks(range(len(MECHANISMS)), ["softmax", "aaren", "EA-series"], fontsize=8)
@@ -315,12 +325,12 @@ EXPERIMENT = Measured(
         Statement(
             "ours",
             "Aaren is better than behavior cloning",
-            judge_against_baseline("aaren", "clone"),
+            judge_against_baseline("aaren", "behavior_cloning"),
         ),
         Statement(
             "ours",
             "Aaren is better than behavior cloning of the best tenth",
-            judge_against_baseline("aaren", "best_clone"),
+            judge_against_baseline("aaren", "percentile_behavior_cloning"),
         ),
     ),
     left_out={

@@ -114,16 +114,16 @@ class Journal:
             return
         if differing := self._differing(stored):
             names = (self.path.with_suffix(f".unfinished-{n}.json") for n in itertools.count(1))
-            kept = next(name for name in names if not name.exists() or _same(name, stored))
-            self.path.replace(kept)
+            new_path = next(name for name in names if not name.exists() or _same(name, stored))
+            self.path.replace(new_path)
             print(
-                f"note: {self.path.name} had rows with another {', '.join(differing)}; it is "
-                f"{kept.name} now",
+                f"note: {self.path.name} has rows with another {', '.join(differing)}; it was "
+                f"renamed to {new_path.name}",
                 file=sys.stderr,
             )
 
     def row(self, key: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The row of a key: stored, or its rest is measured and written."""
+        """Returns the row of a key: the stored row, or a measured row, which is stored."""
         line = ", ".join(f"{k} {v}" for k, v in key.items())
         self._add(self._unfinished_rows())
         row = next((r for r in self._stored if key.items() <= r.items()), None)
@@ -143,7 +143,7 @@ class Journal:
         return row
 
     def finish(self) -> dict[str, Any]:
-        """Marks the file as complete; returns what it holds."""
+        """Marks the file as complete; returns its content."""
         with locked(self.path):
             self._set_aside()
             return self._write(self.rows, finished=True)

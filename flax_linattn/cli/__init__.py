@@ -227,7 +227,7 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         text = str(error)
         if isinstance(error, OptionError):
             text = spell_flags(text, error.options)
-            values, words = error.values or {}, text.split()
+            values, words = error.values or {}, re.findall(r"--[\w-]+", text)
             unnamed = [n for n in error.options if n in values or _flag(n, True) not in words]
             text += name_flags(unnamed, error.values)
         print(f"error: {text}", file=sys.stderr)
@@ -274,6 +274,8 @@ def spell_flags(message: str, options: Sequence[str]) -> str:
         "set --day-first or time_column=('Date', 'Time')"
         >>> spell_flags("join them, with time_column=('Date', 'Time')", ["time_column"])
         'join them, with --time-column Date Time'
+        >>> spell_flags("expected runs=3, got 4", ["runs"])
+        'expected --runs 3, got 4'
         >>> spell_flags("read others only, with channels=...", ["channels"])
         'read others only, with --channels'
     """
@@ -284,12 +286,12 @@ def spell_flags(message: str, options: Sequence[str]) -> str:
             return match[0]
         if value in ("True", "False", "..."):
             return _flag(name, value != "False")
-        return _flag(name, shlex.join(re.findall("'([^']*)'", value)))
+        return _flag(name, shlex.join(re.findall("'([^']*)'", value) or [value]))
 
     return _ARGUMENT.sub(spell, message)
 
 
-_ARGUMENT = re.compile(r"\b([a-z]\w*)=(True|False|\.\.\.|'[^']*'|\([^()]*\))")
+_ARGUMENT = re.compile(r"\b([a-z]\w*)=(True|False|\.\.\.|'[^']*'|\([^()]*\)|-?\d+(?:\.\d+)?)")
 """An argument in Python's words, as the advice of an error names it."""
 
 

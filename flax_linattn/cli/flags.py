@@ -155,7 +155,8 @@ def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
     options = Group("", "", tuple(fields), tuple(texts))
     with only({*texts}.difference(operands)):
         values = parse([options], args, f"flax-linattn {name}", "\n\n".join(described))
-        command(*(values.pop(key) for key in operands), **values)
+        given = [values.pop(key) for key in operands]  # before the rest is passed by name
+        command(*given, **values)
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def show_state(file: Path, /) -> None:
     lines = {
         "file": f"{file}, {file.stat().st_size:,} bytes, format {FORMAT}",
         "arrays": f"{len(state.arrays)}, {state.num_bytes:,} bytes",
-        **{_plain(name): _plain(value) for name, value in state.facts.items()},
+        **{_plain(name): _plain(value) for name, value in state.metadata.items()},
     }
     width = max(map(len, lines))
     for name, value in lines.items():

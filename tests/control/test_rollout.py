@@ -152,7 +152,7 @@ def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     run, _ = a_run(monkeypatch, env_id="user_robots:User-v0", observation_dim=2)
     status, _, err = rollout(capsys, tmp_path)
-    assert status == 2 and "for a name out of a file" in err and "(--env)" in err
+    assert status == 2 and "for a name from a file" in err and "(--env)" in err
     try:
         args = ("--env", "user_robots:User-v0", "--episodes", 1)
         monkeypatch.setattr(run.task, "agent", lambda run, environments: Follow(16))
@@ -169,7 +169,7 @@ def test_pictures_are_tried_before_the_play(capsys, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "imageio.v2", None)
         status, _, err = rollout(capsys, *args)
-    assert status == 2 and "drawing takes imageio" in err and not list(tmp_path.iterdir())
+    assert status == 2 and "animations need imageio" in err and not list(tmp_path.iterdir())
     gif.write_text("mine")
     status, _, err = rollout(capsys, *args)
     assert status == 2
@@ -182,7 +182,7 @@ def test_a_robot_that_cannot_be_drawn_is_not_played(capsys, tmp_path, monkeypatc
     a_run(monkeypatch, observation_dim=2)
     args = (tmp_path, "--env", toys.COUNTDOWN, "--episodes", 1, "--gif", tmp_path / "first.gif")
     status, out, err = rollout(capsys, *args, "--out", tmp_path / "set.npz")
-    assert (status, out) == (2, "") and "draws no pictures" in err
+    assert (status, out) == (2, "") and "cannot render images" in err
     assert list(tmp_path.iterdir()) == []
 
 

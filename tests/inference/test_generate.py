@@ -185,11 +185,13 @@ def test_wrong_arguments_are_refused():
         inference.generate(model, PROMPT, 4, key=KEY, top_k=99)
     with pytest.raises(ValueError, match="temperature must be at least 0"):
         inference.generate(model, PROMPT, 4, key=KEY, temperature=-1.0)
-    with pytest.raises(ValueError, match=r"one number or one a row, \(4,\)"):
+    with pytest.raises(ValueError, match=r"a number or one number per row, \(4,\)"):
         inference.generate(model, PROMPT, 4, key=KEY, temperature=jnp.ones(3))
     with pytest.raises(TypeError, match=r"key as jax.random.key\(seed\) gives it, got uint32"):
         inference.generate(model, PROMPT, 4, key=jax.random.key_data(KEY))
-    with pytest.raises(ValueError, match=r"one key or one a row, \(4,\), got shape \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"a single key or one key per row, \(4,\), got shape \(3,\)"
+    ):
         inference.generate(model, PROMPT, 4, key=jax.random.split(KEY, 3))
     with pytest.raises(ValueError, match="chunk_size must be at least 1"):
         inference.generate(model, PROMPT, 4, chunk_size=0)
@@ -219,5 +221,5 @@ def test_drawing_needs_a_key_and_a_prompt_its_room():
     for options in ({"temperature": 0.7}, {"top_k": 3}):
         with pytest.raises(ValueError, match="needs a key"):
             inference.generate(model, PROMPT, 2, **options)
-    with pytest.raises(ValueError, match="max_length=2 has no room for 4 observations"):
+    with pytest.raises(ValueError, match="max_length must be at least 4, the observations, got 2"):
         inference.generate(model, PROMPT, 1, max_length=2)

@@ -17,7 +17,7 @@ from tests.nn.cases import normal
 slow = pytest.mark.slow
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 12}
 MECHANISMS = ["aaren", pytest.param("softmax", marks=slow), pytest.param("taylorshift", marks=slow)]
-FOREIGN = "this is no state of this"
+FOREIGN = "expected a state of this"
 
 
 @functools.cache
@@ -113,7 +113,7 @@ def test_states_of_other_models_and_rows_are_named_in_lines():
             assert "\n  backbone.layers.0.m: expected [2, 2], got nothing" in message
     for call in (inference.prefill, inference.unroll):
         message = refused(lambda call=call: call(model, x, state=model.init_state(3)))
-        assert message == "the state has 3 rows, and 2 observations came."
+        assert message == "expected 3 observations, one per row of the state, got 2."
     message = refused(
         lambda: inference.generate(language(), jnp.ones((2, 4), int), 3, state=others[1])
     )
@@ -121,7 +121,10 @@ def test_states_of_other_models_and_rows_are_named_in_lines():
     stream = inference.Stream(model, batch_size=2)
     for state in (*others, model.init_state(3), (1, 2)):
         message = refused(lambda state=state: setattr(stream, "state", state))
-        assert "expected a state as this stream has it" in message and "\n  backbone" in message
+        assert (
+            "expected a state of the same model, batch size" in message
+            and "\n  backbone" in message
+        )
     message = refused(lambda: model.step(x[:, 0], others[0]))
     assert "expected a ClassifierState, of init_state or an earlier call" in message
     message = refused(lambda: model(x, state=others[0]))

@@ -65,12 +65,12 @@ class EventsData(Options):
             for name in ("marks_file", "file_format", "sequence", "sort", "begin", "end"):
                 if getattr(self, name) != getattr(EventsData, name):
                     raise OptionError(
-                        f"{name} needs an event file; give one, or remove it.", name, "file"
+                        f"{name} needs an event file; set file, or remove {name}.", name, "file"
                     )
         elif self.process != EventsData.process:
             raise OptionError(
-                f"process={self.process} is an option of synthetic events, but there is a file; "
-                "remove one of the two.",
+                f"process={self.process!r} generates synthetic events, but file={self.file} has "
+                "events; remove one of the two.",
                 "process",
                 "file",
             )
@@ -108,14 +108,14 @@ class EventsModel(ModelOptions):
         for name in ("scale", "resolution"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise OptionError(f"{name} must be at least 0 and finite, got {value}.", name)
+                raise OptionError(f"expected {name} as a number of at least 0, got {value}.", name)
         self.given_periods()
 
     def given_periods(self) -> tuple[float, ...] | None:
-        """The periods that are given as numbers; None of "auto".
+        """The periods as numbers; None for "auto".
 
         Raises:
-            OptionError: one is not above 0.
+            OptionError: a period is not above 0.
         """
         if self.periods == "auto":
             return None
@@ -127,7 +127,7 @@ class EventsModel(ModelOptions):
             periods = (-1.0,)
         if not all(0 < period < float("inf") for period in periods):
             raise OptionError(
-                f"periods must be positive numbers separated by commas, none, or auto, got "
+                "expected periods as positive numbers separated by commas, none or auto, got "
                 f"{self.periods!r}.",
                 "periods",
             )

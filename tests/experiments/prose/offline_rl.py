@@ -59,7 +59,7 @@ def restarted() -> list[float]:
 def cloned() -> list[Any]:
     """Aaren beside clones of all steps and of the best tenth."""
     numbers: list[Any] = []
-    for baseline in ("clone", "best_clone"):
+    for baseline in ("behavior_cloning", "percentile_behavior_cloning"):
         own = {
             data: statistics.mean(table1.scores(rows(), data, "aaren"))
             - table1.find_rows(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]

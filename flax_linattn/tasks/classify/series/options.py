@@ -1,4 +1,4 @@
-"""Options of classification runs."""
+"""Options of time-series classification runs."""
 
 from __future__ import annotations
 
@@ -46,10 +46,12 @@ class ClassifyData(Options):
         train, test = self.train_file, self.test_file
         names = ("train_file", "test_file")
         if (train is None) != (test is None):
-            message = "give both a training and a test file, or neither for JapaneseVowels."
+            message = "pass both a training and a test file, or neither for JapaneseVowels."
             raise OptionError(message, *names)
         if train is not None and train == test:
-            raise OptionError(f"the training and the test file are the same, {train}.", *names)
+            raise OptionError(
+                f"expected different training and test files, got {train} for both.", *names
+            )
         at_least(1, buckets=self.buckets)
         check_fraction(validation_fraction=self.validation_fraction)
 
@@ -95,7 +97,7 @@ class ClassifyFit(FitOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyConfig(Config):
-    """Everything that a classification run depends on."""
+    """Options of a time-series classification run."""
 
     main_options = ("train_file", "test_file", "learning_rate", *Config.main_options)
     data: ClassifyData = ClassifyData()
@@ -109,8 +111,8 @@ class ClassifyConfig(Config):
             model.pooling != "mean" or model.sees_padding or not model.causal
         ):
             raise OptionError(
-                "latents need causal attention, pooling 'mean', embedding 'causal' and padding "
-                "'masked'; leave these options at their defaults.",
+                "latents need causal attention, pooling='mean', embedding='causal' and "
+                "padding='masked'; leave these options at their defaults.",
                 "latents",
                 "pooling",
                 "embedding",
@@ -119,8 +121,8 @@ class ClassifyConfig(Config):
             )
         if self.data.buckets > 1 and (model.pooling == "flatten" or model.sees_padding):
             raise OptionError(
-                "buckets need a model whose parameters and results do not depend on the padding: "
-                "pooling mean or last, embedding causal and padding masked.",
+                "several buckets need a model that does not depend on the padding; choose "
+                "pooling='mean' or pooling='last', embedding='causal' and padding='masked'.",
                 "buckets",
                 "pooling",
                 "embedding",
@@ -128,8 +130,8 @@ class ClassifyConfig(Config):
             )
         if self.data.buckets > 1 and self.fit.runs > 1:
             raise OptionError(
-                "several runs at once need batches of one length; use one bucket, or train the "
-                "runs one after another.",
+                "several runs need batches of one length; use one bucket, or train the runs one "
+                "after another.",
                 "buckets",
                 "runs",
             )

@@ -1,4 +1,4 @@
-"""Options of runs on sequences of tokens."""
+"""Options of runs on token sequences."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ FETCHED = {
     "mnist-pixels": "MNIST",
     "fashion-mnist-pixels": "Fashion-MNIST",
 }
-"""Names for data of the catalogue, where ``data fetch`` has put them."""
+"""Names of data sets, and their folders in the data folder of ``data fetch``."""
 
 LENGTH_OPTIONS = ("min_length", "max_length")
-OF_TEXTS = ("crop", "padding", "as_python")
-DRAWN = {
-    "listops": (*OF_TEXTS, *FILE_OPTIONS, "image_size"),
-    "listops-lra": (*OF_TEXTS, *FILE_OPTIONS, "image_size"),
-    "pathfinder": (*OF_TEXTS, *FILE_OPTIONS, *LENGTH_OPTIONS),
+TEXT_OPTIONS = ("crop", "padding", "as_python")
+GENERATED = {
+    "listops": (*TEXT_OPTIONS, *FILE_OPTIONS, "image_size"),
+    "listops-lra": (*TEXT_OPTIONS, *FILE_OPTIONS, "image_size"),
+    "pathfinder": (*TEXT_OPTIONS, *FILE_OPTIONS, *LENGTH_OPTIONS),
 }
-"""Generated data, and the options that change nothing of them."""
+"""Names of synthetic data sets, with the options that have no effect on them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,24 +75,24 @@ class SequenceData(LabelData):
             at_least(4, 2**20, test_lengths=length)
         if self.test_lengths and self.data != "listops":
             raise OptionError(
-                f"test_lengths needs the data listops, got data={self.data}; remove test_lengths.",
+                f"test_lengths needs data='listops', got {self.data!r}; remove test_lengths=....",
                 "test_lengths",
                 "data",
             )
-        if self.data in DRAWN:
-            self.refuse(DRAWN[self.data], self.data, "data")
+        if self.data in GENERATED:
+            self.refuse(GENERATED[self.data], self.data, "data")
         else:
             self.refuse(("min_length", *GENERATED_DATA_OPTIONS), "data from files", "data")
 
     @property
     def path(self) -> Path:
-        """Of the files, where the data are no drawn ones."""
+        """Path of the files, unless the data are synthetic."""
         return Path("data", FETCHED[self.data]) if self.data in FETCHED else Path(self.data)
 
     @property
     def data_name(self) -> str:
-        """A short name of the data."""
-        named = self.data in (*DRAWN, *FETCHED)
+        """Short name of the data, for the run folder."""
+        named = self.data in (*GENERATED, *FETCHED)
         return self.data if named else self.path.name.partition(".")[0]
 
 
@@ -129,7 +129,7 @@ class SequenceFit(RecipeFit):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceConfig(Config):
-    """Everything that a run on sequences depends on."""
+    """Options of a run on token sequences."""
 
     main_options = ("data", "max_length", "learning_rate", *Config.main_options)
     data: SequenceData = SequenceData()
@@ -139,28 +139,28 @@ class SequenceConfig(Config):
     def __post_init__(self) -> None:
         if self.model.causal and self.model.pooling == "class":
             raise OptionError(
-                "a class token sees the whole sequence, and a causal model does not; choose "
-                "pooling mean or last.",
+                "a class token needs a model that is not causal; choose pooling='mean' or "
+                "pooling='last' for a causal model.",
                 "pooling",
                 "causal",
             )
-        of_positions = ["position"] * (self.model.position == "learned") + ["mechanism"] * any(
+        limited = ["position"] * (self.model.position == "learned") + ["mechanism"] * any(
             hasattr(mechanism, "max_length") for mechanism in self.layers.mechanisms
         )
         longest = max(self.data.test_lengths, default=0)
-        if of_positions and longest > self.data.max_length:
+        if limited and longest > self.data.max_length:
             raise OptionError(
-                f"what is learned of each position is not learned beyond max_length "
-                f"({self.data.max_length}), so a test at {longest} would say nothing; choose "
-                f"another {of_positions[0]}, or shorter test_lengths.",
+                f"the model learns parameters of each position up to max_length "
+                f"({self.data.max_length}), so it cannot be tested at length {longest}; choose "
+                f"another {limited[0]}, or smaller test_lengths.",
                 "test_lengths",
-                *of_positions,
+                *limited,
             )
         mixed = self.model.embedding == "conv" and not self.model.causal
         if self.data.padding == "packed" and (self.model.pooling == "class" or mixed):
             raise OptionError(
-                "texts that share a row have neither a class token each nor convolutions across "
-                "them; choose pooling mean or last, and another embedding or a causal model.",
+                "packed texts need pooling='mean' or pooling='last', and an embedding without "
+                "convolutions or a causal model; choose these, or padding='masked'.",
                 "padding",
                 "pooling",
                 "embedding",
@@ -172,8 +172,8 @@ class SequenceConfig(Config):
         return make_file_name(self.data.data_name, mechanism_name(self.layers), self.seeds)
 
     def resolve(self) -> SequenceConfig:
-        """With an absolute path, where the data are files."""
-        if self.data.data in DRAWN:
+        """Returns a copy with an absolute path, if the data are files."""
+        if self.data.data in GENERATED:
             return self
         return self.replace(data=str(self.data.path.resolve()))
 
@@ -193,7 +193,7 @@ _TAYLORSHIFT: dict[str, Any] = {
     "epochs": 200,
     "warmup": 5 / 200,
 }
-"""What TaylorShift's runs on sequences have in common (appendix C)."""
+"""Common options of TaylorShift's runs on sequences (appendix C)."""
 _ARENA: dict[str, Any] = {
     "norm": "pre",
     "dropout_rate": 0.1,
@@ -210,7 +210,7 @@ _ARENA: dict[str, Any] = {
     "weight_decay": 0.1,
     "batch_size": 32,
 }
-"""What Long Range Arena's runs on expressions and on texts have in common."""
+"""Common options of Long Range Arena's runs on expressions and texts."""
 _LISTOPS: dict[str, Any] = {
     "epoch_size": 96_000,
     "features": 512,
@@ -230,11 +230,11 @@ _TEXTS: dict[str, Any] = {
 
 
 def _preset(about: str, **options: Any) -> Callable[[SequenceConfig], SequenceConfig]:
-    """A function that sets options; files that a config names stay, instead of fetched ones."""
+    """Makes a preset from options; it keeps files that the config names."""
 
     def apply(config: SequenceConfig) -> SequenceConfig:
         given = config.data.data
-        keeps_files = options["data"] in FETCHED and given not in DRAWN
+        keeps_files = options["data"] in FETCHED and given not in GENERATED
         return config.replace(**options | ({"data": given} if keeps_files else {}))
 
     apply.__doc__ = about
@@ -332,6 +332,6 @@ PRESETS = {
 }
 """Published protocols by name: TaylorShift's (appendix C), and Long Range Arena's.
 
-Where they select on the TEST SET, so does the paper. Departures of all of Long Range Arena's: the
-head is one linear layer instead of two, Adam's epsilon is 1e-8 instead of 1e-9.
+Presets select on the TEST SET where the paper does. All presets of Long Range Arena depart in two
+ways: the head is one linear layer instead of two, Adam's epsilon is 1e-8 instead of 1e-9.
 """
