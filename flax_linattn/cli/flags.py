@@ -120,7 +120,7 @@ def parse(
     if is_short:
         every = [Group("", "", tuple(fields[name] for name in main), ())]
     try:
-        values: dict[str, Any] = tyro.cli(
+        values: Any = tyro.cli(
             Group,
             args=args,
             default=_root(every, fields),
@@ -137,8 +137,9 @@ def parse(
 
 def parse_known(part: P, args: Sequence[str]) -> tuple[P, list[str]]:
     """The options of a dataclass from a command line, and the rest of the line."""
-    given = {"return_unknown_args": True, "add_help": False}
-    values, rest = tyro.cli(Group, args=args, default=_root(groups(part), {}), **given, **_RULES)
+    known: Any = {"return_unknown_args": True, "add_help": False, **_RULES}
+    root: Any = _root(groups(part), {})
+    values, rest = tyro.cli(Group, args=args, default=root, **known)
     return dataclasses.replace(part, **values), rest
 
 
@@ -213,8 +214,9 @@ def _field(
         metavar=_operand(name, hint) if is_operand else _metavar(hint),
         help_behavior_hint=hint_text,
     )
+    positional: Any = tyro.conf.Positional
     hint = Annotated[hint, settings]
-    return StructFieldSpec(name, tyro.conf.Positional[hint] if is_operand else hint, default, text)
+    return StructFieldSpec(name, positional[hint] if is_operand else hint, default, text)
 
 
 _DEFAULT = re.compile(r" Default: .*")

@@ -68,8 +68,8 @@ def stream_command(args: Sequence[str]) -> int:
         f"flax-linattn stream {args[0]}",
         f"{ABOUT}\n\n{_about(task.StreamOptions)}",
     )
-    files, options = vars(flags.build(Files, values)), flags.build(task.StreamOptions, values)
-    stream_run(args[0], options, **files, say=_say)
+    options: Any = flags.build(task.StreamOptions, values)
+    stream_run(args[0], options, **vars(flags.build(Files, values)), say=_say)
     return 0
 
 

@@ -195,7 +195,7 @@ class Streaming(abc.ABC):
             ValueError: it is damaged, or belongs to another run or other options.
         """
         tree, _ = load_state(path, self._state(), check=partial(self._check_owner, path))
-        record = jax.tree.map(_restored, self.record(), tree["record"])
+        record = jax.tree.map(_restore_leaf, self.record(), tree["record"])
         try:
             self._check_record(record, tree["model"])
         except ValueError as error:
@@ -254,7 +254,7 @@ class Streaming(abc.ABC):
             raise ValueError("its counts and last values contradict each other")
 
 
-def _restored(old: Any, array: NDArray[Any]) -> Any:
+def _restore_leaf(old: Any, array: NDArray[Any]) -> Any:
     """Converts a loaded leaf of a record to the type of the old one: a Python number or array."""
     return array.item() if isinstance(old, int | float) else array.copy()
 

@@ -203,7 +203,7 @@ def test_wrong_arguments_are_refused():
             inference.generate(model, PROMPT, 4, **wrong)
     with pytest.raises(TypeError, match=r"^stop must be whole numbers, .* got float32 \[999\]\.$"):
         inference.generate(model, PROMPT, 4, stop=jnp.ones(999))
-    with pytest.raises(ValueError, match=r"expected observations \[B, 3\], got \(4,\)"):
+    with pytest.raises(ValueError, match=r"expected observations \[B, 3\], got shape \(4,\)"):
         inference.generate(backbone(), PROMPT, 4)
 
 

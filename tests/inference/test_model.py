@@ -126,9 +126,9 @@ def test_states_of_other_models_and_rows_are_named_in_lines():
             and "\n  backbone" in message
         )
     message = refused(lambda: model.step(x[:, 0], others[0]))
-    assert "expected a ClassifierState, of init_state or an earlier call" in message
+    assert "expected a ClassifierState from init_state or an earlier call" in message
     message = refused(lambda: model(x, state=others[0]))
-    assert "expected a ClassifierState, of init_state or an earlier call" in message
+    assert "expected a ClassifierState from init_state or an earlier call" in message
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 5), (2, 5, 3, 1), (2, 5, 4)], ids=str)

@@ -101,7 +101,7 @@ def test_a_model_that_looks_ahead_is_refused():
         embedding_padding="circular",
         rngs=nnx.Rngs(0),
     )
-    with pytest.raises(ValueError, match="an embedding that is not causal"):
+    with pytest.raises(ValueError, match="has a non-causal embedding"):
         inference.Stream(model)
 
 
