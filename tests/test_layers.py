@@ -118,7 +118,7 @@ BUDGETS = {
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 15_590,
     "lines of data": 13_370,
-    "lines of tests": 49_810,
+    "lines of tests": 49_860,
     "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;

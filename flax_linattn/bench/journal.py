@@ -49,7 +49,7 @@ def _rows_as_lines(value: Any) -> str:
     return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
 
 
-def locked(path: Path) -> AbstractContextManager[None]:
+def lock_results(path: Path) -> AbstractContextManager[None]:
     """Locks the file for writing; the hidden lock file next to it is not removed."""
     return file_lock(path.with_name(f".{path.name}.lock"), wait=True)
 
@@ -134,7 +134,7 @@ class Journal:
         else:
             line = f"{line}: done before"
         self.rows.append(row)
-        with locked(self.path):
+        with lock_results(self.path):
             self._set_aside()
             self._add([*self._unfinished_rows(), row])  # another process may have written
             self._write(self._stored, finished=False)
@@ -144,7 +144,7 @@ class Journal:
 
     def finish(self) -> dict[str, Any]:
         """Marks the file as complete; returns its content."""
-        with locked(self.path):
+        with lock_results(self.path):
             self._set_aside()
             return self._write(self.rows, finished=True)
 

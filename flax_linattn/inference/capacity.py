@@ -49,9 +49,8 @@ class Capacity:
         """Number of observations in each row of a state, if the state has counters; else 0."""
         counters = [] if self._limit is None else count_observations(state)
         if counters:
-            return -(
-                -np.max(counters, axis=0) // self._tokens
-            )  # the first observation may have fewer
+            # Rounded up: the first observation may have fewer tokens.
+            return -(-np.max(counters, axis=0) // self._tokens)
         size = jax.tree.leaves(state)[0].shape[0]
         return np.zeros(size, np.int64)
 

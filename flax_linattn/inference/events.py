@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.generate import row_keys
 from flax_linattn.inference.model import StreamingModel, check_model
+from flax_linattn.inference.programs import compile_once, step
 from flax_linattn.models.event_forecaster import NextEvent
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, State
@@ -113,7 +113,7 @@ def sample_events(
     return events
 
 
-@compiled("num_events")
+@compile_once("num_events")
 def _sample_events(
     model: EventModel,
     outputs: Array,
@@ -135,14 +135,12 @@ def _sample_events(
         dtype = following.gap.means.dtype
         level = jax.vmap(lambda key: jax.random.uniform(key, (), dtype, 1e-7, 1.0))(gap_keys)
         log_gap = following.gap.log_quantile(level, waited.astype(dtype))
-        event_type = jax.vmap(jax.random.categorical)(type_keys, following.mark_logits)
+        event_type = jax.vmap(jax.random.categorical)(type_keys, following.event_type_logits)
         event_type = event_type.astype(jnp.int32)
         x = model.observation(x, log_gap, event_type).astype(x.dtype)
         outputs, state = step(model, x, state)
         return (outputs, x, state, jnp.full_like(waited, -jnp.inf)), (log_gap, event_type)
 
     carry = (outputs, x, state, waited)
-    (outputs, x, state, _), (log_gaps, event_types) = jax.lax.scan(
-        body, carry, jnp.arange(num_events)
-    )
-    return SampledEvents(log_gaps.T, event_types.T, outputs, x, state)
+    (outputs, x, state, _), (gaps, types) = jax.lax.scan(body, carry, jnp.arange(num_events))
+    return SampledEvents(gaps.T, types.T, outputs, x, state)

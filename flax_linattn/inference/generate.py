@@ -12,9 +12,9 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_state
+from flax_linattn.inference.programs import compile_once, step
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
@@ -146,7 +146,7 @@ def generate(
     return out
 
 
-@compiled("max_new_tokens", "top_k", "max_length", "chunk_size", "dtype")
+@compile_once("max_new_tokens", "top_k", "max_length", "chunk_size", "dtype")
 def _generate(
     model: StreamingModel,
     prompt: Array,

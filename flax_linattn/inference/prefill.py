@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import call_with_state, compiled
 from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
+from flax_linattn.inference.programs import call_with_state, compile_once
 from flax_linattn.inference.state import check_rows
 from flax_linattn.inference.state_diff import explain_mismatch
 from flax_linattn.nn.meshes import automatic
@@ -96,7 +96,7 @@ def prefill_state(
     return jax.lax.scan(body, (y, state), starts)[0]
 
 
-_prefill = compiled("max_length", "chunk_size", "dtype")(prefill_state)
+_prefill = compile_once("max_length", "chunk_size", "dtype")(prefill_state)
 
 
 @automatic(1)

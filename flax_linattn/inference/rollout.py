@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
 from flax_linattn.inference.prefill import check_prompt
+from flax_linattn.inference.programs import compile_once, step
 from flax_linattn.inference.state import check_rows
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
@@ -85,7 +85,7 @@ def unroll(
     return (y, state) if return_state else y
 
 
-@compiled("max_length", "dtype")
+@compile_once("max_length", "dtype")
 def _unroll(
     model: StreamingModel,
     x: Array,
@@ -174,7 +174,7 @@ def rollout(
     )
 
 
-@compiled("num_steps", "feedback", "max_length", "dtype")
+@compile_once("num_steps", "feedback", "max_length", "dtype")
 def _rollout(
     model: StreamingModel,
     x: Array,

@@ -205,7 +205,7 @@ class _Archive:
             raise ValueError("its metadata is no JSON object")
         self.arrays = [self._npz.header(str(index)) for index in range(len(sizes) - 1)]
         if any(header.dtype.kind not in "biufcMV" for header in self.arrays):
-            raise ValueError("the dtype of an array is not supported")
+            raise ValueError("an array has a dtype of another kind")
 
     def check(self) -> None:
         """Checks the checksums of all entries, one block at a time."""

@@ -13,9 +13,9 @@ from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
 from flax_linattn.inference.capacity import Capacity
-from flax_linattn.inference.compiled import step
 from flax_linattn.inference.model import StreamingModel, check_model, make_state
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_chunk, zero_output
+from flax_linattn.inference.programs import step
 from flax_linattn.inference.state import check_indices, gather_rows, reset_rows
 from flax_linattn.inference.state_diff import diff_states
 from flax_linattn.typing import Array, State
@@ -102,12 +102,8 @@ class Stream:
         def reset(state: State, rows: Array) -> State:
             return reset_rows(state, rows, self.initial_state(1))
 
-        self._step, self._process_chunk, self._initial_output = (
-            process,
-            process_chunk,
-            initial_output,
-        )
-        self._reset = reset
+        self._step, self._process_chunk = process, process_chunk
+        self._initial_output, self._reset = initial_output, reset
 
     def initial_state(self, batch_size: int) -> State:
         """Returns the state of this many rows before their first observation."""

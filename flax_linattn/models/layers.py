@@ -109,8 +109,8 @@ class Layers:
             names = tuple(self.mechanism)
             if len(names) not in (1, self.num_layers):
                 raise OptionError(
-                    f"expected one mechanism, or one for each of {self.num_layers} layers, got "
-                    f"{len(names)}.",
+                    f"mechanism must be one mechanism, or one for each of {self.num_layers} "
+                    f"layers, got {len(names)}.",
                     "mechanism",
                     "num_layers",
                 )
@@ -124,8 +124,8 @@ class Layers:
             raise OptionError(str(error), "mechanism") from None
         if self.features % self.num_heads:
             raise OptionError(
-                f"the features ({self.features}) must be a multiple of num_heads, got "
-                f"{self.num_heads}.",
+                f"features must be a multiple of num_heads, got features={self.features} and "
+                f"num_heads={self.num_heads}.",
                 "features",
                 "num_heads",
             )
@@ -133,8 +133,9 @@ class Layers:
             for mechanism in mechanisms:
                 if mechanism.capabilities.learned_query:
                     raise OptionError(
-                        f"{mechanism.name!r} has one learned query for all tokens, which no "
-                        "position turns; leave rotary out, or choose another mechanism.",
+                        f"rotary positions rotate the query of each token, but {mechanism.name!r} "
+                        "has one learned query for all tokens; remove rotary, or choose another "
+                        "mechanism.",
                         "rotary",
                         "mechanism",
                     )
@@ -226,7 +227,7 @@ class Layers:
 
 
 def check_causal(layers: Layers) -> None:
-    """Raises unless all mechanisms have a causal form, for models that never see the future."""
+    """Raises unless all mechanisms have a causal form, for models that are always causal."""
     for mechanism in layers.mechanisms:
         if not mechanism.capabilities.causal:
             raise OptionError(
@@ -243,8 +244,9 @@ def sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
     if mechanism.max_length is not None:
         if mechanism.max_length < max_length:
             raise ValueError(
-                f"{mechanism.name!r} is to have {mechanism.max_length} positions and the model "
-                f"{max_length}; leave out the mechanism's max_length, or make it as large."
+                f"the mechanism {mechanism.name!r} has max_length={mechanism.max_length}, but the "
+                f"model needs {max_length} positions; remove the mechanism's max_length, or set it "
+                f"to {max_length} or more."
             )
         return mechanism
     return dataclasses.replace(mechanism, max_length=max_length)  # type: ignore[call-arg]

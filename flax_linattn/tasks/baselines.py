@@ -75,32 +75,32 @@ class Baselines:
         """Whether a report has the metric of the model on the validation data."""
         return self._ours(True) in values
 
-    def judged(self, values: Mapping[str, Any]) -> dict[str, list[str]]:
+    def better_baselines(self, values: Mapping[str, Any]) -> dict[str, list[str]]:
         """Names of the better baselines in each metric, under keys that begin with ``beaten_by``.
 
         Example:
             >>> crps = Baselines("crps", ("ridge",))
             >>> both = Baselines("mse", ("ridge",), also=(crps,))
             >>> numbers = {"test_mse": 1.0, "ridge_mse": 2.0, "test_crps": 0.4, "ridge_crps": 0.3}
-            >>> both.judged(numbers)
+            >>> both.better_baselines(numbers)
             {'beaten_by': [], 'beaten_by_in_crps': ['ridge']}
         """
-        judged = {"beaten_by": self.beaten_by(values)}
+        better = {"beaten_by": self.beaten_by(values)}
         if self.on_validation(values):
-            judged["beaten_by_on_validation"] = self.beaten_by(values, validation=True)
+            better["beaten_by_on_validation"] = self.beaten_by(values, validation=True)
         for other in self.also:
             if other._ours(False) in values and other._ranked(values, False):
-                judged[f"beaten_by_in_{other.metric}"] = other.beaten_by(values)
-        return judged
+                better[f"beaten_by_in_{other.metric}"] = other.beaten_by(values)
+        return better
 
     def verdict(self, values: Mapping[str, Any]) -> str:
         """One sentence that compares the model with the baselines; empty without any value."""
-        compared = self._compared(values)
+        compared = self._compare(values)
         others = [o._clause(values, False) for o in self.also if o._ours(False) in values]
         remark = "" if self.remark is None else self.remark(values)
         return "; ".join(part for part in (compared, *others, remark) if part and compared)
 
-    def _compared(self, values: Mapping[str, Any]) -> str:
+    def _compare(self, values: Mapping[str, Any]) -> str:
         on_test = self._clause(values, False)
         on_validation = self._clause(values, True) if self.on_validation(values) else ""
         if not on_test or not on_validation:

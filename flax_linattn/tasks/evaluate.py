@@ -57,7 +57,7 @@ def evaluate_report(
     batches = runs[0].task.test_batches(runs[0], test_file)
     report = report_on(Path(run_dir), runs, batches)
     selection = {} if checkpoint == "best" else {"checkpoint": checkpoint}
-    values = {**report.judged, **stream_error(runs, batches), **selection}
+    values = {**report.all_values, **stream_error(runs, batches), **selection}
     return dataclasses.replace(report, values=values)
 
 
@@ -67,10 +67,10 @@ def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource)
     reports = {run.seed_index: first.task.test(run, batches) for run in runs}
     report = reports.get(None) or _summary(run_dir, first.config, reports)
     baselines = first.task.test_baselines(first, batches)
-    return dataclasses.replace(report, values=_joined(report.values, baselines))
+    return dataclasses.replace(report, values=_merge_tables(report.values, baselines))
 
 
-def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_tables(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Merges two reports; a table of ``others`` adds its columns to the table of the same name."""
     joined = dict(values)
     for name, value in others.items():

@@ -161,7 +161,7 @@ class Config:
         names = self.flat()
         for name in options:
             choice(names, option=name)
-        return _replaced(self, options)
+        return _replace_options(self, options)
 
     def flat(self) -> dict[str, Any]:
         """Returns all options by name, in their order.
@@ -223,7 +223,7 @@ class Config:
 
     def resolve(self) -> Self:
         """Returns a copy with absolute paths."""
-        return self.replace(**{name: _resolved(value) for name, value in _leaves(self)})
+        return self.replace(**{name: _resolve_path(value) for name, value in _leaves(self)})
 
     def to_json(self) -> dict[str, Any]:
         """Returns all options as JSON values, by name."""
@@ -273,19 +273,19 @@ def _leaves(part: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _replaced(part: Any, options: Mapping[str, Any]) -> Any:
+def _replace_options(part: Any, options: Mapping[str, Any]) -> Any:
     changes = {}
     for name, hint in _field_hints(type(part)).items():
         if dataclasses.is_dataclass(hint):
-            changes[name] = _replaced(getattr(part, name), options)
+            changes[name] = _replace_options(getattr(part, name), options)
         elif name in options:
             changes[name] = options[name]
     return dataclasses.replace(part, **changes)
 
 
-def _resolved(value: Any) -> Any:
+def _resolve_path(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_resolved, value))
+        return tuple(map(_resolve_path, value))
     return value.resolve() if isinstance(value, Path) else value
 
 

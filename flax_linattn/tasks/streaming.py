@@ -195,7 +195,7 @@ class Streaming(abc.ABC):
             ValueError: it is damaged, or belongs to another run or other options.
         """
         tree, metadata = load_state(path, self._state(), check=partial(self._check_owner, path))
-        record = jax.tree.map(_restored, self.record(), tree["record"])
+        record = jax.tree.map(_restore_leaf, self.record(), tree["record"])
         try:
             self._check_record(record, tree["model"], metadata)
         except ValueError as error:
@@ -264,14 +264,14 @@ class Streaming(abc.ABC):
 
 
 def _infinities(array: Any) -> NDArray[Any]:
-    """The infinite values of an array, each once; none of an array of integers."""
+    """Returns the distinct infinite values of an array, none for integers."""
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return np.zeros(0)
     values = np.asarray(array, np.float32)
     return np.unique(values[np.isinf(values)])
 
 
-def _restored(old: Any, array: NDArray[Any]) -> Any:
+def _restore_leaf(old: Any, array: NDArray[Any]) -> Any:
     """Converts a loaded leaf of a record to the type of the old one: a Python number or array."""
     return array.item() if isinstance(old, int | float) else array.copy()
 

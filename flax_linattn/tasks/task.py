@@ -57,16 +57,16 @@ class Report:
     )
 
     @property
-    def judged(self) -> dict[str, Any]:
-        """The values, and the names of better baselines; see ``Baselines.judged``."""
-        judged = {} if self.baselines is None else self.baselines.judged(self.values)
-        return {**self.values, **judged}
+    def all_values(self) -> dict[str, Any]:
+        """The values, and the names of better baselines; see ``Baselines.better_baselines``."""
+        better = {} if self.baselines is None else self.baselines.better_baselines(self.values)
+        return {**self.values, **better}
 
     @property
     def is_beaten(self) -> bool:
         """Whether a baseline is better than the model on the test data, in any metric."""
-        judged = {} if self.baselines is None else self.baselines.judged(self.values)
-        return any(names for key, names in judged.items() if key != "beaten_by_on_validation")
+        better = {} if self.baselines is None else self.baselines.better_baselines(self.values)
+        return any(names for key, names in better.items() if key != "beaten_by_on_validation")
 
     @property
     def verdict(self) -> str:

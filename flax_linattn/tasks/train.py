@@ -172,7 +172,7 @@ def _train(
         tested = report_on(run_dir, runs, test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {
-            **tested.judged,
+            **tested.all_values,
             **_length(result, config),
             "train_seconds": round(seconds, 1),
             **({"data_notes": list(about.notes)} if about.notes else {}),

@@ -166,7 +166,7 @@ def test_y_is_no_argument_of_a_forecaster(values):
     with pytest.raises(ValueError, match=r"X alone, got X with 9 rows and y \(list\) with 8;"):
         make().fit(values[:9], [0] * 8)
     frame = shops()
-    with pytest.raises(ValueError, match=r"got X of 120 rows and y \(DataFrame\) of 120; pass y="):
+    with pytest.raises(ValueError, match=r"got X with 120 rows and y \(DataFrame\) with 120; pass"):
         make().fit(frame.drop(columns="y"), frame[["y"]])
     with no_training(), pytest.warns(UserWarning, match="y is ignored, because X holds the series"):
         make(options=SMALL).fit(values[:60], np.zeros(60))

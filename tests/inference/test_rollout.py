@@ -72,7 +72,7 @@ def test_what_is_fed_back_must_be_an_observation():
     with pytest.raises(ValueError, match="num_steps must be at least 0"):
         inference.rollout(model, jnp.ones((2, CHANNELS)), -1, state=state)
     growing = backbone("softmax")
-    with pytest.raises(ValueError, match="give max_length"):
+    with pytest.raises(ValueError, match="pass max_length"):
         inference.rollout(
             growing, jnp.ones((2, CHANNELS)), 3, feedback=observe, state=growing.init_state(2)
         )

@@ -326,7 +326,7 @@ def test_what_cannot_be_drawn_from_is_refused():
         with pytest.raises(error, match="num_events must be"):
             draw(model, last, number)
     for waited in (0.0, jnp.zeros((4, 1)), jnp.zeros(3)):
-        with pytest.raises(ValueError, match=r"waited as one number a row, \(4,\), got shape"):
+        with pytest.raises(ValueError, match=r"waited of shape \(4,\), one number per row, got"):
             draw(model, last, waited=waited)
     with pytest.raises(ValueError, match="rows"):
         draw(model, (*last[:2], model.init_state(3)))
@@ -337,5 +337,5 @@ def test_what_cannot_be_drawn_from_is_refused():
 def test_a_cache_needs_room():
     model = forecaster("softmax")
     last = jnp.zeros((4, 3 * 2 + MARKS)), jnp.asarray(history()[:, 0]), model.init_state(4)
-    with pytest.raises(ValueError, match=r"state grows with every step.*give max_length"):
+    with pytest.raises(ValueError, match=r"state of this model grows .*pass max_length"):
         draw(model, last)

@@ -76,7 +76,7 @@ def test_an_array_may_be_filled_anew_after_a_step():
 
 def test_a_state_that_grows_is_refused():
     stream = inference.Stream(classifier("softmax"))
-    with pytest.raises(ValueError, match="give max_length"):
+    with pytest.raises(ValueError, match="pass max_length"):
         stream.step(jnp.ones((1, 3)))
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_looks_ahead_is_refused():
         embedding_padding="circular",
         rngs=nnx.Rngs(0),
     )
-    with pytest.raises(ValueError, match="an embedding that is not causal"):
+    with pytest.raises(ValueError, match="has a non-causal embedding"):
         inference.Stream(model)
 
 
@@ -236,7 +236,7 @@ def test_wrong_rows_are_refused():
         stream.step(x, jnp.array([True, False, True]))
     with pytest.raises(ValueError, match="rows, 0 to 1, got 2"):
         stream.gather(jnp.array([0, 2]))
-    with pytest.raises(ValueError, match=r"indices as \[2\]"):
+    with pytest.raises(ValueError, match=r"indices of shape \[2\]"):
         stream.gather(jnp.array([0, 1, 1]))
     with pytest.raises(TypeError, match="integer dtype, got float32"):
         inference.gather_rows(stream.state, jnp.ones(2))
@@ -262,7 +262,7 @@ def test_a_saved_state_is_restored_more_than_once():
     np.testing.assert_array_equal(*outputs)
     reused = stream.state
     stream.step(x)
-    with pytest.raises(ValueError, match="was reused by a later call; save a copy"):
+    with pytest.raises(ValueError, match="was reused by a later call; copy a state"):
         stream.state = reused
     with pytest.raises(ValueError, match="expected a state of the same model, batch size"):
         stream.state = jax.tree.map(lambda a: np.repeat(a, 2, axis=0), saved)
@@ -281,7 +281,7 @@ def test_rows_that_are_not_there_under_jit():
 
 
 def test_a_state_has_one_axis_of_rows():
-    with pytest.raises(ValueError, match="one axis of rows, got shapes"):
+    with pytest.raises(ValueError, match="the same first axis, got shapes"):
         inference.gather_rows({"a": jnp.ones((2, 3)), "count": jnp.ones(())}, jnp.array([0]))
 
 

@@ -369,7 +369,10 @@ def test_what_it_is_made_of():
         ({"is_causal": False}, "option must be one of .*, got 'is_causal'"),
         ({"kernel_size": 3}, "option must be one of .*, got 'kernel_size'"),
         ({"num_head": 3}, "did you mean 'num_heads'"),
-        ({"num_heads": 3}, r"features \(8\) must be a multiple of num_heads, got 3"),
+        (
+            {"num_heads": 3},
+            "features must be a multiple of num_heads, got features=8 and num_heads=3",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
@@ -381,8 +384,8 @@ def test_steps_of_another_shape_are_refused():
     model = transformer()
     with pytest.raises(TypeError, match=r"observation_dim must be a whole number, got 2\.5"):
         small(2.5)
-    columns = r"\(time, known, return to go, 3 of the observation, 2 of the action before\)"
-    with pytest.raises(ValueError, match=rf"\[B, T >= 1, 8\] {columns}, got \(2, 8, 7\)"):
+    columns = r"\(time, known, return to go, 3 of the observation, 2 of the previous action\)"
+    with pytest.raises(ValueError, match=rf"\[B, T >= 1, 8\] {columns}, got shape \(2, 8, 7\)"):
         model(episodes()[..., 1:])
     with pytest.raises(ValueError, match=rf"expected observations \[B, 8\] {columns}, got"):
         model.step(episodes(), model.init_state(2))

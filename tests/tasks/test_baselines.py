@@ -91,14 +91,14 @@ class TestVerdict:
             "(optimistic, because these rows selected the model and the ridge) the ridge baseline "
             "is better: MSE 1, this model 2"
         )
-        judged = tasks.Report(values, baselines=chosen).judged
-        assert (judged["beaten_by"], judged["beaten_by_on_validation"]) == ([], ["ridge"])
+        values = tasks.Report(values, baselines=chosen).all_values
+        assert (values["beaten_by"], values["beaten_by_on_validation"]) == ([], ["ridge"])
         del values["ridge_validation_mse"]
         assert "because these rows selected the model) this model is" in chosen.verdict(values)
 
     def test_a_report_without_baselines_says_nothing(self):
         report = tasks.Report({"test_mse": 1.0})
-        assert report.judged == {"test_mse": 1.0} and report.verdict == ""
+        assert report.all_values == {"test_mse": 1.0} and report.verdict == ""
 
 
 def test_averages_over_classes():

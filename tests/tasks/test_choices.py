@@ -124,7 +124,7 @@ def test_a_run_keeps_what_was_chosen_and_resumes_with_it(tmp_path, capsys):
     found = tasks.load_run(tmp_path / "run")
     assert not found.config.auto_options and stored["season"] == 12
     assert found.model.context == stored["context_length"] == report.values["context_length"]
-    assert report.judged.keys() >= {"beaten_by", "beaten_by_in_crps"}
+    assert report.all_values.keys() >= {"beaten_by", "beaten_by_in_crps"}
     assert "CRPS" in report.verdict and "the 80 % interval covers" in report.verdict
     again = train(config.replace(epochs=2), resume=True)
     assert again.values["context_length"] == stored["context_length"]

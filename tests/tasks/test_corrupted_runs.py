@@ -85,7 +85,7 @@ def test_options_that_no_run_has(stored, harmed, option, value):
         ({"lengths": []}, "num_lengths must be at least 1"),
         ({"lengths": ["29"]}, "lengths must be a list"),
         ({"lengths": 29}, "lengths must be a list, each a whole number, got 29"),
-        ({"channels": ["a", "b"]}, "as many of each, got 2 of channels"),
+        ({"channels": ["a", "b"]}, "same length, got 2 of channels"),
         ({"classes": [1, 2]}, "classes must be a list, each text"),
         ({"standardizer": {"mean": "x", "std": []}}, "data_spec.json"),
         ({"checksum": 5}, "checksum must be names and values, got 5"),

@@ -683,7 +683,7 @@ def test_what_a_stream_refuses(tied_run):
     with pytest.raises(OptionError, match=r"expected times from begin='1' on, got 0\.5"):
         streamed(stream, ["0.5,m0"])
     assert streamed(stream, ["1,m0", "2,m1"])[1][4] == 0
-    with pytest.raises(ValueError, match="expected times that do not decrease, got 1 after 2"):
+    with pytest.raises(ValueError, match=r"do not decrease, got 1\.5 after 2"):
         streamed(stream, ["1.5,m0"])
     for event in (Event(math.nan, 0), Event(math.inf, 0), Event(3.0, -1), Event(3.0, 99)):
         with pytest.raises(ValueError, match="a finite time and an event type from 0 to"):

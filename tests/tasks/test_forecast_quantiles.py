@@ -261,7 +261,7 @@ def test_without_its_calibration_a_run_says_so(run_dir, tmp_path, capsys):
     ("options", "message"),
     [
         (["--quantiles", "0.1,x"], "expected quantiles as levels such as 0.1,0.5,0.9, got '0.1,x'"),
-        (["--quantiles", "0.9,0.1"], "expected quantiles as rising levels between 0 and 1"),
+        (["--quantiles", "0.9,0.1"], "quantiles must be increasing levels between 0 and 1"),
         (["--quantiles", "0.5", "--model", "encoder-decoder"], "'decoder' and 'patch'"),
     ],
 )

@@ -178,7 +178,7 @@ def test_the_map_sees_at_most_the_rows_that_a_ridge_is_fitted_on(config, monkeyp
 
 
 def test_a_fixed_map_takes_a_map():
-    with pytest.raises(ValueError, match="fixed_map is of the linear map"):
+    with pytest.raises(ValueError, match="fixed_map needs a linear map"):
         models.PatchForecaster(2, 3, context=0, fixed_map=True, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="ridge sets the linear map"):
         ForecastConfig.of(model="patch", ridge=True, linear_path=False)

@@ -8,6 +8,7 @@ import pytest
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.data import Dialect
+from flax_linattn.data.tables.times import localize
 from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast.rows import RowLines
 from tests.tasks.commands import fail, no_drawing, no_training, succeed
@@ -117,7 +118,7 @@ def test_a_refusal_names_the_flag(tmp_path, load, capsys):
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run")]
     message = fail(capsys, *args)
     assert "sales.csv:2: expected a number with decimals after '.' in column 2 (load)" in message
-    assert message.endswith("(--decimal)\n")
+    assert " --decimal" in message and "(--decimal)" not in message
     gaps = np.cumsum(np.random.default_rng(0).integers(1, 4000, ROWS)) * np.timedelta64(1, "s")
     path = written(tmp_path, load, np.datetime64("2024-01-01", "s") + gaps)
     message = fail(capsys, *args)
@@ -190,7 +191,7 @@ def test_names_may_leave_out_what_never_changes():
     (row,) = RowLines(channels, optional=optional).parse(["c+1,b+1,b,a", "3,4,2,1"])
     np.testing.assert_array_equal(row.values, [1, 2, 4, 3])
     for text in ("b,b+1,a\n2,3,1\n", '{"a": 1, "b": 2, "b+1": 3}'):
-        with pytest.raises(ValueError, match=r"none 'c\+1'"):
+        with pytest.raises(ValueError, match=r"'c\+1' is missing"):
             list(RowLines(channels, optional=optional).parse(text.splitlines()))
 
 
@@ -240,7 +241,7 @@ def test_a_stream_on_local_clocks_goes_on_in_the_hour_that_they_repeat():
     times = [pd.Timestamp(row.time) for row in rows]
     assert [str(time)[-6:] for time in times] == ["+02:00"] * 3 + ["+01:00"] * 3
     plain = pd.to_datetime([line[:16] for line in lines])
-    assert times == [*data.times.localize(plain, "Europe/Berlin")]
+    assert times == [*localize(plain, "Europe/Berlin")]
     last = datetime(2024, 10, 27, 0, 30, tzinfo=UTC)  # of a stream that goes on
     (row,) = RowLines(("a",), dialect=local, after=last).parse(["2024-10-27 02:00,1"])
     assert row.time.utcoffset() == timedelta(hours=1)

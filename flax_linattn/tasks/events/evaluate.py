@@ -136,7 +136,7 @@ def _score_chunk(
     else:
         outputs, state = model(x, mask=mask, state=state, return_state=True)
     following = model.next_event(outputs)
-    log_probabilities = following.log_marks()
+    log_probabilities = following.event_type_log_probs()
     own = jnp.take_along_axis(log_probabilities, chunk["event_type"][..., None], axis=-1)
     return {
         "time": following.gap.log_density(chunk["log_gap"]),

@@ -115,7 +115,7 @@ def _summarize_outputs(
     return {
         "log_mean": following.gap.log_mean(),
         "log_quantiles": jnp.stack(quantiles, axis=-1),
-        "probabilities": jnp.exp(following.log_marks()),
+        "probabilities": jnp.exp(following.event_type_log_probs()),
     }
 
 
@@ -155,7 +155,7 @@ def summarize_next_event(
         time; "top" and "p", the most probable event types and their probabilities, [num_top].
     """
     following = next_event(outputs, num_components, spread)
-    log_probabilities = following.log_marks()
+    log_probabilities = following.event_type_log_probs()
     p, top = jax.lax.top_k(jnp.exp(log_probabilities), num_top)
     return {
         "time": following.gap.log_density(log_gap),

@@ -168,7 +168,7 @@ class EventsStream(Streaming):
         )
         self._events: deque[StreamedEvent] = deque(maxlen=MAX_PLOTTED_EVENTS)
         model = run.model
-        outputs = np.zeros(3 * model.num_components + model.num_marks, np.float32)
+        outputs = np.zeros(3 * model.num_components + model.num_event_types, np.float32)
         self._last = StreamedEvent(
             0.0, outputs, np.zeros(model.backbone.observation_shape, np.float32)
         )

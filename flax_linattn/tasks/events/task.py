@@ -205,7 +205,7 @@ def events_loss(
     following = model.next_event(outputs)
     weight = jnp.where(batch["mask"], batch["weight"][:, None], 0)
     event, end = (jnp.where(batch["target"] == kind, weight, 0) for kind in (EVENT, END))
-    gaps, log_probabilities = following.gap, following.log_marks()
+    gaps, log_probabilities = following.gap, following.event_type_log_probs()
     own = jnp.take_along_axis(log_probabilities, batch["event_type"][..., None], axis=-1)[..., 0]
     time = -jnp.sum(gaps.log_density(batch["log_gap"]) * event)
     type_nll = -jnp.sum(own * event)

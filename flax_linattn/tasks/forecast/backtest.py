@@ -112,7 +112,7 @@ def backtest(
             for number, (part, has_truth) in enumerate(zip(parts, known, strict=True), 1)
         ]
         report = _summary(run, mode, table)
-        write_json(folder / "backtest.json", report.judged)
+        write_json(folder / "backtest.json", report.all_values)
         if has_figures():
             plot_folds(report.values, folder / "backtest.png")
     return report

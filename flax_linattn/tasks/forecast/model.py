@@ -25,7 +25,7 @@ def build_forecaster(
     """Builds the model of a run, with new parameters."""
     model, length = config.model, config.data.context_length
     shared: dict[str, Any] = {
-        "num_marks": len(data_spec.marks) + data_spec.num_flags,
+        "num_covariates": len(data_spec.marks) + data_spec.num_flags,
         "targets": data_spec.targets,
         "max_length": length,
         "layers": config.layers.map_mechanisms(placement.mechanism),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, choice
-from flax_linattn.inference.compiled import compiled
+from flax_linattn.inference.programs import compile_once
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     begin_context,
@@ -143,7 +143,7 @@ class WindowMemory:
         return np.asarray(actions)[rows, last]
 
 
-@compiled()
+@compile_once()
 def predict_actions(model: Any, x: Any, mask: Any) -> Any:
     """Predicts scaled actions of windows, float32 [B, T, A]; like models share a program."""
     return model(x, mask=mask)

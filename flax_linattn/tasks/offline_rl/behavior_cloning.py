@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn.data.episodes import Episodes
-from flax_linattn.inference.compiled import compiled
+from flax_linattn.inference.programs import compile_once
 from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
 from flax_linattn.typing import Array
 
@@ -90,7 +90,7 @@ class PolicyAgent:
         return self._data_spec.actions(np.asarray(actions))
 
 
-@compiled()
+@compile_once()
 def predict_policy_actions(policy: Any, observations: Any) -> Any:
     """Predicts scaled actions of a policy, compiled once."""
     return policy(observations)

@@ -17,7 +17,7 @@ from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, State
 
 
-def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def compile_once(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Jits a function whose first argument is a model, once for all models built alike.
 
     The model's arrays are arguments of the program, so that new weights need no compilation, and
@@ -27,7 +27,7 @@ def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         >>> import jax.numpy as jnp
         >>> from flax import nnx
         >>> traces = []
-        >>> @compiled("power")
+        >>> @compile_once("power")
         ... def apply(model, x, *, power):
         ...     traces.append(power)
         ...     return model(x) ** power
