@@ -19,14 +19,14 @@ class Experiment(abc.ABC):
     """A figure or table of a paper, or one of ours.
 
     Attributes:
-        module: whose command it is; its results lie beside it.
+        module: the module of its command; results are in the same folder.
         about: the figure or table of a paper, and what the paper says of it.
         sizes: how much is computed, by the name of the scale: "paper", "cpu", ...; one without a
             name where there is only one.
     """
 
     module: str
-    about: str = "none of the papers measures it"
+    about: str = "not measured in any of the papers"
     sizes: Mapping[str, Any]
 
     @property

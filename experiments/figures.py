@@ -1,4 +1,4 @@
-"""Figures of tables: every seed a dot, beside the published number."""
+"""Figures of tables: a dot for each seed, and the published number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Series(NamedTuple):
 
     Attributes:
         ours: a number a seed.
-        paper: published mean and deviation, if there are any.
+        paper: published mean and standard deviation, if there are any.
     """
 
     ours: Sequence[float]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scipy import stats
 
-VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not told apart"
+VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not distinguishable"
 COMPARABLE = "comparable"
 
 FEWEST = 3

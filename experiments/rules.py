@@ -1,6 +1,6 @@
 """By what ratios and exponents decide: stated before the rows that test them.
 
-A number here has its reason beside it and is not moved to meet a result. Rows that are older than
+Each number comes with its reason and is not moved to meet a result. Rows that are older than
 a rule (``Rule.stated``) do not test it: pages say which.
 """
 
@@ -30,37 +30,43 @@ budget, which is found to a few per cent, is no better known."""
 
 SAME_BYTES = 1.05
 """Memory is counted, not measured, and would need no margin but for what the compiler rounds up
-and lays out anew as shapes change: a few per cent."""
+and lays out differently as shapes change: a few per cent."""
 
 POWER = 0.25
 """An exponent is that of a whole power within the middle half of the way to the next one."""
 
 REACH = 4
-"""An exponent is taken from the longest N down to so many times less, of times and memory alike:
+"""An exponent is taken from the longest N down to this factor less, of times and memory alike:
 two doublings, so that three lengths share in it, and no more, as what does not grow weighs more
 the shorter N is."""
 
 TIMES = Rule(
-    f"Of times, more is at least {TIE:g} times as much, and beyond the spread (least to most) of "
-    f"both; no more is up to {EQUAL:g} times as much, and below {TIE:g} at the ends of the spread; "
-    "between them it is not decided.",
+    f"A time is longer if it is at least {TIE:g} times the other and outside the spread (min to "
+    f"max) of both. It is not longer up to {EQUAL:g} times, if it stays below {TIE:g} times at "
+    "the ends of the spread. Anything between is not decided.",
     STATED,
 )
-BYTES = Rule(f"Of memory, above {SAME_BYTES:g} times is more, and up to that is no more.", STATED)
-COUNTS = Rule(f"Of batches, above {EQUAL:g} times is more, and up to that is no more.", STATED)
+BYTES = Rule(
+    f"Memory is larger above {SAME_BYTES:g} times the other, and not larger up to that.", STATED
+)
+COUNTS = Rule(
+    f"A batch is larger above {EQUAL:g} times the other, and not larger up to that.", STATED
+)
 GROWTH = Rule(
-    "A quantity grows as N^p where the slope of its logarithm over the last factor of "
-    f"{REACH} in N is within {POWER:g} of p, and does not where it is {1 - POWER:g} or more away.",
+    f"A quantity grows as N^p if the slope of its logarithm over the last factor of {REACH} in N "
+    f"is within {POWER:g} of p. It does not if the slope is {1 - POWER:g} or more away.",
     STATED,
 )
 EXPONENTIAL = Rule(
-    "An exponential growth goes on multiplying by as much for as many more tokens: it is judged by "
-    "what it would come to at the longest N, by the two before, over what was measured.",
+    "Exponential growth multiplies by the same factor for every equal step in N. It is judged by "
+    "its extrapolation from the two previous lengths to the longest N, divided by the measured "
+    "value.",
     STATED,
 )
-SLOWER_GROWTH = Rule(f"Exponents that differ by up to {POWER:g} are not told apart.", STATED)
+SLOWER_GROWTH = Rule(f"Exponents that differ by up to {POWER:g} count as equal.", STATED)
 BOUNDS = Rule(
-    "What lies beyond the measured lengths is bounded by them, and decides where the bound does.",
+    "A crossing beyond the measured lengths is bounded by the longest one, and counts if that "
+    "bound is enough to decide.",
     STATED,
 )
 
@@ -172,7 +178,7 @@ def exponent(points: Points) -> float:
     longest = max((n for n, _ in points), default=0.0)
     far = [point for point in points if point[0] * REACH >= longest]
     if len(far) < 2:
-        raise NotMeasuredError("one length alone was measured")
+        raise NotMeasuredError("only one length was measured")
     n, values = zip(*far, strict=True)
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
@@ -221,7 +227,7 @@ def span(values: Ratios) -> str:
     """
     middles = [_range(value).middle for value in values]
     if not middles:
-        raise NotMeasuredError("nothing of it was measured")
+        raise NotMeasuredError("no case was measured")
     return " to ".join(dict.fromkeys(number(value) for value in (min(middles), max(middles))))
 
 

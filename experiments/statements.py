@@ -57,8 +57,8 @@ def statements_table(
     used = rules_in(verdict for _, verdict in judged)
     parts = [markdown(["paper", "ours", "verdict"], lines), rules_text(used)]
     if early(used, head):
-        when = f"were measured on {head['date']}, before the rules were stated, and do not test"
-        parts.append(f"All rows {when} them.")
+        when = f"were measured on {head['date']}, before the rules were stated, so they do not test"
+        parts.append(f"All rows {when} the rules.")
     return parts
 
 

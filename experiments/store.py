@@ -20,7 +20,7 @@ import jax
 
 from experiments.options import Options, defaults, run_options
 from flax_linattn import training
-from flax_linattn.bench.journal import locked, write_json
+from flax_linattn.bench.journal import lock_results, write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.storage import LockedError, file_lock
 from flax_linattn.tasks import train
@@ -35,7 +35,7 @@ class Store:
     Args:
         path: the file; it need not exist.
         task: what its runs were trained for.
-        options: those that the results must have; stored ones of others are left out.
+        options: the options that results must have; results of other options are ignored.
 
     Attributes:
         path: the file.
@@ -114,7 +114,7 @@ class Store:
 
     def keep_defaults(self) -> None:
         """Writes down the defaults of options that came after the runs, before they may change."""
-        with locked(self.path):
+        with lock_results(self.path):
             if self._read().keys() != self._defaults.keys():
                 self._write()
 
@@ -146,7 +146,7 @@ class Store:
     def _add(self, new: Row) -> None:
         """Writes a result, in place of one of other options."""
         key = ("row", "column", "seed")
-        with locked(self.path):
+        with lock_results(self.path):
             self._read()
             self._rows = [r for r in self._rows if any(r[name] != new[name] for name in key)]
             self._rows.append(new)

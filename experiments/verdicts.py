@@ -81,8 +81,9 @@ def get_rules(word: str) -> tuple[Rule, ...]:
 
 
 CASES = Rule(
-    "Over several cases a claim holds where it holds in all, in part where it holds in some and "
-    "not in others, and not where it fails in some and holds in none; else it is not decided.",
+    "A claim over several cases holds if it holds in all of them, and holds in part if it holds "
+    "in some and fails in others. It does not hold if it fails in some and holds in none. "
+    "Otherwise it is not decided.",
     stated="2026-11-23T17:36:00+00:00",
 )
 

@@ -140,8 +140,8 @@ def remove_unfinished(path: str | Path) -> None:
     path = Path(path)
     folder, name = (path, None) if path.is_dir() else (path.parent, path.name)
     for unfinished in folder.glob("*.tmp"):
-        found = _UNFINISHED.fullmatch(unfinished.name)
-        if found and name in (None, found[1]):
+        match = _UNFINISHED.fullmatch(unfinished.name)
+        if match and name in (None, match[1]):
             unfinished.unlink()
 
 

@@ -119,7 +119,7 @@ def table(rows: Rows, size: Size) -> str:
             program = "auto" if name == OURS else name.removeprefix("form ")
             line = [row["mechanism"], f"{row['length']:,}", row["pass"], program]
             lines.append([*line, *_cells(name, result, row, rates)])
-    heads = ["mechanism", "T", "pass", "program", "ms (least - most)", "temporary MB"]
+    heads = ["mechanism", "T", "pass", "program", "ms (min - max)", "temporary MB"]
     heads += ["of the bandwidth's floor, %", "of the products' floor, %", "times auto"]
     bests = [
         [what, f"{number(rate / 1e9)} {'GB/s' if what == floor.COPY else 'GFLOP/s'}"]

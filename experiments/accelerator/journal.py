@@ -22,7 +22,7 @@ class TimedJournal(Journal):
         head: see ``Journal``.
         seconds: no row begins after so long, nor one if the longest row so far would not fit.
         progress: see ``Journal``.
-        clock: tells the time.
+        clock: returns the time in seconds.
 
     Raises:
         OutOfTimeError: by ``row``, instead of measuring it.

@@ -139,7 +139,7 @@ def by_unroll(size: Size, model: Any, rows: int) -> dict[str, Any]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "rows", "by", "ms a step (least - most)", "steps/s", "tokens/s"]
+    heads = ["mechanism", "rows", "by", "ms per step (min - max)", "steps/s", "tokens/s"]
     lines = []
     for row in rows:
         line = [row["mechanism"], f"{row['rows']:,}", f"`{row['how']}`"]

@@ -81,7 +81,7 @@ def supervise(
         start: runs one.
         seconds: of this call.
         began: when it did.
-        clock: tells the time.
+        clock: returns the time in seconds.
     """
     outcomes: dict[str, Outcome] = {}
     for i, one in enumerate(pieces):

@@ -168,7 +168,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "": "arguments of tokens beyond 1,000 of them, since references sum decays of all pairs; "
+        "": "per-token inputs beyond 1,000 tokens, because references sum decays over all pairs; "
         "longer sequences: at 16,000 tokens the float64 reference of a mechanism whose weights "
         "differ by channel takes 12 minutes, and that of bidirectional_aaren 48 GB"
     },

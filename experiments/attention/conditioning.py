@@ -4,7 +4,7 @@
 
 A query reads the state of a history of keys; its largest cosine with them is given. The error is
 that of the output in float32 against the reference in float64, relative to the largest output, the
-median over draws; beside it stands what eps |q|^2 sum |k|^2 / sum z^2 predicts.
+median over samples, compared with the prediction eps |q|^2 sum |k|^2 / sum z^2.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m experiments.attention.taylor
 
-Its polynomials beside e^x (element-wise attention paper, figure 3), and the error of its outputs
-and weights against those of exact element-wise attention: on normal numbers, and on a real
+Its polynomials compared with e^x (element-wise attention paper, figure 3), and the error of its
+outputs and weights against exact element-wise attention: on normal numbers, and on a real
 sequence (``sequence.py``).
 """
 

@@ -1,4 +1,4 @@
-"""Draws what every mechanism attends to on one real sequence, for its page.
+"""Plots the attention weights of every mechanism on one real sequence, for its page.
 
     python -m experiments.attention.weights [NAME ...]
 
@@ -40,13 +40,13 @@ HYPERPARAMETERS = {
 FIRST_VALUES = ("time_decay", "time_first")
 """What a mechanism learns whose values before training say how it looks back."""
 UNSEEN = "0.82"
-"""The grey of what a query cannot look at."""
+"""The gray of keys that are not visible to a query."""
 
 
 def measure(name: str, is_causal: bool) -> NDArray[np.float32]:
-    """Weights [head, T, S] of a mechanism; NaN where a query cannot look.
+    """Weights [head, T, S] of a mechanism; NaN where a key is not visible.
 
-    Where every channel has its own weights: those of each head's channel of the widest keys.
+    Where every channel has its own weights, the channel of the widest keys represents its head.
     Position biases fall with the distance, as learned ones may; rates of forgetting are the first
     ones of a layer, as are gates (``first_gates``).
     """

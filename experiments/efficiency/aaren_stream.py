@@ -178,7 +178,7 @@ def table(rows: Rows, size: Size) -> str:
     counts = markdown(["parameters of a block", "paper", "ours"], lines)
     heads = ["tokens"]
     for name in MECHANISMS:
-        heads += [f"{name}: state, kB", "a step, ms", "all so far, s"]
+        heads += [f"{name}: state, kB", "step, ms", "total so far, s"]
     by_name = by_what["streams"]["streams"]
     lines = []
     for points in zip(*(by_name[name] for name in MECHANISMS), strict=True):
@@ -199,7 +199,7 @@ def plot(rows: Rows) -> Any:
     panels = {
         "state, MB": lambda point: point["state_bytes"] / 1e6,
         "cumulative time, s": lambda point: point["seconds"],
-        "a step, ms": lambda point: point["milliseconds"]["median"],
+        "step, ms": lambda point: point["milliseconds"]["median"],
     }
     for axes, (label, value) in zip(figure.subplots(1, 3), panels.items(), strict=True):
         lines = {n: [(m["tokens"], value(m)) for m in points] for n, points in by_name.items()}
@@ -217,7 +217,7 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=STATEMENTS,
     left_out={
-        "cpu": "streams beyond 16,384 tokens, for want of time",
+        "cpu": "streams beyond 16,384 tokens, for lack of time",
         "paper": "nothing; the paper names neither its model nor its lengths",
     },
 )

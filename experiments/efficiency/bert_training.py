@@ -79,7 +79,7 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
 
 
 class Steps:
-    """Training that goes on with each call."""
+    """A training run that takes one more step with each call."""
 
     def __init__(self, step: Any, state: Any, batch: Any) -> None:
         self._step, self._state, self._batch = step, state, batch
@@ -135,8 +135,8 @@ STATEMENTS = (
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["tokens a sequence", "batch", "mechanism", "tokens/s", "ms a step (least - most)"]
-    heads += ["peak memory, GB", "compiled in, s"]
+    heads = ["tokens per sequence", "batch", "mechanism", "tokens/s", "ms per step (min - max)"]
+    heads += ["peak memory, GB", "compile time, s"]
     lines = []
     for row in rows:
         for name, facts in row["mechanisms"].items():

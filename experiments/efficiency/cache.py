@@ -37,7 +37,7 @@ class Size:
 
     Attributes:
         mechanisms: their names.
-        held: tokens in a cache that is not full; the smallest cache has room for so many.
+        held: tokens in a cache that is not full; the capacity of the smallest cache.
         max_lengths: slots of a cache.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
@@ -72,7 +72,7 @@ def steps(size: Size, name: str, held: str) -> dict[str, Any]:
         results[str(capacity)] = {}
         for which, way in ((OURS, one), (ALL_SLOTS, at_once(one)), (NOT_DONATED, one)):
             donated = which != NOT_DONATED
-            call, facts = repeated(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
+            call, facts = make_step(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
             programs[f"{capacity} {which}"] = call
             results[str(capacity)][which] = facts
     times = run_in_turns(programs, (), size.rounds, size.seconds)
@@ -93,7 +93,7 @@ def at_once(mechanism: Any) -> ops.Mechanism:
     return AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
 
 
-def repeated(
+def make_step(
     one: ops.Mechanism, state: Any, arrays: list[Array], *, donated: bool
 ) -> tuple[Callable[[], Array], dict[str, Any]]:
     """A function that takes in the last token again, and facts of its program."""
@@ -120,9 +120,13 @@ def repeated(
 
 def table(rows: Rows, size: Size) -> str:
     min_capacity = min(size.max_lengths)
-    heads = ["mechanism", "tokens held", "max_length", "ms a step", "temporary MB"]
-    heads += [f"times a cache of {min_capacity:,}", f"{ALL_SLOTS}: times as long", "temporary MB"]
-    heads += [f"{NOT_DONATED}: times as long"]
+    heads = ["mechanism", "tokens in the cache", "max_length", "ms per step", "temporary MB"]
+    heads += [
+        f"relative to a cache of {min_capacity:,}",
+        f"{ALL_SLOTS}: relative time",
+        "temporary MB",
+    ]
+    heads += [f"{NOT_DONATED}: relative time"]
     lines = []
     for row in rows:
         unit = Range.of(row["results"][str(min_capacity)][OURS]["milliseconds"])

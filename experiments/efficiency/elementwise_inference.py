@@ -131,7 +131,7 @@ def exponential_latency(rows: Rows) -> Verdict:
         [(m["tokens"], m["seconds"]) for m in points] for points in stream_points(rows, ["SA"])
     ]
     growth_ratios = [exponential_excess(curve) for curve in curves]
-    text = f"an exponential growth would come to {span(growth_ratios)} times what "
+    text = f"exponential growth would reach {span(growth_ratios)} times what "
     text += f"{curves[0][-1][0]:,} tokens take"
     return Verdict(no_more(growth_ratios).under(EXPONENTIAL), text)
 
@@ -170,7 +170,9 @@ STATEMENTS = (
     Statement(FIGURE, "SA's memory grows linearly with L and batch", sa_memory),
     Statement(f"{FIGURE}, and table 1", "the latency of EA-series is linear in L", linear_latency),
     Statement(FIGURE, "SA's latency grows faster than linearly", sa_latency),
-    Statement(FIGURE, "SA's latency grows exponentially, in the paper's word", exponential_latency),
+    Statement(
+        FIGURE, "SA's latency grows exponentially, in the paper's words", exponential_latency
+    ),
     Statement(FIGURE, "the batch hardly changes the latency of EA-series", latency_by_batch),
     Statement(FIGURE, "the batch changes SA's latency much", sa_latency_by_batch),
     Statement("Element-wise attention, section 4.3", "EA-2 and EA-6 hardly differ", alike),
@@ -185,7 +187,7 @@ STATEMENTS = (
 def table(rows: Rows, size: Size) -> str:
     heads = ["batch", "tokens"]
     for name in MODELS:
-        heads += [f"{name}: memory, MB", "state, MB", "a step, ms", "all, s"]
+        heads += [f"{name}: memory, MB", "state, MB", "step, ms", "all, s"]
     lines = []
     for row in rows:
         for rows_at_length in zip(*(row["streams"][name] for name in MODELS), strict=True):
@@ -229,7 +231,7 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=STATEMENTS,
     left_out={
-        "cpu": "10 of BERT-base's 12 layers and longer streams, for want of time",
+        "cpu": "10 of BERT-base's 12 layers and longer streams, for lack of time",
         "paper": "nothing; the paper names neither its lengths nor its batches",
     },
 )

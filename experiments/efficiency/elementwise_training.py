@@ -195,7 +195,7 @@ def quadratic_memory(rows: Rows, name: str) -> Verdict:
 def exponential_memory(rows: Rows, name: str) -> Verdict:
     """The longest sequence needs no less than an exponential growth gives."""
     growth_ratio = exponential_excess(needed_bytes(rows, name))
-    text = f"an exponential growth would come to {growth_ratio:.2g} times what {name} needs"
+    text = f"exponential growth would reach {growth_ratio:.2g} times what {name} needs"
     return Verdict(no_more_bytes([growth_ratio]).under(EXPONENTIAL), text)
 
 
@@ -222,7 +222,7 @@ def more_tokens(rows: Rows, other: str) -> Verdict:
     return Verdict(more_counts(ratios), f"{ratios_text} times as many as {other}{none}")
 
 
-OF_SHORTER = "of the most at shorter L"
+OF_SHORTER = "of the maximum at shorter L"
 
 
 def fewer(rows: Rows, name: str) -> float:
@@ -274,7 +274,7 @@ def faster(rows: Rows, other: str) -> Verdict:
         for n, ours in token_times(rows, name).items()
         if n in theirs
     ]
-    return Verdict(more(ratios), f"{span(ratios)} times those of {other}")
+    return Verdict(more(ratios), f"{span(ratios)} times that of {other}")
 
 
 def more_pronounced(rows: Rows, other: str) -> Verdict:
@@ -305,7 +305,7 @@ STATEMENTS = (
     ),
     Statement(
         f"{FIGURE}, in the text",
-        "SA's training memory grows exponentially, in the paper's word",
+        "SA's training memory grows exponentially, in the paper's words",
         against_printed(exponential_memory),
     ),
     Statement(
@@ -313,9 +313,11 @@ STATEMENTS = (
         "EA-series needs much less memory than SA for long sequences",
         against_both(less_memory),
     ),
-    Statement(FIGURE, "EA-series processes more tokens a step than SA", against_both(more_tokens)),
-    Statement(FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens),
-    Statement(FIGURE, "SA's tokens a step become fewer as L grows", against_printed(fewer_tokens)),
+    Statement(
+        FIGURE, "EA-series processes more tokens per step than SA", against_both(more_tokens)
+    ),
+    Statement(FIGURE, "EA-series' tokens per step stay constant as L grows", keeps_tokens),
+    Statement(FIGURE, "SA's tokens per step decrease as L grows", against_printed(fewer_tokens)),
     Statement(FIGURE, "EA-series has a much higher throughput than SA", against_both(faster)),
     Statement(
         f"{FIGURE}, and table 1",
@@ -400,7 +402,7 @@ EXPERIMENT = Measured(
     statements=STATEMENTS,
     left_out={
         "cpu": "10 of BERT-base's 12 layers, a budget of 80 GB, timed steps of more than 2,048 "
-        "tokens: for want of time and memory",
+        "tokens: for lack of time and memory",
         "paper": "nothing; the paper names neither its lengths nor whether its models are causal: "
         "ours are",
     },

@@ -128,7 +128,7 @@ def table(rows: Rows, size: Size) -> str:
     whole = [row for row in rows if "pass" in row]
     heads = ["mechanism", "B x T", "pass", "ms", "temporary MB"]
     for peer in PEERS:
-        heads += [f"{peer}: times as long", "times the memory"]
+        heads += [f"{peer}: relative time", "relative memory"]
     lines = []
     for row in whole:
         ours = row["results"][OURS]
@@ -147,8 +147,8 @@ def table(rows: Rows, size: Size) -> str:
         for name, result in streams.items()
     ]
     max_length = max(length for _, length in size.shapes)
-    caches = f"a state, kB (caches of {max_length:,} tokens)"
-    return "\n\n".join([markdown(heads, lines), markdown(["a stream", "a step, us", caches], one)])
+    caches = f"state, kB (caches of {max_length:,} tokens)"
+    return "\n\n".join([markdown(heads, lines), markdown(["stream", "step, us", caches], one)])
 
 
 def _time(result: dict[str, Any]) -> str:
@@ -178,7 +178,8 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "cpu": "longer sequences, for want of time; flash-linear-attention, for want of a GPU",
+        "cpu": "longer sequences, for lack of time; flash-linear-attention, because no GPU was "
+        "available",
         "paper": "flash-linear-attention's kernels, which another experiment measures in part",
     },
 )

@@ -118,8 +118,8 @@ def execute(size: Size, mechanism: str, tokens: int, which: str, devices: int) -
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "tokens", "pass", "devices", "temporary MB a device"]
-    heads += ["MB received by a device", "largest difference from one device", "s"]
+    heads = ["mechanism", "tokens", "pass", "devices", "temporary MB per device"]
+    heads += ["MB received per device", "largest difference from one device", "s"]
     lines = []
     for row in rows:
         ran = "seconds" in row

@@ -87,10 +87,10 @@ def table(rows: Rows, size: Size) -> str:
     heads = [
         "mechanism",
         "T",
-        "kept, MB",
-        "over the least",
+        "held, MB",
+        "relative to the minimum",
         "in outputs",
-        "under jax.checkpoint: over the least",
+        "under jax.checkpoint: relative to the minimum",
     ]
     lines = [
         [
@@ -108,11 +108,11 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.residuals",
-    about="the papers say nothing of what is kept for gradients",
+    about="the papers do not mention memory held for the backward pass",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,
-    left_out={"cpu": "what compilers make of it, which is memory_analysis's to say"},
+    left_out={"cpu": "what a compiler makes of it (see memory_analysis)"},
 )
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m experiments.efficiency.strategies
 
-The classifier of Japanese Vowels without dropout, trained anew for each strategy and number of
-devices, against one device. Communication is what the compiled training step leaves on a device,
+The classifier of Japanese Vowels without dropout, trained for each strategy and number of devices,
+against one device. Communication is what the compiled training step leaves on a device,
 memory what it needs there. On a CPU the devices are simulated: they share the same cores, and
 times would say nothing.
 """
@@ -23,7 +23,7 @@ from flax import nnx
 
 from experiments.efficiency.overheads import OPTIMIZER
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from flax_linattn import data, training
 from flax_linattn.bench import Journal, communication_bytes
 from flax_linattn.bench.report import markdown, number
@@ -115,7 +115,7 @@ def train(
     parallel: training.Parallel,
 ) -> Outcome:
     """Trains a model from the same first parameters."""
-    config = configured("classify", mechanism=mechanism, dropout_rate=0.0)
+    config = task_config("classify", mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
     model = ClassifyTask().model(config, data_spec, placement)
     facts = step_facts(model, batches[0].batch(0), placement)
@@ -155,9 +155,9 @@ def step_facts(
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "strategy", "devices", "losses and accuracies differ by"]
-    heads += ["parameters differ by", "kB received by a device in a step"]
-    heads += ["arguments, kB a device", "temporary kB a device"]
+    heads = ["mechanism", "strategy", "devices", "difference of losses and accuracies"]
+    heads += ["difference of parameters", "kB received per device and step"]
+    heads += ["arguments, kB per device", "temporary kB per device"]
     lines = [
         [
             row["mechanism"],

@@ -1,4 +1,4 @@
-"""Steps a second of a small model as a recurrent network, beside a GRU cell and a cache.
+"""Steps a second of a small model as a recurrent network, against a GRU cell and a cache.
 
     python -m experiments.efficiency.stream_steps
 
@@ -7,7 +7,7 @@ bare ``nnx.GRUCell`` of 64 features, which has none of these, under jit: as one 
 variables as an argument; and at its least, with a list of arrays and a donated carry. A step is one
 call from Python whose output is waited for, as an observation that comes by itself; ``unroll`` and
 ``lax.scan`` over the cell take in many in one program. All programs of a row run in turns in one
-process; ``Stream.step`` twice, which tells the noise of the machine.
+process; ``Stream.step`` twice, which shows the noise of the machine.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def by_cell(features: int, rows: int, steps: int) -> Turn:
             carry, y = step(variables, carry, x)
             y.block_until_ready()
 
-    return Turn(_nothing, run, steps)
+    return Turn(_no_op, run, steps)
 
 
 def by_cell_program(features: int, rows: int, steps: int) -> Turn:
@@ -244,13 +244,13 @@ def by_cell_program(features: int, rows: int, steps: int) -> Turn:
             carry = step(variables, carry, x)
             carry.block_until_ready()
 
-    return Turn(_nothing, run, steps)
+    return Turn(_no_op, run, steps)
 
 
 def by_unroll(model: Any, rows: int, tokens: int) -> Turn:
     """``unroll`` from the first observation on."""
     x = observations(rows, tokens, CHANNELS)
-    return Turn(_nothing, lambda: inference.unroll(model, x).block_until_ready(), tokens)
+    return Turn(_no_op, lambda: inference.unroll(model, x).block_until_ready(), tokens)
 
 
 def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
@@ -263,17 +263,17 @@ def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
         cell, carry = rebuild(variables), jnp.zeros((rows, features))
         return jax.lax.scan(cell, carry, x)[1]
 
-    return Turn(_nothing, lambda: loop(variables, x).block_until_ready(), tokens)
+    return Turn(_no_op, lambda: loop(variables, x).block_until_ready(), tokens)
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     pass
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "rows", "µs a step (least - most)", "steps/s", "µs over its program"]
-    heads += ["times the GRU cell", "times its least", "the same again"]
-    heads += ["unroll: steps/s", "times the cell by scan"]
+    heads = ["mechanism", "rows", "µs per step (min - max)", "steps/s", "µs above its program"]
+    heads += ["relative to the GRU cell", "relative to its minimum", "repeat"]
+    heads += ["unroll: steps/s", "relative to the cell by scan"]
     lines = []
     for row in rows:
         line = [_name(row), f"{row['rows']:,}"]
@@ -299,7 +299,7 @@ def table(rows: Rows, size: Size) -> str:
 
 def costs(rows: Rows) -> str:
     """What a step costs at all, and what each further row adds, between the two greatest counts."""
-    heads = ["mechanism", "kB of state a row", "µs of one row", "further µs of a row"]
+    heads = ["mechanism", "kB of state per row", "µs of one row", "µs per further row"]
     lines = []
     for name in dict.fromkeys(map(_name, rows)):
         of_name = [row for row in rows if _name(row) == name and "not_run" not in row]

@@ -1,4 +1,4 @@
-"""The published suite: what the package compares, and the papers' formulations beside it."""
+"""The published suite: the package's comparisons, and the papers' formulations."""
 
 from __future__ import annotations
 

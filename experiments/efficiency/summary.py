@@ -22,60 +22,60 @@ FOLDER = Path(__file__).parent
 PAPERS = ("Aaren", "Element-wise attention", "TaylorShift")
 LEARNING = ("synthetic", "events", "offline_rl", "sequences")
 """The folders of what a paper claims of learning, whose verdicts stand on pages of their own."""
-SILENT = "The paper on expressive attention claims nothing of speed or memory."
+SILENT = "The paper on expressive attention makes no claims about speed or memory."
 
 NOT_MEASURED = (
     Statement(
         "Aaren, abstract",
         "it trains in parallel, as Transformers do",
-        why="tokens a second on two cores show nothing of how many steps wait for each other; "
-        "the speed of its training has its own line",
+        why="tokens/s on two cores do not show how many steps depend on each other; training "
+        "speed has its own line",
     ),
     Statement(
         "Aaren, sections 3.2 and 5",
         "its scan takes log2(N) steps, with N log(N) operations",
-        why="two cores do not show the depth of a scan; ours works in chunks, with operations "
-        "linear in N",
+        why="two cores do not show the depth of a scan; ours works in chunks, with a number of "
+        "operations linear in N",
     ),
     Statement(
         "Aaren, appendix A",
         "in blocks of b tokens attention takes memory of b",
-        why="the paper leaves it outside of its scope",
+        why="the paper declares it out of scope",
     ),
     Statement(
         "Element-wise attention, table 1",
         "computation grows with the number of terms t",
-        why="throughput of EA-2 and EA-6 is above; no other t is measured",
+        why="EA-2 and EA-6 are measured above; no other t is",
     ),
     Statement(
         "Element-wise attention, table 1",
         "linear attention takes D^2 for each token, in training and inference",
-        why="no measurement of ours sets linear attention beside EA-series",
+        why="no measurement of ours compares linear attention with EA-series",
     ),
     Statement(
         "Element-wise attention, table 1",
         "AFT takes L^2 D in training and L D in inference",
-        why="no measurement of ours sets AFT beside EA-series",
+        why="no measurement of ours compares AFT with EA-series",
     ),
     Statement(
         "Element-wise attention, section 3.4",
         "Taylor polynomials of dot products take L D^t",
-        why="it is arithmetic: our Taylor features have order 2 alone",
+        why="arithmetic; our Taylor features have order 2 only",
     ),
     Statement(
         "TaylorShift, equation 10",
         "the efficient form takes the fewest operations with heads of 0.52 channels",
-        why="it is arithmetic: 8 d^3 + 10 d^2 = 4, not 9 d^3, gives 0.53; both mean the most heads",
+        why="arithmetic: 8 d^3 + 10 d^2 = 4, not 9 d^3, gives 0.53; both mean the most heads",
     ),
     Statement(
         "TaylorShift, table 7",
         "training hours and memory on CIFAR, IMDB and ImageNet",
-        why="whole trainings are for GPUs; one step of the ListOps model is measured",
+        why="full training runs need GPUs; one step of the ListOps model is measured",
     ),
     Statement(
         "TaylorShift, appendix C.3",
         "fused kernels are left out on both sides, as any attention can have one",
-        why="a choice: our verdicts name the best softmax at hand and the paper's",
+        why="a choice; our verdicts name both the best available softmax and the paper's",
     ),
 )
 
@@ -145,8 +145,8 @@ def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
     first = f"{len(judged)} claims. {SILENT}"
     if any(one.early for one in judged):
         first += (
-            " What was measured before the rules below were stated does not test them: it is "
-            "counted apart, and marked *before the rules*."
+            " Measurements older than the rules below do not test them: they are counted "
+            "separately and marked *before the rules*."
         )
     lines = [
         [

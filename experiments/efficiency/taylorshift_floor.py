@@ -1,13 +1,13 @@
-"""TaylorShift's step and prefill beside what the machine does at best.
+"""TaylorShift's step and prefill compared with the hardware roofline.
 
     python -m experiments.efficiency.taylorshift_floor
 
 A step reads the state once and writes it. Its floor is a program that adds 1 to an array of as many
 bytes: in place where the state is donated, else into a new array; another one only reads, as a
-product with a vector. A step of heads of one channel, whose state is next to nothing, tells what
+product with a vector. A step of heads of one channel, whose state is next to nothing, shows what
 the launch of its kernels takes. Prefill takes in many tokens and returns the state, too; its floor
 is one product of square matrices with as many operations as its products have. All programs of a
-row run in turns in one process, with the donated step a second time, which tells the noise. Times
+row run in turns in one process, with the donated step a second time, which shows the noise. Times
 are those of this process on one core (CPU time), which leave out what others do there.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.efficiency.cache import repeated
+from experiments.efficiency.cache import make_step
 from experiments.efficiency.growth import in_turns, run_steps
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
@@ -74,14 +74,14 @@ def steps(size: Size, rows: int) -> dict[str, Any]:
     state_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
     array = jnp.ones((state_bytes // (4 * size.dim), size.dim))
 
-    donated, facts = repeated(one, jax.tree.map(jnp.copy, state), token, donated=True)
+    donated, facts = make_step(one, jax.tree.map(jnp.copy, state), token, donated=True)
     calls = {
         STEP: donated,
         AGAIN: donated,
-        NOT_DONATED: repeated(one, state, token, donated=False)[0],
-        LAUNCH: repeated(one, min_state, scalar, donated=True)[0],
-        IN_PLACE: added(array + 0, donated=True),
-        COPY: added(array, donated=False),
+        NOT_DONATED: make_step(one, state, token, donated=False)[0],
+        LAUNCH: make_step(one, min_state, scalar, donated=True)[0],
+        IN_PLACE: make_adder(array + 0, donated=True),
+        COPY: make_adder(array, donated=False),
         READ: partial(compile_program(jnp.matmul, (array, array[0]))[0], array, array[0]),
     }
     turns = {name: partial(run_steps, call, size.steps) for name, call in calls.items()}
@@ -93,7 +93,7 @@ def steps(size: Size, rows: int) -> dict[str, Any]:
     return {"state_bytes": state_bytes, "temporary_bytes": temporary, "milliseconds": times}
 
 
-def added(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
+def make_adder(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
     """A function that adds 1 to all of an array again."""
     donate = {"donate_argnums": 0} if donated else {}
     compiled, _ = compile_program(lambda x: x + 1, (array,), **donate)
@@ -133,8 +133,8 @@ def products(size: Size, chunk: int) -> int:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["rows", "state, MB", "program", "µs (least - most)", "times its floor", "its floor"]
-    heads += ["times floor and read"]
+    heads = ["rows", "state, MB", "program", "µs (min - max)", "relative to its floor", "its floor"]
+    heads += ["relative to floor and read"]
     lines = []
     floors = {STEP: IN_PLACE, AGAIN: IN_PLACE, NOT_DONATED: COPY}
     for row in rows:
@@ -162,7 +162,7 @@ def table(rows: Rows, size: Size) -> str:
         ]
         for name, times in took.items()
     ]
-    titles = [f"{last['tokens']:,} tokens", "ms (least - most)", "GFLOP/s", "times one product"]
+    titles = [f"{last['tokens']:,} tokens", "ms (min - max)", "GFLOP/s", "relative to one product"]
     return f"{markdown(heads, lines)}\n\n{markdown(titles, rates)}"
 
 

@@ -241,7 +241,7 @@ STATEMENTS = (
     ),
     Statement(
         "TaylorShift, appendix D.2",
-        "the efficient form does fewer operations a second than direct",
+        "the efficient form does fewer operations per second than direct",
         fewer_operations_a_second,
     ),
 )

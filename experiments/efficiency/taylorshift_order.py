@@ -1,4 +1,4 @@
-"""What TaylorShift of order 4 costs beside order 2: where its efficient form overtakes the direct.
+"""Costs of TaylorShift of orders 2 and 4: where the efficient form overtakes the direct one.
 
     python -m experiments.efficiency.taylorshift_order
 

@@ -120,7 +120,7 @@ STATEMENTS = tuple(
 
 def table(rows: Rows, size: Size) -> str:
     ours = facts(rows)
-    heads = ["model", "paper: GPU hours", "GiB", "ours: ms a step", "MB"]
+    heads = ["model", "paper: GPU hours", "GiB", "ours: ms per step", "MB"]
     lines = []
     for name, (milliseconds, needed) in ours.items():
         paper = [f"{value:.2f}" for value in PAPER[name]] if name in PAPER else ["-", "-"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.efficiency.training_steps import measure, table
-from experiments.efficiency.trials import Learned, Size
+from experiments.efficiency.trials import LearningTask, Size
 from experiments.measured import Measured
 from flax_linattn import data
 from flax_linattn.tasks.forecast import ForecastSpec
@@ -50,7 +50,7 @@ def task_options(length: int) -> dict[str, Any]:
     return published | {"schedule": "constant", "normalize": False, "positions": 1}
 
 
-FORECASTER = Learned(
+FORECASTER = LearningTask(
     task="forecast",
     options=task_options,
     data_spec=make_data_spec,
@@ -65,14 +65,14 @@ FORECASTER = Learned(
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.whole_forecasters",
-    about="none of the papers has this table",
+    about="not a table of any of the papers",
     sizes={"cpu": Size(lengths=((96, 32),), features=512, hidden=2048, num_layers=2)},
     measure=partial(measure, FORECASTER),
     table=table,
     left_out={
-        "cpu": "the published model's decoder, which looks at the encoder, and its calendar "
-        "features; torch.compile; PyTorch's memory, which it does not tell on a CPU; dropout on "
-        "attention's weights, which a fused attention does not form; validation"
+        "cpu": "the published model's decoder, which attends to the encoder, and its calendar "
+        "features; torch.compile; PyTorch's memory, which it does not report on a CPU; dropout "
+        "on attention's weights, which a fused attention does not form; validation"
     },
 )
 

@@ -1,8 +1,8 @@
 """By what runs on events are judged: stated before the runs that test it.
 
 A likelihood of times depends on their unit, and so does its mean; the difference of two does not.
-So models are compared by differences, in natural logarithms an event. A share of a likelihood is
-asked for of drawn processes alone, whose unit of time is fixed.
+So models are compared by differences, in natural logarithms an event. A fraction of a
+likelihood is required of synthetic processes alone, whose unit of time is fixed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MARGIN = 0.05
 MAX_RELATIVE_GAP = 0.02
 
 COMPARABLE = Rule(
-    f"Two models are comparable where the 95 % interval of the difference of their NLL an event "
-    f"lies within {MARGIN:g} on either side, and one is worse where it lies beyond: paired by "
-    "seed, the mean of a data set one number, by Student's t over data sets.",
+    "Two models are comparable if the 95 % confidence interval of the difference of their NLL "
+    f"per event lies within {MARGIN:g} on either side of 0, and one is worse if it lies outside: "
+    "paired by seed, one mean per data set, by Student's t over data sets.",
     STATED,
 )
 NEAR_TRUE = Rule(
-    f"A model has found a process where its NLL an event, on the same test events, is within "
-    f"{100 * MAX_RELATIVE_GAP:g} % of that of the process itself.",
+    "A model has recovered a process if its NLL per event, on the same test events, is within "
+    f"{100 * MAX_RELATIVE_GAP:g} % of the NLL of the process itself.",
     STATED,
 )
 

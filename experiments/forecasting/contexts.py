@@ -30,9 +30,9 @@ STATED = "2026-11-25T18:35:00+00:00"
 """Before a model was trained from more than 96 rows of these series, but for the ridge on the
 traffic, 96 rows ahead."""
 BETTER = Rule(
-    "A longer context is better where the 95 % interval of the difference of mean squared errors, "
-    "in per cent of those from 96 rows, lies below 0: the mean over the seeds of a series one "
-    "number, by Student's t over series; not where it lies above.",
+    "A longer context is better if the 95 % confidence interval of the difference of mean "
+    "squared errors, in percent of those with 96 rows, lies below 0, and not if it lies above: "
+    "one mean over seeds per series, by Student's t over series.",
     STATED,
 )
 
@@ -55,14 +55,16 @@ def measure(size: Size, journal: Journal) -> None:
         for horizon in size.horizons:
             for context in size.contexts:
                 key = {"series": series, "horizon": horizon, "context": context}
-                patch.journaled(journal, {**key, "model": patch.SIMPLE}, of_patch, patch.simple)
-    train = partial(patch.trained, options=patch.chosen_options())
+                patch.write_row(
+                    journal, {**key, "model": patch.SIMPLE}, of_patch, patch.evaluate_simple
+                )
+    train = partial(patch.train_model, options=patch.chosen_options())
     for seed in range(size.seeds):
         for series in size.trained_on:
             for context in size.contexts:
                 key = {"series": series, "horizon": size.horizons[0], "context": context}
                 key |= {"model": patch.OURS, "seed": seed}
-                patch.journaled(journal, key, of_patch, train)
+                patch.write_row(journal, key, of_patch, train)
 
 
 @functools.cache
@@ -134,7 +136,7 @@ def _costs(rows: Rows, size: Size) -> str:
         if at_context:
             costs = [at_context[0][name] for name in ("parameters", "state_bytes")]
             lines.append([f"{context}", *(f"{value:,}" for value in costs)])
-    return markdown(["rows that ours looks back on", "parameters", "state, bytes"], lines)
+    return markdown(["context length of ours", "parameters", "state, bytes"], lines)
 
 
 def _named(model: str) -> str:
@@ -160,7 +162,7 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": "PatchTST and DLinear from longer contexts; ours on other series, 336 rows ahead and "
-        "with further seeds than 0. What the table has no number of is for want of time or rows"
+        "with further seeds than 0. Missing numbers are for lack of time or rows"
     },
 )
 

@@ -1,4 +1,4 @@
-"""The patch forecaster beside what a user would pick instead, on the same windows.
+"""The patch forecaster against baselines and published models, on the same windows.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.patch
 
@@ -25,11 +25,11 @@ import jax
 import numpy as np
 from flax import nnx
 
+from experiments.forecasting.data_sets import EMBEDDED, file_options
 from experiments.forecasting.peers import PEERS, RATES, available, train_peer
-from experiments.forecasting.problems import EMBEDDED, problem
 from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.rules import below
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
@@ -61,16 +61,15 @@ STATED = "2026-11-25T02:20:00+00:00"
 """After runs of the patch model on ETTh1, ETTh2 and ETTm2, by which its training was designed, but
 before PatchTST or DLinear were trained here."""
 NOT_ABOVE = Rule(
-    "A model's errors are at most another's over series where the 95 % interval of the difference "
-    "of their mean squared errors, in per cent of the other's, lies below 2: the mean over "
-    "horizons and seeds of a series one number, by Student's t over series; not where it lies "
-    "above.",
+    "A model's errors are at most another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 2, and not "
+    "if it lies above: one mean over horizons and seeds per series, by Student's t over series.",
     STATED,
 )
 BELOW = Rule(
-    "A model is below a baseline on a series where the 95 % interval of the difference of their "
-    "mean squared errors, in per cent of the baseline's, the mean over horizons, by Student's t "
-    "over seeds, lies below 0, and not where it lies above.",
+    "A model is below a baseline on a series if the 95 % confidence interval of the difference "
+    "of their mean squared errors, in percent of the baseline's, averaged over horizons, by "
+    "Student's t over seeds, lies below 0, and not if it lies above.",
     STATED,
 )
 
@@ -108,7 +107,7 @@ class Size:
 
 def make_config(size: Size, series: str, horizon: int, **options: Any) -> Any:
     """The options of a run; None where the file of the series is not available."""
-    options_of_series = problem(series, data_folder())
+    options_of_series = file_options(series, data_folder())
     if options_of_series is None:
         return None
     # As the preset was when the table was measured: nothing is left to the data, nor to the clock.
@@ -119,7 +118,7 @@ def make_config(size: Size, series: str, horizon: int, **options: Any) -> Any:
         "time_limit": 0.0,
     }
     options_of_series = {**options_of_series, "stride": 1, **fixed, **OPTIONS.get(series, {})}
-    return configured(
+    return task_config(
         "forecast",
         preset="patch",
         horizon=horizon,
@@ -152,7 +151,7 @@ def measure(size: Size, journal: Journal) -> None:
     for series in size.series:
         for horizon in size.horizons:
             key = {"series": series, "horizon": horizon, "model": SIMPLE}
-            journaled(journal, key, size, simple)
+            write_row(journal, key, size, evaluate_simple)
     for seed, horizons, models in stages:
         for horizon in horizons:
             for series in size.series:
@@ -161,10 +160,10 @@ def measure(size: Size, journal: Journal) -> None:
                         continue
                     key = {"series": series, "horizon": horizon, "model": model, "seed": seed}
                     options = chosen[model if model in PEERS else OURS]
-                    journaled(journal, key, size, partial(trained, options=options))
+                    write_row(journal, key, size, partial(train_model, options=options))
 
 
-def journaled(
+def write_row(
     journal: Journal, key: dict[str, Any], size: Size, measure: Callable[..., dict[str, Any]]
 ) -> None:
     """Writes a row, unless the file is missing or too short for this horizon.
@@ -177,7 +176,7 @@ def journaled(
     if config is None:
         return
     try:
-        loaded(config)
+        load_windows(config)
     except ValueError:
         return
     journal.row(key, partial(measure, size, config, key))
@@ -197,14 +196,14 @@ def choose(size: Size, journal: Journal) -> dict[str, dict[str, Any]]:
         for number, options in enumerate(candidates):
             key = {"series": EMBEDDED, "horizon": HORIZONS[0], "model": model, "trial": number}
             config = make_config(size, EMBEDDED, HORIZONS[0], seed=0)
-            results.append(journal.row(key, partial(trained, size, config, key, options)))
+            results.append(journal.row(key, partial(train_model, size, config, key, options)))
         best = min(range(len(results)), key=lambda i: results[i]["validation"])
         chosen[model] = candidates[best]
     return chosen
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(config_json: str) -> tuple[Any, Any, training.Splits]:
+def _load_windows(config_json: str) -> tuple[Any, Any, training.Splits]:
     task = tasks.get_task("forecast")
     config = task.Config.of(**json.loads(config_json)).resolve()
     rows = task.load(config)
@@ -212,18 +211,18 @@ def _loaded(config_json: str) -> tuple[Any, Any, training.Splits]:
     return rows, described, task.batches(rows, config, described, 1)
 
 
-def loaded(config: Any) -> tuple[Any, Any, training.Splits]:
+def load_windows(config: Any) -> tuple[Any, Any, training.Splits]:
     """Rows, what is learned of them, and windows.
 
     Raises:
         ValueError: there are too few rows.
     """
-    return _loaded(json.dumps(config.to_json(), sort_keys=True))
+    return _load_windows(json.dumps(config.to_json(), sort_keys=True))
 
 
-def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate_simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
     """Errors of the last value, the last season and the ridge on the test rows."""
-    rows, described, splits = loaded(config)
+    rows, described, splits = load_windows(config)
     run = tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
     assert isinstance(splits.test, PanelWindows)
     values = evaluate_baselines(run, splits.test)
@@ -231,13 +230,13 @@ def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{n}_{m}": values[f"{n}_{m}"] for n in names for m in ("mse", "mae")}
 
 
-def trained(
+def train_model(
     size: Size, config: Any, key: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Trains a model; a trial is not tested."""
     model, is_trial = key["model"], "trial" in key
     if model in PEERS:
-        _, _, splits = loaded(config)
+        _, _, splits = load_windows(config)
         options = {**options}
         rate = options.pop("rate")
         return {
@@ -255,7 +254,7 @@ def trained(
                 validate_every=size.steps // size.validations,
             ),
         }
-    run, values, lines = fitted(config.replace(mechanism=model, **options))
+    run, values, lines = fit_run(config.replace(mechanism=model, **options))
     results = {
         "options": dict(options),
         "validation": min(line["validation_mse"] for line in lines),
@@ -264,11 +263,11 @@ def trained(
     }
     if not is_trial:
         results |= {"mse": values["test_mse"], "mae": values["test_mae"]}
-        results |= streamed(run.model)
+        results |= measure_stream(run.model)
     return results
 
 
-def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
+def fit_run(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
     """A run of ours, its report without baselines, and the lines of its metrics."""
     task: Any = tasks.get_task("forecast")
     task.test_baselines = lambda run, batches: {}
@@ -290,7 +289,7 @@ def stored_rows() -> list[dict[str, Any]]:
     return json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
 
 
-def streamed(model: Any) -> dict[str, Any]:
+def measure_stream(model: Any) -> dict[str, Any]:
     """Bytes of the state and microseconds an observation, compiled; nothing of what cannot."""
     if not model.streams:
         return {}
@@ -374,7 +373,7 @@ def below_ridge(series: str) -> Judge:
         own = compare(rows, OURS, "ridge").get(series)
         if own is None:
             raise NotMeasuredError(f"{OURS} on {series}")
-        # One horizon has more seeds than the others: those that all have.
+        # One horizon has more seeds than the others: only the common seeds count.
         gap = interval(list(own.values()))
         gap_text = text(gap, 1) if gap else f"{statistics.mean(own.values()):+.1f}, one seed"
         return Verdict(below(gap, 0, BELOW), f"{gap_text} %")
@@ -403,7 +402,7 @@ def table(rows: Rows, size: Size) -> str:
             lines.append(
                 [f"{series}, {horizon}", *printed, *_papers(f"{series}, {horizon}"), *cells]
             )
-    parts = ["Mean squared error, and mean absolute error in brackets:", markdown(header, lines)]
+    parts = ["Mean squared error (mean absolute error in brackets):", markdown(header, lines)]
     mechanisms = [OURS, *size.mechanisms]
     lines = []
     for name in mechanisms:
@@ -412,7 +411,7 @@ def table(rows: Rows, size: Size) -> str:
             cells = [_cell(rows, name, series, size.horizons[0]) for series in size.series]
             first = next(row for row in own if row["horizon"] == size.horizons[0])
             lines.append([f"`{name}`", *cells, f"{first['parameters']:,}", *_costs(first)])
-    titles = ["parameters", "train, s", "state, bytes", "microseconds an observation"]
+    titles = ["parameters", "train, s", "state, bytes", "microseconds per observation"]
     parts.append(f"With each mechanism, {size.horizons[0]} rows ahead (costs on {EMBEDDED}):")
     parts.append(markdown(["mechanism", *size.series, *titles], lines))
     trials = [row for row in rows if "trial" in row]
@@ -463,7 +462,7 @@ def _papers(row: str) -> list[str]:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.patch",
-    about="not of a paper: the patch forecaster beside ridge, DLinear and PatchTST",
+    about="not of a paper: the patch forecaster compared with ridge, DLinear and PatchTST",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -476,11 +475,10 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "whole electricity and traffic sets, which are not at hand: in their place two clients "
-        "of ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
+        "": "whole electricity and traffic sets, which are not available: instead two clients of "
+        "ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
         "horizons only; weather and ETTm1, for the same reason. Statistical models, and contexts "
-        "of more than 96 rows, are in tables of their own. What the table has no number of is for "
-        "want of time"
+        "of more than 96 rows, are in tables of their own. Missing numbers are for lack of time"
     },
 )
 

@@ -59,12 +59,12 @@ def train_peer(
         options: its size.
         rate: the largest learning rate.
         train: windows of standardised values; each channel of one is an example.
-        validation: those that select the parameters.
+        validation: windows that select the parameters.
         test: those to report on.
-        lengths: rows that are seen, and rows to forecast.
+        lengths: context length and horizon.
         seed: of the first parameters and of dropout.
         steps: of training.
-        validate_every: so many steps.
+        validate_every: steps between validations.
 
     Returns:
         ``validation``, the least mean squared error; of the test ``mse`` and ``mae``; ``seconds``

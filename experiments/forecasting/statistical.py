@@ -1,4 +1,4 @@
-"""Exponential smoothing fitted anew to each window, beside the patch forecaster and the ridge.
+"""Exponential smoothing fitted to each window, against the patch forecaster and the ridge.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.statistical
 
@@ -42,9 +42,9 @@ SIMPLE = ("seasonal_naive", "ridge")
 STATED = "2026-11-25T18:32:00+00:00"
 """Before any of these series but the traffic was forecast by AutoETS."""
 BELOW = Rule(
-    "A model's errors are below another's over series where the 95 % interval of the difference of "
-    "their mean squared errors, in per cent of the other's, lies below 0: a series one number, by "
-    "Student's t over series; not where it lies above.",
+    "A model's errors are below another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 0, and not "
+    "if it lies above: one number per series, by Student's t over series.",
     STATED,
 )
 
@@ -73,7 +73,7 @@ def measure(size: Size, journal: Journal) -> None:
         key = {"series": series, "horizon": size.horizon, "context": context, "model": model}
         if fits(of_patch, key):
             stride = size.strides.get(series, STRIDE)
-            patch.journaled(journal, key, of_patch, partial(tested, stride))
+            patch.write_row(journal, key, of_patch, partial(evaluate_model, stride))
 
 
 def fits(size: patch.Size, key: dict[str, Any]) -> bool:
@@ -86,15 +86,17 @@ def fits(size: patch.Size, key: dict[str, Any]) -> bool:
 
 def season_length(config: Any) -> int:
     """Rows of a season, as the seasonal naive forecast has them."""
-    _, described, _ = patch.loaded(config)
+    _, described, _ = patch.load_windows(config)
     return int(config.data.season or described.season)
 
 
-def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> dict[str, Any]:
+def evaluate_model(
+    stride: int, size: patch.Size, config: Any, key: dict[str, Any]
+) -> dict[str, Any]:
     """Errors of a model on every ``stride``-th test window, and the time of one of a channel."""
     model, options = key["model"], config.data
     run = make_run(model, config)
-    test = patch.loaded(config)[2].test
+    test = patch.load_windows(config)[2].test
     assert isinstance(test, data.Windows)
     windows = data.Windows(
         test.arrays,
@@ -120,9 +122,9 @@ def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> d
 
 def make_run(model: str, config: Any) -> tasks.Run:
     """A trained run of ours, or for another model one without parameters."""
-    rows, described, _ = patch.loaded(config)
+    rows, described, _ = patch.load_windows(config)
     if model == patch.OURS:
-        run, *_ = patch.fitted(config.replace(**patch.chosen_options()))
+        run, *_ = patch.fit_run(config.replace(**patch.chosen_options()))
         return run._replace(data=rows)
     return tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
 
@@ -197,7 +199,7 @@ def table(rows: Rows, size: Size) -> str:
     models = (*SIMPLE, ETS, MSTL, patch.OURS)
     header = ["series", "windows", "season", "context"]
     header += [f"`{m}`" if m == patch.OURS else m.replace("_", " ") for m in models]
-    header += [f"{name}, ms a channel" for name in (ETS, MSTL)]
+    header += [f"{name}, ms per channel" for name in (ETS, MSTL)]
     lines = []
     for series in size.series:
         for context in size.contexts:
@@ -230,8 +232,8 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": f"all but one test window in {STRIDE} (ETTm2 {STRIDES['ETTm2']}); ours but with seed "
-        "0 from 96 rows; multiplicative models, which take positive values, as these are scaled; "
-        "MSTL where the context has no two seasons"
+        "0 from 96 rows; multiplicative models, which need positive values (these are scaled); "
+        "MSTL where the context has less than two seasons"
     },
 )
 

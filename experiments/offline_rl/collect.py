@@ -55,8 +55,8 @@ def collect(
 ) -> Episodes:
     """Plays whole episodes until there are enough, and writes them to a file.
 
-    Parts go to a folder beside it, ``<path>.parts``, each written whole. After a stop or a kill the
-    same call continues from there, and the file is the same to the bit.
+    Parts go to a folder next to it, ``<path>.parts``, each written whole. After a stop or a kill
+    the same call continues from there, and the file is the same to the bit.
 
     Args:
         agent: What plays.

@@ -1,10 +1,10 @@
-"""Ways to act by time and memory: Aaren, figure 5, in the setting of its table 1.
+"""Time and memory of inference modes: Aaren, figure 5, in the setting of its table 1.
 
     python -m experiments.offline_rl.latency
 
-An agent acts in every step of an episode: by a window of 20 steps that is computed anew (as the
+An agent acts in every step of an episode: by a window of 20 steps that is recomputed (as the
 published code does), by a cache of keys and values of all steps, by a state of constant size, or by
-one that begins anew after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
+one that restarts after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
 not change its time. What is timed is the whole of an answer, from arrays on the host to arrays on
 the host.
 """
@@ -34,8 +34,8 @@ from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, StreamMemory, make_agent
 
 SAME_TIME = Rule(
-    "The time of a step does not grow where its median at the last step that was measured is under "
-    "1.5 times that at the first one; it grows where it is above.",
+    "The time per step does not grow if its median at the last measured step is below 1.5 times "
+    "the median at the first one, and grows if it is above.",
     "2026-11-24T11:50:00+00:00",
 )
 ENVIRONMENT, OBSERVATION, ACTION, CONTEXT = "HalfCheetah-v5", 17, 6, 20
@@ -53,7 +53,7 @@ class Size:
     """At which a step is timed; and, but for the first, how long episodes are that are timed."""
     rows: tuple[int, ...] = (1, 64)
     repeats: int = 2 * CONTEXT
-    """Steps that are timed: of restarts, so many that each kind of step comes alike."""
+    """Timed steps; a multiple of the context, so that all kinds of restarted steps count alike."""
     played: tuple[int, ...] = (1, 10, 64)
     """Rows that play an episode each."""
     features: int = 128
@@ -68,7 +68,7 @@ def measure(size: Size, journal: Journal) -> None:
         for steps in size.steps:
             for way in WAYS:
                 key = {"way": way, "rows": rows, "step": steps}
-                journal.row(key, partial(one, size, way, rows, steps))
+                journal.row(key, partial(time_step, size, way, rows, steps))
     for steps in size.steps[1:]:
         for way in WAYS:
             key = {"way": way, "rows": 1, "episode": steps}
@@ -111,7 +111,7 @@ def cache_bytes(size: Size, rows: int, steps: int) -> int:
     return 4 * 2 * 3 * steps * rows * size.features * size.num_layers
 
 
-def one(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
+def time_step(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
     """The median time of a step after ``steps`` others; for restarts the mean."""
     max_steps = steps + size.repeats + 2
     if way == "cache" and cache_bytes(size, rows, max_steps) > size.max_cache_bytes:
@@ -150,7 +150,7 @@ def actor(rows: int) -> Callable[..., None]:
 
 def memory_bytes(agent: DecisionAgent) -> int:
     """Of what an agent keeps of the past."""
-    return inference.state_bytes(agent.memory.kept)
+    return inference.state_bytes(agent.memory.state)
 
 
 def episode(size: Size, way: str, steps: int) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def grows(way: str) -> Judge:
 
 def table(rows: Rows, size: Size) -> str:
     """Milliseconds a step, then seconds of episodes, then episodes a minute."""
-    header = ["milliseconds a step, bytes kept", "environments", *WAYS]
+    header = ["milliseconds per step, bytes of context", "environments", *WAYS]
     lines = []
     for num_rows in size.rows:
         for step in size.steps:
@@ -258,16 +258,16 @@ def table(rows: Rows, size: Size) -> str:
         for number in size.played
     ]
     note = (
-        "Medians (of the restarts means, since every tenth step takes in ten) of a whole answer, "
-        "with the bytes that are kept of the past. The stream and the restarts are Aaren's, the "
-        "cache and the window softmax attention's, three tokens a step; a cache is made for the "
-        "whole episode at once, so that its first steps cost as much as its last ones."
+        "Median time of a complete step (for restarts the mean, since every tenth step processes "
+        "ten), and the bytes stored of the past. The stream and the restarts are Aaren's, the "
+        "cache and the window softmax attention's, with three tokens per step. A cache is "
+        "allocated for the whole episode, so its first steps cost as much as its last ones."
     )
     return "\n\n".join(
         [
             markdown(header, lines),
             note,
-            markdown(["seconds of an episode (of its first half)", *WAYS], of_episodes),
+            markdown(["seconds per episode (of its first half)", *WAYS], of_episodes),
             markdown([f"episodes a minute, {ENVIRONMENT}, at once", *WAYS], of_play),
         ]
     )
@@ -311,14 +311,14 @@ def plot(rows: Rows) -> Any:
         points = [(r["step"], r["bytes"]) for r in timed if r["bytes"]]
         right.plot(*zip(*points, strict=True), "o-", markersize=3, color=color, label=way)
     left.set(xlabel="step of the episode", ylabel="cumulative seconds", xscale="log", yscale="log")
-    right.set(xlabel="step of the episode", ylabel="bytes kept", xscale="log", yscale="log")
+    right.set(xlabel="step of the episode", ylabel="bytes stored", xscale="log", yscale="log")
     left.legend(frameon=False)
     return figure
 
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.latency",
-    about="Aaren, figure 5: memory and cumulative time of a stream; there in no robot's setting",
+    about="Aaren, figure 5: memory and cumulative time of a stream; there not in a robot's setting",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -327,15 +327,15 @@ EXPERIMENT = Measured(
         Statement("Aaren, figure 5", "Aaren's steps take constant time", constant("stream")),
         Statement(
             "Aaren, figure 5",
-            "those of a cache take the longer, the longer the episode that it is made for",
+            "steps with a cache take longer the longer the episode the cache is allocated for",
             grows("cache"),
         ),
-        Statement("ours", "those of a window take constant time", constant("window")),
-        Statement("ours", "so do those that begin anew", constant("restart")),
+        Statement("ours", "steps with a window take constant time", constant("window")),
+        Statement("ours", "steps with restarts take constant time", constant("restart")),
     ),
     left_out={
-        "": "accelerators; the paper's width of 512; for want of time the cache's episode of "
-        "10,000 steps and 64 environments that are played with a cache, whose steps are timed"
+        "": "accelerators; the paper's width of 512; for lack of time the cache's episode of "
+        "10,000 steps and playing 64 environments with a cache, whose steps are timed"
     },
 )
 

@@ -19,7 +19,7 @@ class RandomPolicy:
     Args:
         low: The least actions, [A].
         high: The largest, [A].
-        seed: Of the draws, from 0.
+        seed: Of the random numbers, from 0.
 
     Raises:
         OptionError: The bounds are not finite, or of different sizes.
@@ -57,7 +57,7 @@ class Noisy:
 
     Args:
         agent: Whose actions.
-        deviation: The standard deviation of the noise, 0 or more, in the unit of the actions.
+        std: The standard deviation of the noise, 0 or more, in the unit of the actions.
         low: The least actions, [A]; actions are clipped to them before and after the noise.
         high: The largest, [A].
         seed: Of the noise, from 0.
@@ -151,7 +151,7 @@ class _EpisodeGenerators:
                     self._seeds[row] = self._next_seed
                     self._next_seed += 1
                 episode = self._seeds.pop(row)
-                # The last number keeps them apart from what an environment draws by its seed.
+                # The last number makes them differ from those of an environment with this seed.
                 self._by_row[row] = np.random.default_rng([self._seed, episode, 1])
         return [self._by_row[row] for row in range(len(begins))]
 

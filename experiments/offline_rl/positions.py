@@ -1,4 +1,4 @@
-"""How a model is told the time of a step, and whether it then plays beyond its trained length.
+"""Encodings of the time of a step, and playing beyond the trained length.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.positions
 
@@ -16,12 +16,12 @@ from typing import Any
 
 from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
-from experiments.offline_rl.trained import train_and_play
+from experiments.offline_rl.runs import train_and_play
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.offline_rl.agent import ACTS
+from flax_linattn.tasks.offline_rl.agent import INFERENCE_MODES
 
 WAYS: dict[str, dict[str, str]] = {
     "table of the episode": {"position": "learned", "clock": "episode"},
@@ -91,15 +91,15 @@ def table(rows: Rows, size: Size) -> str:
             for way in WAYS:
                 means = [
                     f"{statistics.mean(scores(rows, data, mechanism, way, mode)):.1f}"
-                    for mode in ACTS
+                    for mode in INFERENCE_MODES
                 ]
                 lines.append([data, f"`{mechanism}`", way, *means])
     note = (
-        "D4RL's normalised score of 10 episodes of up to 1,000 steps; training windows have 20. "
-        "Not D4RL: see table 1. Waves of the context go on growing in a stream, far beyond what "
-        "was trained on, and begin anew in a window and at a restart."
+        "D4RL's normalized score over 10 episodes of up to 1,000 steps; training windows have "
+        "20. Not D4RL: see table 1. Sinusoidal positions within the context grow without bound "
+        "in a stream, far beyond those of training, and restart in a window and at a restart."
     )
-    return markdown(["data", "attention", "time", *ACTS], lines) + f"\n\n{note}"
+    return markdown(["data", "attention", "time", *INFERENCE_MODES], lines) + f"\n\n{note}"
 
 
 EXPERIMENT = Measured(
@@ -110,16 +110,16 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "ours",
-            f"with {mechanism} and, of times, {way}, a stream of all steps scores the same as the "
-            "window",
+            f"with {mechanism} and time encoding = {way}, a stream of all steps scores the same "
+            "as the window",
             streams(mechanism, way),
         )
         for mechanism in Size().mechanisms
         for way in WAYS
     ),
     left_out={
-        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, for "
-        "want of time"
+        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, "
+        "for lack of time"
     },
 )
 

@@ -1,9 +1,9 @@
-"""What is returned, of what is asked for.
+"""Target return compared with achieved return.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.target_return
 
-A decision transformer is told the return that it is to come to. Chen et al. (2021, figure 4) show
-that it follows; none of our papers measures it.
+A decision transformer receives the target return. Chen et al. (2021, figure 4) show that achieved
+returns follow it; none of our papers measures it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy import stats
 from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
 from experiments.offline_rl.rules import follows
-from experiments.offline_rl.trained import make_run_environments, timed, trained
+from experiments.offline_rl.runs import make_run_environments, play_timed, train_run
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, combine
 from flax_linattn.bench import Journal
@@ -48,17 +48,17 @@ def measure(size: Size, journal: Journal) -> None:
             config = table1.configuration(data, table1.Size(), mechanism=mechanism)
             if config is not None:
                 key = {"data": data, "mechanism": mechanism}
-                journal.row(key, partial(one, config, size.fractions))
+                journal.row(key, partial(play_returns, config, size.fractions))
 
 
-def one(config: OfflineRLConfig, fractions: Sequence[float]) -> dict[str, Any]:
+def play_returns(config: OfflineRLConfig, fractions: Sequence[float]) -> dict[str, Any]:
     """Trains a run and plays it for each target return and inference mode."""
-    run, _ = trained(config)
+    run, _ = train_run(config)
     targets = [fraction * run.data_spec.best_return for fraction in fractions]
     with make_run_environments(run) as environments:
         returns = {
             mode: [
-                timed(run, environments, act=mode, target_return=target)["returns"]
+                play_timed(run, environments, act=mode, target_return=target)["returns"]
                 for target in targets
             ]
             for mode in MODES
@@ -81,7 +81,7 @@ def correlation(row: dict[str, Any], mode: str) -> float:
     return float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
-def followed(mechanism: str, mode: str) -> Any:
+def judge_correlation(mechanism: str, mode: str) -> Any:
     """The verdict on a mechanism and an inference mode, over data sets."""
 
     def judge(rows: Rows) -> Verdict:
@@ -100,7 +100,7 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for row in rows:
         first = [f"{row['data']}, {row['best']:,.0f}", f"`{row['mechanism']}`"]
-        lines.append([*first, "asked for", *(f"{own:,.0f}" for own in row["target_returns"])])
+        lines.append([*first, "target return", *(f"{own:,.0f}" for own in row["target_returns"])])
         for mode in MODES:
             means = [f"{statistics.mean(own):,.0f}" for own in row[mode]]
             lines.append(["", "", mode, *means])
@@ -125,7 +125,7 @@ def plot(rows: Rows) -> Any:
         axis.plot([0, last], [0, last], color="0.6", linewidth=0.8, zorder=0)
         axis.axvline(own[0]["best"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         axis.set_title(data, fontsize=9)
-        axis.set_xlabel("asked for")
+        axis.set_xlabel("target return")
     panels[0].set_ylabel("returned")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
@@ -141,13 +141,13 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "ours",
-            f"with {mechanism}, acting by the {act}, more is returned where more is asked for",
-            followed(mechanism, act),
+            f"with {mechanism} and {act} inference, a higher target return gives a higher return",
+            judge_correlation(mechanism, act),
         )
         for mechanism in Size().mechanisms
         for act in MODES
     ),
-    left_out={"": "the other data sets and further seeds, for want of time"},
+    left_out={"": "the other data sets and further seeds, for lack of time"},
 )
 
 

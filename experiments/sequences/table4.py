@@ -3,7 +3,7 @@
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table4
 
 Accuracies are of this library, whose sums are float32 whatever the layers compute in. What half
-precision does to the published algorithm is shown beside them, by the algorithm as coded, with one
+precision does to the published algorithm is shown, too, by the algorithm as coded, with one
 head of the paper's 64 channels: its losses, and the largest of its products, exactly computed.
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences import trained
+from experiments.sequences import runs
 from experiments.sequences.as_coded import FORMS, MAX_FLOAT16, STAGES, AsCoded
-from experiments.sequences.problems import PIXELS, make_config
+from experiments.sequences.data_sets import PIXELS, make_config
+from experiments.sequences.monitoring import train_monitored
 from experiments.sequences.rules import acceptable, ahead, converges, overflows
-from experiments.sequences.watched import train_watched
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, Word, combine, opposite, rows_with
@@ -47,8 +47,8 @@ PAPER = {
 
 ROWS = {
     "plain": "plain",
-    "input": "+ normalisation of q and k",
-    "full": "+ that of the output",
+    "input": "+ normalization of q and k",
+    "full": "+ normalization of the output",
 }
 """Stages, for people."""
 
@@ -83,12 +83,12 @@ def cases(size: Size) -> list[dict[str, Any]]:
     """The keys of all rows, what decides most first."""
     curves = [(CODED, stage, form, HALF) for stage in STAGES for form in reversed(FORMS)]
     curves += [(CODED, "plain", "efficient", FULL), (OURS, "plain", "efficient", HALF)]
-    trained = [(CURVE, *case, 0) for case in curves]
+    keys = [(CURVE, *case, 0) for case in curves]
     for seed in range(size.seeds):
-        trained += [(ACCURACY, OURS, s, form, FULL, seed) for s in STAGES for form in FORMS]
-    trained += [(ACCURACY, OURS, stage, form, HALF, 0) for stage in STAGES for form in FORMS]
+        keys += [(ACCURACY, OURS, s, form, FULL, seed) for s in STAGES for form in FORMS]
+    keys += [(ACCURACY, OURS, stage, form, HALF, 0) for stage in STAGES for form in FORMS]
     names = ("run", "by", "stage", "form", "dtype", "seed")
-    return [dict(zip(names, case, strict=True)) for case in trained]
+    return [dict(zip(names, case, strict=True)) for case in keys]
 
 
 def run_options(key: dict[str, Any], size: Size) -> dict[str, Any]:
@@ -108,16 +108,16 @@ def run_options(key: dict[str, Any], size: Size) -> dict[str, Any]:
 def measure(size: Size, journal: Journal) -> None:
     for key in cases(size):
         config = make_config(PIXELS, data_folder(), **run_options(key, size))
-        if isinstance(config, SequenceConfig):  # else its files are not at hand
+        if isinstance(config, SequenceConfig):  # else its files are not available
             tests = key["run"] == ACCURACY
             every = size.every if key["run"] == CURVE else size.steps // 10
-            journal.row(key, partial(train_watched, config, key["form"], every, tests=tests))
+            journal.row(key, partial(train_monitored, config, key["form"], every, tests=tests))
 
 
 def accuracies(rows: Rows, stage: str, form: str) -> dict[int, float]:
     """In per cent by seed, in float32; of a run that failed 0."""
     wanted = {"run": ACCURACY, "by": OURS, "stage": stage, "form": form, "dtype": FULL}
-    return trained.accuracies(rows, **wanted)
+    return runs.accuracies(rows, **wanted)
 
 
 def differences(rows: Rows, stage: str, other: str, form: str) -> list[float]:
@@ -131,7 +131,7 @@ def plain_direct(rows: Rows) -> Verdict:
     return Verdict(acceptable(difference), f"{text(difference, 1)} points (paper -0.4)")
 
 
-def improved(rows: Rows) -> Verdict:
+def judge_output_norm(rows: Rows) -> Verdict:
     """The verdict on normalising the output, too, by form."""
     words, texts = [], []
     for form in FORMS:
@@ -208,7 +208,7 @@ def overflow(rows: Rows) -> Verdict:
 
 def table(rows: Rows, size: Size) -> str:
     """Accuracies compared with the paper's, then the curves in numbers."""
-    heads = ["normalisation"]
+    heads = ["normalization"]
     heads += [f"{form}: {what}" for form in FORMS for what in ("paper", FULL, HALF)]
     lines = []
     for stage in STAGES:
@@ -219,18 +219,18 @@ def table(rows: Rows, size: Size) -> str:
             cells += [_accuracy(rows, stage, form, dtype) for dtype in (FULL, HALF)]
         lines.append([ROWS[stage], *cells])
     curves = [_curve(row) for row in rows if row["run"] == CURVE]
-    curve_heads = ["computed", "normalisation", "form", "products", "loss, first to last fifth"]
-    curve_heads += ["trained", "largest product, at the begin", "at the end"]
+    curve_heads = ["computed", "normalization", "form", "products", "loss, first to last fifth"]
+    curve_heads += ["trained", "largest product, at the start", "at the end"]
     return (
         f"Accuracy, per cent, of {size.image_size} x {size.image_size} pixels, {size.num_heads} "
-        f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\n"
-        f"Half precision, {size.curve_image_size} x {size.curve_image_size} pixels, "
-        f"{size.curve_num_heads} head of {64 // size.curve_num_heads}; float16 holds "
-        f"{MAX_FLOAT16:,.0f}:\n\n{markdown(curve_heads, curves)}\n\n"
-        "A step whose gradients overflow is left out, and the loss scale halved; a training ends "
-        "where the loss itself is no number. As coded: products in float16, sums, powers and norms "
-        "in float32, plain with queries times d^(1/4). Sizes are those of exact products of the "
-        "queries, keys and values at hand."
+        f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\nHalf precision, "
+        f"{size.curve_image_size} x {size.curve_image_size} pixels, {size.curve_num_heads} head "
+        f"of {64 // size.curve_num_heads}; float16 holds "
+        f"{MAX_FLOAT16:,.0f}:\n\n{markdown(curve_heads, curves)}\n\nA step whose gradients "
+        "overflow is skipped and the loss scale halved; training ends when the loss itself is "
+        "not finite. *As coded*: products in float16; sums, powers and norms in float32; "
+        "*plain* multiplies queries by d^(1/4). Product sizes are those of exact products of "
+        "the current queries, keys and values."
     )
 
 
@@ -246,7 +246,7 @@ def _accuracy(rows: Rows, stage: str, form: str, dtype: str) -> str:
 
 def _curve(row: dict[str, Any]) -> list[str]:
     first, last = begin_and_end(row)
-    ended = f"no update after step {row['updated']}" if "failed" in row else "as asked"
+    ended = f"no update after step {row['updated']}" if "failed" in row else "completed"
     sizes = ["-", "-"]
     if "sizes" in row:
         sizes = [
@@ -291,7 +291,7 @@ def plot(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table4",
-    about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalisation",
+    about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalization",
     sizes={"": Size()},
     measure=measure,
     table=table,
@@ -299,7 +299,7 @@ EXPERIMENT = Measured(
     statements=(
         Statement(
             "TaylorShift, table 4",
-            "without normalisation the direct form is acceptable",
+            "without normalization the direct form is acceptable",
             plain_direct,
         ),
         Statement(
@@ -320,19 +320,20 @@ EXPERIMENT = Measured(
         Statement(
             "TaylorShift, section 5.4",
             "normalising the output improves accuracy",
-            improved,
+            judge_output_norm,
         ),
         Statement(
-            "this library, beside the paper",
-            "without normalisation its efficient form converges in half precision, its sums being "
-            "float32",
+            "this library, not in the paper",
+            "without normalization its efficient form converges in half precision, its sums "
+            "being float32",
             stable(OURS, ("plain",)),
         ),
     ),
     left_out={
         "": "the paper's sizes (1 layer of 256, 1,024 pixels, 39,000 steps of 256), which take a "
         "GPU; LAMB and the class token, by which so small a model learned hardly anything in "
-        "trials of 300 steps; lossless CIFAR-10, which was not at hand; figure 4's ImageNet models"
+        "trials of 300 steps; lossless CIFAR-10, which was not available; figure 4's ImageNet "
+        "models"
     },
 )
 

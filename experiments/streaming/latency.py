@@ -2,11 +2,11 @@
 
     python -m experiments.streaming.latency
 
-The stream is the test recordings of Japanese Vowels end to end, without a reset. Beside Aaren's
-classifier (that of ``make demo``, untrained: its steps cost the same) stands the same model with
-softmax attention and a key/value cache preallocated for the whole stream, stopped earlier, since
-its step costs the whole cache. The blocks of steps of both are taken in turn, in one process;
-figures are medians over the last steps before each mark.
+The stream is the test recordings of Japanese Vowels end to end, without a reset. Aaren's
+classifier (that of ``make demo``, untrained: its steps cost the same) is compared with the same
+model with softmax attention and a key/value cache for the whole stream, which stops earlier, since
+its step costs the whole cache. Blocks of steps of both run in turn, in one process; figures are
+medians over the last steps before each count.
 """
 
 from __future__ import annotations
@@ -149,13 +149,13 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.streaming.latency",
-    about="Aaren, figure 5: memory and the time of a token constant in the tokens so far",
+    about="Aaren, figure 5: memory and time per token are constant in the number of tokens so far",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=(
         Statement(
-            "Aaren, section 3.3", "a whole model takes in a token in constant time", constant
+            "Aaren, section 3.3", "a whole model processes a token in constant time", constant
         ),
     ),
     left_out={"": "training; the softmax stream beyond 1,000 observations"},

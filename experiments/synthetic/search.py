@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from experiments.measured import Measured, Rows
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic.runs import Cell, train_cells
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.synthetic import SyntheticConfig
@@ -65,8 +65,8 @@ PRINTED = {
     ("softmax:scale=1", 32): 0.55,
     ("expressive", 24): 1.0,
 }
-"""What the paper tells of N16T2 by attention and context: an ample one, one in which dot-product
-attention is trapped, and a smaller one, of which it tells of expressive attention alone."""
+"""The paper's accuracies on N16T2 by attention and context: an ample one, one in which dot-product
+attention is trapped, and a smaller one, with a number for expressive attention alone."""
 
 
 class Reading(NamedTuple):
@@ -206,7 +206,7 @@ def best(rows: Rows, size: Size, mechanism: str) -> Setting:
     return max(scores, key=accuracy)
 
 
-def stored_setting(mechanism: str | None = None) -> Setting:
+def load_setting(mechanism: str | None = None) -> Setting:
     """The stored search's standard, or what is best for one of its attentions."""
     rows, size = json.loads(EXPERIMENT.stored("").read_text())["rows"], EXPERIMENT.sizes[""]
     return standard(rows, size) if mechanism is None else best(rows, size, mechanism)
@@ -229,9 +229,9 @@ def table(rows: Rows, size: Size) -> str:
     parts = [markdown(header, lines)]
     parts.append(_chosen(rows, size))
     parts.append(
-        "Means of the best validation accuracies of the seeds; (n NaN): so many of them became "
-        "infinite, and stand with what they had reached. The scale is that of the initial weights, "
-        "in 1/sqrt(fan-in)."
+        "Mean over seeds of the best validation accuracy. (n NaN): n seeds diverged and count "
+        "with the accuracy reached before. The scale is that of the initial weights, in units of "
+        "1/sqrt(fan-in)."
     )
     return "\n\n".join(parts)
 
@@ -240,7 +240,7 @@ def _chosen(rows: Rows, size: Size) -> str:
     """The settings and how near they come to the paper."""
     scores_by_setting = means(rows, size)
     chosen = {"nearest to the paper, the standard": standard(rows, size)}
-    chosen |= {f"best for `{name}`": best(rows, size, name) for name in MECHANISMS}
+    chosen |= {f"tuned for `{name}`": best(rows, size, name) for name in MECHANISMS}
     lines = []
     for what, setting in chosen.items():
         scores = scores_by_setting[setting]
@@ -259,7 +259,7 @@ EXPERIMENT = Measured(
     table=table,
     left_out={
         "": "other momenta, batches of other sizes, more seeds, Adam, rates that fall, and other "
-        "scales and contexts, for want of time"
+        "scales and contexts, for lack of time"
     },
 )
 

@@ -84,7 +84,7 @@ def _seconds(train: Callable[[str], Any]) -> float:
 
 
 WAYS = {"many": "at once", "groups": "in groups"}
-"""Of 16 runs: in one group, and in those of the default, which rows of before 2026-11-24 lack."""
+"""Of 16 runs: in one group, and in the default groups, which rows before 2026-11-24 lack."""
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -100,7 +100,7 @@ def table(rows: Rows, size: Size) -> str:
         lines.append(cells)
     header = ["context", "one run, ms an epoch"]
     for text in ways.values():
-        header += [f"{size.runs} {text}", "times one", f"{size.runs} in a row over {text}"]
+        header += [f"{size.runs} {text}", "relative to one run", f"{size.runs} sequential / {text}"]
     return markdown(header, lines)
 
 
@@ -109,7 +109,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    left_out={"": "accelerators, where 16 small runs leave most of one idle: none was at hand"},
+    left_out={"": "accelerators, where 16 small runs leave most of one idle: none was available"},
 )
 
 

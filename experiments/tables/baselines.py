@@ -1,4 +1,4 @@
-"""What a user would pick instead of our models, beside them: see experiments/baselines.py."""
+"""Baselines of the tables, as stored by experiments/baselines.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSIFICATION = "classification"
 """The table of all data sets: what they have to beat does not depend on a table's protocol."""
 
 Numbers = Mapping[str, Sequence[float]]
-"""By the baseline's name; several where it draws at random."""
+"""By the baseline's name; several where it is random."""
 Report = dict[str, float]
 """Numbers by the names of a trained run's."""
 
@@ -28,7 +28,7 @@ class Losses(NamedTuple):
 
     Attributes:
         lost: rows in which the model's mean is the worse one.
-        rows: those that have both.
+        rows: number of rows that have both.
         percent: mean difference in per cent of the baseline's, a data set a number.
         over: its interval over data sets; None for too few of them.
     """
@@ -83,7 +83,7 @@ def row_baselines(name: str, row: str, metric: Metric) -> Numbers:
     return {column: numbers for column, numbers in by_column.items() if numbers}
 
 
-def shared(
+def shared_baselines(
     numbers_by_row: Mapping[str, Numbers], cluster: Callable[[str], str] = data_set
 ) -> Mapping[str, Numbers]:
     """The baselines by data set, where its rows share them; none where rows have their own.
@@ -111,7 +111,7 @@ def comparison(
     The numbers that rows share stand above.
 
     Args:
-        rows: those that were run.
+        rows: the rows that were run.
         metric: to compare by.
         store: of the runs.
         numbers_by_row: the baselines by row.
@@ -127,13 +127,14 @@ def comparison(
 
     own = [
         [f"*{name}*", *(baseline_cell(numbers.get(column), metric) for column in names)]
-        for name, numbers in shared(numbers_by_row, cluster).items()
+        for name, numbers in shared_baselines(numbers_by_row, cluster).items()
     ]
     lines = [[column, *(cell(column, name) for name in names)] for column in list_columns(rows)]
     return [
-        f"Against baselines by {metric.name}: {'their numbers by data set, and ' if own else ''}"
-        "in how many rows a model loses to them (its mean is the worse one), and its mean "
-        f"difference in % of theirs, with a 95 % interval over {FEWEST} data sets or more:",
+        f"Compared with baselines by {metric.name}: "
+        f"{'their numbers by data set, then ' if own else ''}the number of rows in which the "
+        "model's mean is worse, and its mean difference in % of the baseline, with a 95 % "
+        f"interval for {FEWEST} data sets or more:",
         markdown(["", *names], own + lines),
     ]
 

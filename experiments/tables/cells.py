@@ -12,7 +12,7 @@ from experiments.margins import ERROR, Margin
 from experiments.store import Row, Store
 
 Published = Mapping[str, tuple[float, float | None]]
-"""Mean and deviation, or None, by the metric's name."""
+"""Mean and standard deviation, or None, by the metric's name."""
 
 
 @dataclasses.dataclass(frozen=True)

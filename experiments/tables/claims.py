@@ -160,11 +160,12 @@ def verdicts(
     early = any(of_claim.early for of_claim in results)
     return [
         *(part for of_claim in results for part in _page(of_claim)),
-        f"Intervals are 95 % by Student's t, of {FEWEST} numbers or more: of a row over its seeds, "
-        "in pairs; over data sets with the mean of its rows as the one number of each. Where one "
-        "holds 0, or has no width, two are not told apart, which proves no equality; they are "
-        f"comparable where it lies within our margin, {stated} of the other's mean."
-        + (" Runs known before the margin do not test it." if early else ""),
+        f"Intervals are 95 % confidence intervals by Student's t over {FEWEST} numbers or more: "
+        "for a row over its seeds, paired; over data sets with the mean of its rows as the one "
+        "number of each. Two models are not distinguishable if the interval contains 0 or has "
+        "no width, which does not prove them equal. They are comparable if it lies within our "
+        f"margin, {stated} of the other model's mean."
+        + (" Runs that predate the margin do not test it." if early else ""),
     ]
 
 
@@ -232,7 +233,7 @@ def _page(result: Outcome) -> list[str]:
         percent = "-" if over is None else f"{text(over, 1)} %"
         lines.append([what, percent, ", ".join(result.verdicts) or TOO_FEW])
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
-    early = f" {result.early} of {result.runs} runs were known before the margin."
+    early = f" {result.early} of {result.runs} runs predate the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
     judged = f" ({claim.rows})" if claim.rows else ""
     return [

@@ -42,7 +42,7 @@ def render(table: Table, scale: str, store: Store) -> str:
 def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> list[list[str]]:
     options = ", ".join(f"{k} {v}" for k, v in table.options(scale).items())
     environments = [["environment", "; ".join(store.environments)]] if store.environments else []
-    stale = f"{store.num_stale} stored runs of other options"
+    stale = f"{store.num_stale} stored runs with other options"
     return [
         ["paper", table.about],
         ["command", f"`{table.command(scale, store.num_seeds)}`"],
@@ -62,7 +62,7 @@ def _numbers(table: Table, rows: Rows, store: Store) -> str:
     columns = list_columns(rows)
     by_metric = {metric.name: collect_baselines(table, rows, metric) for metric in table.metrics}
     for of_metric in by_metric.values():
-        if baselines.shared(of_metric, table.data_set):  # they stand below, once
+        if baselines.shared_baselines(of_metric, table.data_set):  # they stand below, once
             of_metric.clear()
     names = list(
         dict.fromkeys(
@@ -111,7 +111,7 @@ def _line(
 
 
 def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
-    """Our mean and deviation, the failures, and what is published."""
+    """Our mean and standard deviation, the failures, and the published number."""
     if cell is None:
         return "-"
     ours = list(values(store, cell, metric).values())
@@ -149,7 +149,7 @@ def _seconds(rows: Rows, store: Store) -> list[str]:
     lines = [[row, *(median(cells.get(c)) for c in columns)] for row, cells in rows.items()]
     if all(set(line[1:]) == {"-"} for line in lines):
         return []
-    return ["Seconds of one core a run, median over seeds:", markdown(["", *columns], lines)]
+    return ["CPU-core seconds per run, median over seeds:", markdown(["", *columns], lines)]
 
 
 def _plot(table: Table, rows: Rows, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Feeding a run's model with a stream, whatever its task."""
+"""Streams observations through the model of a run, for every task."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.training.signals import InterruptBetweenBlocks
 
 SAVE_EVERY = 1000
-"""Rows after which the state of a stream is saved, beside at its end."""
+"""Number of rows after which the state of a stream is saved; also at its end."""
 
 Say = Callable[..., None]
-"""Tells a person something: a text, and names of options that it is about."""
+"""Function that prints a note for the user: a text, and the names of options it concerns."""
 
 
 def say(text: str, *options: str) -> None:
@@ -44,25 +44,25 @@ def stream_run(
     seed_index: int | None = None,
     say: Say = say,
 ) -> None:
-    """Prints what a run's model says after each observation, as CSV.
+    """Prints the output of a run's model after each observation, as CSV.
 
-    Time and memory an observation are constant for mechanisms with a state of constant size.
+    Time and memory per observation are constant for mechanisms with a state of constant size.
 
     Args:
-        run_dir: the run folder.
-        options: the ``StreamOptions`` of the run's task; default theirs.
-        input: a file to read instead of standard input (.gz and .xz too).
-        state: a file to go on from, if it is there, and to save to: every ``save_every`` rows, at
-            the end, and on Ctrl-C or SIGTERM.
-        skip_processed: the input begins where the stream did: leave out the rows that the state has
-            seen, by their times where they have any, else by their number.
-        save_every: rows.
-        figure: draw what came last to this PNG file (needs matplotlib).
-        accept_partial_line: also take in a last line that has no newline at its end. By default it
-            is left out with a note: it may be cut in the middle of a number.
-        seed_index: index of the run in a folder of several seeds, from 0; default the run that
-            validated best.
-        say: what tells about the stream, beside its lines; default to stderr.
+        run_dir: Run folder.
+        options: ``StreamOptions`` of the run's task. Default: its default options.
+        input: File to read instead of standard input (.gz and .xz too).
+        state: File to resume from, if it exists, and to save the state to: every ``save_every``
+            rows, at the end, and on Ctrl-C or SIGTERM.
+        skip_processed: Skip the rows that the state has processed, by their times if they have any,
+            else by their number: for an input that starts from the first row of the stream.
+        save_every: Number of rows between saves of the state.
+        figure: PNG file for a plot of the last outputs (needs matplotlib).
+        accept_partial_line: Accept a last line without a newline. By default such a line is skipped
+            with a note, because it may end in the middle of a number.
+        seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
+            best validation value.
+        say: Function that prints notes. Default: to standard error.
 
     Raises:
         FileNotFoundError: the run or the input is missing.
@@ -73,23 +73,29 @@ def stream_run(
     at_least(1, save_every=save_every)
     if skip_processed and state is None:
         raise OptionError(
-            "skipping processed rows needs a state file; give one.", "skip_processed", "state"
+            "skip_processed=True needs a state file; pass state=....", "skip_processed", "state"
         )
     if save_every != SAVE_EVERY and state is None:
-        raise OptionError("save_every needs a state file to save; give one.", "save_every", "state")
+        raise OptionError(
+            "save_every=... needs a state file to save to; pass state=....", "save_every", "state"
+        )
     if figure is not None:
         import_figure()  # now, rather than after the stream
     run = load_run(run_dir, seed_index)
     if seed_index is None and run.seed_index is not None:
         runs = run.config.fit.runs
-        say(f"run {run.seed_index} of {runs}, the best by validation", "seed_index")
+        say(f"run {run.seed_index} of {runs}, which has the best validation value", "seed_index")
     options = run.task.StreamOptions() if options is None else options
     stream = run.task.stream(run, options)
     stream.run_dir, stream.from_start = Path(run_dir), skip_processed
-    if figure is not None and not stream.draws:
-        raise OptionError("this stream has no figure; remove the option.", "figure")
+    if figure is not None and not stream.has_figure:
+        raise OptionError(
+            f"a stream of the task {run.task.name!r} has no figure; remove figure=....", "figure"
+        )
     if state is not None and state.is_dir():
-        raise OptionError(f"{state} is a folder, expected a file; give another one.", "state")
+        raise OptionError(
+            f"state must be a file, got the folder {state}; choose another name.", "state"
+        )
     with ExitStack() as ends:
         if state is not None:
             lock = state.with_name(f"{state.name}.lock")
@@ -97,52 +103,54 @@ def stream_run(
             remove_unfinished(state)
             if state.is_file():
                 stream.load(state)
-                _tell(stream, skip_processed, say)
+                _say_resumed(stream, skip_processed, say)
         own = stream.source()
         if own is None:
             rows = ends.enter_context(open_lines(input))
             unfinished = None if accept_partial_line else partial(_say_unfinished, rows, say)
             observations = rows.parse(stream.parse, comments=stream.comments, unfinished=unfinished)
         elif input is not None:
-            raise OptionError("the stream has observations of its own; leave input out.", "input")
+            raise OptionError(
+                "the stream has its own observations and reads no input; remove input=....", "input"
+            )
         else:
             rows = Rows(own, "observation ")
             observations = iter(rows)
         if skip_processed:
-            observations = _unseen(stream, observations, say)
+            observations = _skip_processed(stream, observations, say)
         _print_stream(stream, observations, rows, state, save_every, figure, say)
 
 
 def _say_unfinished(rows: Rows, say: Say, text: str) -> None:
     say(
-        f"note: {rows.place}: left out the last line of {len(text):,} characters, which has no "
-        "newline at its end and may be cut short; end it with a newline, or accept it",
+        f"note: {rows.place}: skipped the last line ({len(text):,} characters), because it has no "
+        "newline and may be incomplete; end it with a newline, or accept partial lines",
         "accept_partial_line",
     )
 
 
-def _tell(stream: Streaming, skip_processed: bool, say: Say) -> None:
+def _say_resumed(stream: Streaming, skip_processed: bool, say: Say) -> None:
     last = "" if stream.last_time is None else f", the last of {stream.last_time}"
-    where = f"state: {stream.num_rows:,} rows{last}"
+    progress = f"state: {stream.num_rows:,} rows{last}"
     if skip_processed:
-        say(where)
+        say(progress)
     else:
         say(
-            f"{where}; if the input starts from its first row again, skip the rows already read",
+            f"{progress}; if the input starts from its first row again, skip the processed rows",
             "skip_processed",
         )
 
 
-def _unseen(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterator[Any]:
-    """Those from the first on that the stream has not seen."""
+def _skip_processed(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterator[Any]:
+    """Yields observations from the first one on that the stream has not processed."""
     number = 0
 
-    def seen(observation: Any) -> bool:
+    def is_processed(observation: Any) -> bool:
         nonlocal number
         number += 1
         return stream.is_processed(number, observation)
 
-    rest = itertools.dropwhile(seen, observations)
+    rest = itertools.dropwhile(is_processed, observations)
     first = list(itertools.islice(rest, 1))
     say(f"skipped {number - len(first):,} rows")
     yield from itertools.chain(first, rest)
@@ -159,16 +167,16 @@ def _print_stream(
 ) -> None:
     taken, printed = 0, False
     with ExitStack() as ends:
-        # At the end, which may well be Ctrl-C; the last of these comes first.
+        # These run at the end, also after Ctrl-C, in reverse order.
         if figure is not None:
-            ends.callback(lambda: _draw(stream, figure, say) if printed else None)
+            ends.callback(lambda: _plot(stream, figure, say) if printed else None)
         if state is not None:
             ends.push(lambda kind, *_: _save_last(stream, state, kind, say) if taken else None)
         ends.callback(lambda: _say_end(stream, say))
         signals = ends.enter_context(InterruptBetweenBlocks())
         for observation in observations:
             with signals.block():
-                with rows.placed():
+                with rows.located_errors():
                     cells = stream.cells(observation)
                 taken += 1
                 if cells is not None:
@@ -178,12 +186,12 @@ def _print_stream(
         for cells in stream.last_cells():
             printed = _print_line(stream, cells, printed)
     if not printed:
-        seen = stream.num_rows
-        say("no new observation came" if seen else "no observation came: give one a line")
+        missing = "new observations" if stream.num_rows else "observations; write one per line"
+        say(f"the input has no {missing}")
 
 
 def _print_line(stream: Streaming, cells: Sequence[Any], printed: bool) -> bool:
-    """Prints a line, and the header before the first."""
+    """Prints a line of output, and the header before the first line."""
     if not printed:
         print(join_cells(stream.header), flush=True)
     print(join_cells(cells), flush=True)
@@ -202,11 +210,11 @@ def _save_last(stream: Streaming, state: Path, error: type[BaseException] | None
     except ValueError as not_saved:
         if error is None:
             raise
-        say(f"not saved: {not_saved}")  # the error says what led to it
+        say(f"the state was not saved: {not_saved}")  # the error of the stream follows
     else:
         say(f"saved after {stream.num_steps} observations: {state}")
 
 
-def _draw(stream: Streaming, figure: Path, say: Say) -> None:
-    stream.draw(figure)
+def _plot(stream: Streaming, figure: Path, say: Say) -> None:
+    stream.plot(figure)
     say(f"figure: {figure}")

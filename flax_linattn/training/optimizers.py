@@ -37,12 +37,11 @@ class OptimizerOptions:
         optimizer: Update rule. "lamb" is LAMB as published; "fused_lamb" is LAMB as in apex:
             without a bound on the norm of the weights, and without the trust ratio for biases and
             norms.
-        learning_rate: Peak learning rate; for the schedule "reciprocal_sqrt" the factor of the
-            rate.
+        learning_rate: Peak learning rate; the constant factor of the schedule "reciprocal_sqrt".
         schedule: Learning rate schedule after the warmup. "constant": no change. "linear_warmup":
-            no change, and the first step of the warmup already has a positive rate. "cosine":
-            cosine decay to ``last_rate`` at the last training step; set ``patience`` to ``epochs``
-            so that early stopping does not end it before. "reciprocal_sqrt": learning_rate /
+            no change, but the first warmup step already has a positive rate. "cosine": cosine decay
+            to ``last_rate`` at the last training step; set ``patience`` to ``epochs``
+            so that early stopping does not cut the decay short. "reciprocal_sqrt": learning_rate /
             sqrt(step), as in Long Range Arena. "halving": halved after the second epoch and after
             each later epoch. "steps": learning_rate * 0.5**(e - 1) after every fifth epoch e.
             "halving" and "steps" are schedules of Time-Series-Library.
@@ -52,13 +51,13 @@ class OptimizerOptions:
         last_rate: Learning rate at the end of the schedule "cosine". Default: 0.01 * learning_rate.
         lower_at: Epoch after which the learning rate of the schedule "constant" is divided by 10; 0
             never lowers it.
-        weight_decay: Decoupled weight decay of "adamw", "lamb" and "fused_lamb".
+        weight_decay: Decoupled weight decay, for "adamw", "lamb" and "fused_lamb".
         decay_mask: Parameters with weight decay: "matrices" (all but biases, norms, class tokens
             and positional embeddings) or "all".
         clip_norm: Maximum global norm of the gradients; larger gradients are scaled down to it.
             Default: 1 for "lamb" and "fused_lamb", as published; no clipping for other optimizers.
-        beta2: Decay rate of the second-moment estimate, for all optimizers but "sgd".
-        momentum: Momentum of "sgd".
+        beta2: Decay rate of the second-moment estimate, for all optimizers except "sgd".
+        momentum: Momentum, for "sgd".
 
     Raises:
         ValueError: an option out of range, or options that do not go together.

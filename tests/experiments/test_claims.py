@@ -144,7 +144,7 @@ def test_what_is_missing_is_not_run() -> None:
         return Verdict(HOLDS, f"{exponent([]):.1f}")
 
     missing, left_out = Statement("A", "grows", judge), Statement("B", "is", why="for want of time")
-    assert missing.verdict() == (NOT_RUN, "one length alone was measured")
+    assert missing.verdict() == (NOT_RUN, "only one length was measured")
     table, *_ = statements_table([missing, left_out], [], NEW)
     assert "| B: is | for want of time | **not run** |" in table
     assert statements_table([], [], NEW) == []
@@ -184,13 +184,13 @@ def test_softmax_in_blocks_decides_comparisons_alone() -> None:
         for name, of_name in batches.items()
         for i, n in enumerate(of_name)
     ]
-    word, ours = says(elementwise_training.EXPERIMENT, "more tokens a step").verdict(rows)
+    word, ours = says(elementwise_training.EXPERIMENT, "more tokens per step").verdict(rows)
     assert word == FAILS
     assert ours == (
         "1 times as many as SA, in blocks; 4 times as many as SA, which does not fit at L = 1,024 "
         "(by that: holds)"
     )
-    word, ours = says(elementwise_training.EXPERIMENT, "become fewer").verdict(rows)
+    word, ours = says(elementwise_training.EXPERIMENT, "tokens per step decrease").verdict(rows)
     assert word == HOLDS and ours.endswith("shorter L (by that: does not hold)")
 
 
@@ -304,7 +304,7 @@ def test_the_recipe_of_table_1_is_the_authors() -> None:
 
 def test_a_formula_is_judged_at_the_longest_sequence() -> None:
     """Whatever shorter ones would decide."""
-    from experiments.efficiency.taylorshift_sizes import FORMULAS, right
+    from experiments.efficiency.taylorshift_sizes import FORMULAS, judge_formula
 
     def row(length: int, off: float, error: float, dim: int = 8) -> dict:
         size = FORMULAS["Y"](length, dim)
@@ -312,7 +312,7 @@ def test_a_formula_is_judged_at_the_longest_sequence() -> None:
             "sizes": {"Y": size * (1 + off)}, "errors": {"Y": size * error}
         }  # fmt: skip
 
-    judge = right("Y")
+    judge = judge_formula("Y")
     assert judge([row(4096, 0.03, 1e-3)]).word == FAILS
     assert judge([row(4096, 0.03, 1e-3), row(65536, 0.012, 4e-3)]).word == OPEN
     assert judge([row(4096, 0.001, 1e-3), row(65536, 0.01, 0.05)]).word == OPEN

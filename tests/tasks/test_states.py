@@ -101,9 +101,9 @@ def longer_facts(path: Path, entries: dict[str, bytes]) -> None:
 
 CRAFTED = {
     "a plain .npy": (npy_file, "no state file"),
-    "facts that are a list": (raw_facts("[1]"), "no names and values"),
-    "facts that are a string": (raw_facts('"x"'), "no names and values"),
-    "facts that are null": (raw_facts("null"), "no names and values"),
+    "facts that are a list": (raw_facts("[1]"), "no JSON object"),
+    "facts that are a string": (raw_facts('"x"'), "no JSON object"),
+    "facts that are null": (raw_facts("null"), "no JSON object"),
     "facts that are deep": (raw_facts(states.DEEP), "RecursionError"),
     "facts that are deep within": (raw_facts('{"a": ' + states.DEEP), "RecursionError"),
     "facts that are no JSON": (raw_facts("{"), "JSONDecodeError"),
@@ -112,13 +112,13 @@ CRAFTED = {
         "no text",
     ),
     "facts of megabytes": (longer_facts, "longer than"),
-    "another format": (fact("format", 7), "another version"),
-    "another model": (fact("model", 7), r"of another run.*\(the weights of its model are others\)"),
+    "another format": (fact("format", 7), "has format 7, but this version reads"),
+    "another model": (fact("model", 7), "of another stream.*: its model has other weights"),
     "another mechanism": (
         lambda path, entries: states.with_facts(
             path, entries, states.facts_of(entries) | {"model": 7, "mechanism": "linear"}
         ),
-        r"of another run.*\(its mechanism is 'linear', here 'aaren'\)",
+        "is the state of another stream.*: its mechanism is 'linear', expected 'aaren'\\.",
     ),
     "a shape of 1e11": (
         entry(states.npy_header("'<f4'", "(100000000000,)", b"\0" * 64)), "shape is not that"
@@ -136,25 +136,25 @@ CRAFTED = {
     "encrypted": (patched(8, b"\x01\x00", 6), "encrypted"),
     "an unknown compression": (patched(10, b"\x63\x00", 8), "compressed"),
     "a known compression": (compressed, "compressed"),
-    "an entry too few": (without_first, "other entries"),
-    "an entry too many": (one_more, "other entries"),
-    "an entry twice": (twice, "other entries"),
+    "an entry too few": (without_first, "its entries are not those"),
+    "an entry too many": (one_more, "its entries are not those"),
+    "an entry twice": (twice, "its entries are not those"),
     "ten thousand entries": (many, "more entries"),
 }  # fmt: skip
 
 
 LAST = {"classify": "_last", "offline-rl": "agent.returns_to_go", "forecast": "_last_values"}
 RECORDS = {
-    "num_steps below 0": ({"num_steps": -5}, "expected num_steps as whole numbers from 0 on"),
+    "num_steps below 0": ({"num_steps": -5}, "expected num_steps as integers of at least 0"),
     "another num_steps": ({"num_steps": 3}, "expected (at least 5|a state after)"),
     "more num_steps": ({"num_steps": 8}, "expected a state after"),
-    "fewer rows": ({"num_breaks": -3}, "expected num_breaks as whole numbers from 0 on"),
+    "fewer rows": ({"num_breaks": -3}, "expected num_breaks as integers of at least 0"),
     "a last of infinity": ({"last": np.inf}, "expected (last|last_values|returns_to_go) as finite"),
     "a last of NaN": ({"last": np.nan}, "holds NaN in record"),
     "more rows of the time": ({"_at_last": 6}, "contradict each other"),
     "no row of the time": ({"_at_last": 0}, "contradict each other"),
     "nanoseconds of more than one microsecond": ({"_time_utc": 1000}, "contradict each other"),
-    "rows of the time below 0": ({"_at_last": -1}, "expected at_last as whole numbers from 0 on"),
+    "rows of the time below 0": ({"_at_last": -1}, "expected at_last as integers of at least 0"),
 }
 
 
@@ -206,7 +206,7 @@ def test_a_state_that_failed_is_not_saved(saved, tmp_path):
     _, path = saved
     state = {"sum": np.full(3, np.nan, np.float32)}
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"the state holds NaN in sum, and .* stays as it was"):
+    with pytest.raises(ValueError, match=r"the state holds NaN in sum, so .* was not written"):
         inference.save_state(path, state, {})
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match="'format' is the file's own"):
@@ -254,7 +254,7 @@ def test_the_command_shows_what_a_file_holds(name, saved, tmp_path, capsys):
     entries, content = states.entries_of(path), bytearray(path.read_bytes())
     content[content.index(entries[floats(entries)]) + 130] ^= 1
     (tmp_path / "odd.npz").write_bytes(content)
-    assert "is no state file, or a damaged one" in fail(capsys, "state", str(tmp_path / "odd.npz"))
+    assert "is no state file, or is damaged" in fail(capsys, "state", str(tmp_path / "odd.npz"))
     assert cli.main(["state", str(tmp_path / "nothing.npz")]) == 2
 
 

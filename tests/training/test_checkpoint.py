@@ -129,7 +129,7 @@ def test_reads_parameters_of_another_width(finished, capfd):
     load_checkpoint(exact, load_best(half, finished[0]))
     for got, want in zip(*(jax.tree.leaves(nnx.state(m)) for m in (half, exact)), strict=True):
         np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
-    assert "are read as bfloat16; they were saved as float32." in capfd.readouterr().err
+    assert "are converted from float32 to bfloat16." in capfd.readouterr().err
 
 
 def test_none_readable(run_dir):
@@ -182,9 +182,9 @@ def test_load_best_into_a_fresh_model(run_dir, finished):
 def test_load_best_names_what_differs(run_dir):
     model = Net(width=6)
     before = bits(model)
-    with pytest.raises(ValueError, match=r"layers\.0\.bias: saved .*\[4\], wanted .*\[6\]"):
+    with pytest.raises(ValueError, match=r"layers\.0\.bias: saved .*\[4\], requested .*\[6\]"):
         load_best(model, run_dir)
-    with pytest.raises(ValueError, match=r"kernel: saved not, wanted float32\[2, 2\]"):
+    with pytest.raises(ValueError, match=r"kernel: saved not, requested float32\[2, 2\]"):
         load_best(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), run_dir)
     assert bits(model) == before
 
@@ -218,5 +218,5 @@ def test_another_format_is_refused(run_dir):
     for checkpoint in list_checkpoints(run_dir):
         file = checkpoint.path / "progress.json"
         file.write_text(file.read_text().replace('"format": 2', '"format": 1'))
-    with pytest.raises(ValueError, match="has format 1, this version reads 2"):
+    with pytest.raises(ValueError, match="has format 1, but this version reads format 2"):
         load_best(Net(), run_dir)

@@ -284,10 +284,12 @@ def _advice(text: str, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
             "set the order of day and month with day_first=True or month_first=True",
             ("day_first", "month_first"),
         )
+    is_name = not any(map(str.isdigit, text))  # such as that of a series
     return (
         "correct it, or write times so, the year first, or give their date_format, or leave the "
-        "column out; where another column holds them, name it, with time_column=...",
-        ("time_column", "date_format"),
+        "column out; where another column holds them, name it, with time_column=..."
+        + (", and name a column of series with id_column=..." if is_name else ""),
+        ("time_column", "date_format", *(["id_column"] if is_name else [])),
     )
 
 

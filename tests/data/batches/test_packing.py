@@ -35,7 +35,7 @@ def test_every_sequence_is_there_once(lengths, length):
     ("arrays", "message"),
     [
         ({"x": []}, "at least one"),
-        ({"x": [np.ones(2)], "y": []}, "as many of each, got 1 of x, 0 of y"),
+        ({"x": [np.ones(2)], "y": []}, "same length, got 1 of x, 0 of y"),
         ({"x": [np.ones(2)], "y": [np.ones(3)]}, "2 values in y of sequence 0, .* got 3"),
         ({"x": [np.ones(2), np.ones(5)]}, "sequence 1 has 5 tokens"),
         ({"x": [np.ones(0)]}, "sequence 0 has no tokens"),

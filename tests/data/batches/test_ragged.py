@@ -149,7 +149,7 @@ TWO = [np.zeros(2), np.zeros(3)]
         ({"mask": TWO}, {}, r"none named \"mask\", as batches carry their own, got \['mask'\]"),
         ({"weight": TWO}, {}, 'named "weight".*rename it'),
         ({"x": []}, {}, "at least one example, got none"),
-        ({"x": TWO, "y": TWO[:1]}, {}, "as many of each, got 2 of x, 1 of y"),
+        ({"x": TWO, "y": TWO[:1]}, {}, "same length, got 2 of x, 1 of y"),
         ({"x": TWO, "y": TWO[::-1]}, {}, r"expected 2 values in y of sequence 0, .* got 3; make"),
         ({"x": [np.zeros(2), np.zeros((2, 1))]}, {},
          r"x of sequence 1 as that of the first, float64 \(\) a token, got float64 \(1,\); cast"),

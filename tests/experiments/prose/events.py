@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from experiments.events import known, rules, table2
+from experiments.events import known_processes, rules, table2
 from experiments.intervals import over_sets
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -50,9 +50,9 @@ def wikipedia() -> list[float]:
 
 def found() -> list[Any]:
     """How near the model comes to known processes."""
-    rows = stored("events/known.json")["rows"]
-    poisson, hawkes = (known.find_row(rows, process) for process in ("poisson", "hawkes"))
-    gaps = [known.mean_nll(row) - row["true_nll"] for row in (poisson, hawkes)]
+    rows = stored("events/known_processes.json")["rows"]
+    poisson, hawkes = (known_processes.find_row(rows, process) for process in ("poisson", "hawkes"))
+    gaps = [known_processes.mean_nll(row) - row["true_nll"] for row in (poisson, hawkes)]
     return [
         100 * rules.MAX_RELATIVE_GAP,
         100 * gaps[0] / poisson["true_nll"],
@@ -73,9 +73,9 @@ def streamed() -> list[Any]:
 
 SENTENCES: list[Sentence] = [
     Sentence(
-        "yes, within the {:g} % of its own NLL that were asked for: a Poisson process within "
-        "{:.1f} %, a Hawkes process within {:.1f} % after {:,} events, which is {:.3f} of the "
-        "{:.3f} that it gains over a Poisson process",
+        "Yes, within the required {:g} % of its own NLL: a Poisson process within {:.1f} %, a "
+        "Hawkes process within {:.1f} % after {:,} events. The latter gap is {:.3f} of the {:.3f} "
+        "that the Hawkes process gains over a Poisson process",
         found,
     ),
     Sentence(
@@ -86,13 +86,12 @@ SENTENCES: list[Sentence] = [
         "its NLL is {:.3f} ± {:.3f} above over {} data sets, within the margin of {:g}", aaren
     ),
     Sentence(
-        "than Poisson and renewal processes on {} of {} data sets; than a Hawkes process on {} of "
-        "{} with Aaren",
+        "Aaren is better than Poisson and renewal processes on {} of {} data sets, better than a "
+        "Hawkes process on {} of {}",
         beaten,
     ),
     Sentence(
-        "Aaren guesses {:.3f} of the next users right, and to repeat the last one is right for "
-        "{:.3f}",
+        "Aaren's accuracy for the next user is {:.3f}, that of repeating the last user {:.3f}",
         wikipedia,
     ),
 ]

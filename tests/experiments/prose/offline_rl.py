@@ -51,7 +51,7 @@ def streamed() -> list[float]:
 def restarted() -> list[float]:
     """Restarts, all of which hold."""
     for mechanism in table1.MECHANISMS:
-        judge = table1.compared((mechanism, "restart"), (mechanism, "window"))
+        judge = table1.judge_pair((mechanism, "restart"), (mechanism, "window"))
         assert judge(rows()).word == HOLDS
     return acts("restart")
 
@@ -59,10 +59,10 @@ def restarted() -> list[float]:
 def cloned() -> list[Any]:
     """Aaren beside clones of all steps and of the best tenth."""
     numbers: list[Any] = []
-    for baseline in ("clone", "best_clone"):
+    for baseline in ("behavior_cloning", "percentile_behavior_cloning"):
         own = {
             data: statistics.mean(table1.scores(rows(), data, "aaren"))
-            - table1.of(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
+            - table1.find_rows(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
             for data in table1.data_sets(rows())
         }
         found = over_sets({data: [value] for data, value in own.items()})
@@ -135,28 +135,27 @@ SENTENCES: list[Sentence] = [
         restarted,
     ),
     Sentence(
-        "Aaren is {:+.1f} ± {:.1f} points from a perceptron that imitates all actions, behind it "
-        "on {} of 12 sets; {:+.1f} ± {:.1f} points from one that imitates the best tenth, behind "
-        "it on {}",
+        "Aaren is {:+.1f} ± {:.1f} points from a perceptron that clones all actions, worse on {} "
+        "of 12 sets; {:+.1f} ± {:.1f} points from one that clones the best tenth, worse on {}",
         cloned,
     ),
     Sentence("differ by {:.1e} at most", equal),
     Sentence(
-        "On average over three sets its stream scores {:.1f} and its window {:.1f} with a table of "
-        "the episode's times, {:.1f} and {:.1f} with waves of the context, {:.1f} and {:.1f} with "
-        "no times",
+        "On average over three sets its stream scores {:.1f} and its window {:.1f} with learned "
+        "positions in the episode, {:.1f} and {:.1f} with sinusoidal positions in the context, "
+        "{:.1f} and {:.1f} without time encoding",
         told,
     ),
     Sentence(
-        "the rank correlation of what Aaren is asked for and returns by the window is {:+.2f} on "
+        "the rank correlation of Aaren's target and achieved return with the window is {:+.2f} on "
         "HalfCheetah medium-expert, {:+.2f} on Hopper medium-replay and {:+.2f} on Walker2d "
         "medium-expert",
         followed,
     ),
     Sentence(
-        "With one environment a step of Aaren's stream takes {:.2f} ms at step {:,} and keeps {:,} "
-        "bytes; of a cache {:.2f} ms and {:.0f} MB; of a window {:.2f} ms; of a state that begins "
-        "anew {:.2f} ms",
+        "With one environment a step of Aaren's stream takes {:.2f} ms at step {:,} and holds {:,} "
+        "bytes; with a cache {:.2f} ms and {:.0f} MB; with a window {:.2f} ms; with a state that "
+        "is reset {:.2f} ms",
         stepped,
     ),
 ]

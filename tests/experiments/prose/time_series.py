@@ -19,7 +19,7 @@ AAREN, ELEMENTWISE = "forecasting.aaren", "forecasting.elementwise"
 
 
 @functools.cache
-def stored() -> Mapping[str, findings.Stored]:
+def stored() -> Mapping[str, findings.StoredTable]:
     return {of.table.short_name: of for of in findings.stored(report.tables())}
 
 
@@ -213,9 +213,9 @@ def range_of_defaults(model: str, name: str, factor: float = 1) -> tuple[float, 
 
 SENTENCES = [
     Sentence(
-        "**Errors are lower on each of {} series**, by {:.0f} to {:.0f} %. Most of it is the "
-        "context, which the ridge chooses: the default is within {:.1f} % of the ridge with the "
-        "chosen context",
+        "**Errors are lower on each of {} series**, by {:.0f} to {:.0f} %. Most of the gain is "
+        "the context length, which the ridge selects: the default is within {:.1f} % of the ridge "
+        "with that context",
         errors_of_defaults,
     ),
     Sentence(
@@ -235,16 +235,16 @@ SENTENCES = [
         ),
     ),
     Sentence(
-        "From 512 rows in place of 96 its error 96 rows ahead changes by {:+.0f} % (ETTh1), "
+        "From 512 rows instead of 96 its error 96 rows ahead changes by {:+.0f} % (ETTh1), "
         "{:+.0f} % (ETTh2), {:+.0f} % (ETTm2), {:+.1f} % (Exchange), {:+.0f} % (ECL) and {:+.0f} % "
         "(traffic speed)",
         lambda: ridge_from(512),
     ),
     Sentence(
         "from 512 rows changes by {:+.1f} % (ETTh1), {:+.1f} % (ETTh2), {:+.1f} % (ETTm2) and "
-        "{:+.1f} % (Exchange), and is within {:.1f} % of the ridge's from as many rows: the "
-        "attention adds little there. Its lead over the ridge on ECL is one of short windows: from "
-        "512 rows the ridge has {:.3f}, ours from 96 rows {:.3f}",
+        "{:+.1f} % (Exchange). It is within {:.1f} % of the ridge's with the same context, so "
+        "attention adds little there. Its lead over the ridge on ECL exists only for short "
+        "contexts: with 512 rows the ridge has {:.3f}, ours with 96 rows {:.3f}",
         lambda: ours_from(512),
     ),
     Sentence(
@@ -253,7 +253,8 @@ SENTENCES = [
         beside_autoets,
     ),
     Sentence(
-        "there the ridge's error is {:.0f} to {:.0f} % below that of the two", ridge_beside_mstl
+        "the ridge's error is {:.0f} to {:.0f} % below that of MSTL with AutoETS",
+        ridge_beside_mstl,
     ),
     Sentence(
         "it adds {:.0f} % of parameters and {:.0f} % of training time, and streams with the "
@@ -274,11 +275,11 @@ SENTENCES = [
     ),
     Sentence("changes the MSE of softmax attention by up to {:.0f} %", seeds_of_softmax),
     Sentence(
-        "by {:.1f} % (ETTm2) to {:.1f} % (Exchange), in {:.2f} to {:.2f} of its seconds",
+        "by {:.1f} % (ETTm2) to {:.1f} % (Exchange), in {:.2f} to {:.2f} of its training time",
         streaming_beside_aaren,
     ),
     Sentence(
-        "a ridge on the window beats Aaren's forecaster in {} of {} rows, MiniRocket its "
+        "A ridge on the window beats Aaren's forecaster in {} of {} rows, MiniRocket its "
         "classifier in {} of {}",
         lambda: (
             *lost(AAREN, "aaren", "ridge"),

@@ -1,4 +1,4 @@
-"""One model of several series: scales, windows, errors by series, streams."""
+"""Global models of a panel of series: scales, windows, errors by series, streams."""
 
 import dataclasses
 import json
@@ -42,9 +42,9 @@ def series_of(count: int) -> list[data.TimeSeries]:
     return found
 
 
-def write_long(path: Path, several: list[data.TimeSeries]) -> Path:
+def write_long(path: Path, panel: list[data.TimeSeries]) -> Path:
     lines = ["shop,date,load"]
-    for one in several:
+    for one in panel:
         assert one.times is not None
         lines += [
             f"{one.name},{str(time).replace('T', ' ')},{'' if np.isnan(value) else value}"
@@ -57,16 +57,16 @@ def write_long(path: Path, several: list[data.TimeSeries]) -> Path:
 @pytest.fixture(scope="module")
 def shops(tmp_path_factory) -> Path:
     """A hundred series, one of which is too short for any window."""
-    several = series_of(100)
-    short = several[3]
+    panel = series_of(100)
+    short = panel[3]
     assert short.times is not None
-    several[3] = dataclasses.replace(short, values=short.values[:9], index=short.index[:9])
-    return write_long(tmp_path_factory.mktemp("data") / "shops.csv", several)
+    panel[3] = dataclasses.replace(short, values=short.values[:9], index=short.index[:9])
+    return write_long(tmp_path_factory.mktemp("data") / "shops.csv", panel)
 
 
 @pytest.fixture(scope="module")
 def run_dir(shops, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "several"
+    folder = tmp_path_factory.mktemp("runs") / "panel"
     args = ["--csv", str(shops), "--id-column", "shop", "--run", str(folder), *SMALL]
     with no_drawing():
         assert cli.main(["train", "forecast", *args]) == 0
@@ -149,10 +149,10 @@ def test_what_a_run_remembers_of_each_series(run_dir, shops):
 
 
 def test_no_unit_changes_what_the_model_sees():
-    several = series_of(3)
-    other = [dataclasses.replace(several[0], values=1000 * several[0].values - 7), *several[1:]]
+    panel = series_of(3)
+    other = [dataclasses.replace(panel[0], values=1000 * panel[0].values - 7), *panel[1:]]
     seen = []
-    for series in (several, other):
+    for series in (panel, other):
         splits = tuple(data.chronological_split(one.num_steps) for one in series)
         data_spec = describe(SeriesPanel("toy", tuple(series), splits), GLOBAL)
         arrays, begins = stack(series, [data_spec.select_series(one.name) for one in series])
@@ -163,17 +163,17 @@ def test_no_unit_changes_what_the_model_sees():
 
 def test_windows_are_a_function_of_the_step_and_see_one_series(shops):
     config = ForecastConfig.of(csv=shops, id_column="shop", context_length=INPUT, horizon=HORIZON)
-    several = load_panel(config.resolve())
-    data_spec = describe(several, config.resolve())
-    train, validation, test = part_windows(several, config.resolve(), data_spec)
-    again, *_ = part_windows(several, config.resolve(), data_spec)
+    panel = load_panel(config.resolve())
+    data_spec = describe(panel, config.resolve())
+    train, validation, test = part_windows(panel, config.resolve(), data_spec)
+    again, *_ = part_windows(panel, config.resolve(), data_spec)
     np.testing.assert_array_equal(train.batch(7)["values"], again.batch(7)["values"])
     assert train.seed == config.seed and validation.seed is None
     ends = np.append(train.begins[1:], len(train.arrays["values"]))
     for windows in (train, validation, test):
         assert (windows.starts + INPUT + HORIZON <= ends[windows.owners]).all()
         assert 3 not in windows.owners
-    assert "series too short for a training window of 16 rows: 1 (s3)" in several.warnings
+    assert "1 series (s3) too short for a training window of 16 rows" in panel.warnings
 
 
 def test_a_stream_of_a_series_is_the_parallel_forecast(run_dir, shops):
@@ -203,14 +203,14 @@ def test_streams_of_new_series_and_states_of_others(run_dir, tmp_path, capsys):
     rows.write_text("5\n6\n")
     state = tmp_path / "state.npz"
     stream = ["stream", str(run_dir), "--input", str(rows)]
-    assert "the run learned from 100 series" in fail(capsys, *stream)
+    assert "since the run was trained on 100 series" in fail(capsys, *stream)
     succeed(capsys, *stream, "--series", "s1", "--state", str(state))
     other = fail(capsys, *stream, "--series", "new", "--state", str(state))
-    assert "its series is 's1', here 'new'" in other
+    assert "its series is 's1', expected 'new'" in other
     assert cli.main([*stream, "--series", "s10O"]) == 0
     told = capsys.readouterr().err
-    assert "'s10O' is none of the 100 series of the run (s0, s1" in told
-    assert "did you mean 's10'?" in told and "the median of their scales" in told
+    assert "'s10O' is streamed as a new series" in told
+    assert "did you mean 's10'?" in told and "the median of the 100 series (s0, s1" in told
     lines = succeed(capsys, *stream, "--series", "new").splitlines()
     assert lines[0].startswith("step,time,load+1,") and len(lines) == 3
 
@@ -260,19 +260,19 @@ def test_tsf_series_of_different_lengths(tmp_path):
     with pytest.raises(OptionError, match="series of the same times") as caught:
         tasks.get_task("forecast").load(ForecastConfig.of(**options))
     assert "global_model" in caught.value.options
-    several = load_panel(ForecastConfig.of(**options, global_model=True))
-    assert [(one.name, one.num_steps, one.channels) for one in several.series] == [
+    panel = load_panel(ForecastConfig.of(**options, global_model=True))
+    assert [(one.name, one.num_steps, one.channels) for one in panel.series] == [
         ("A", 40, ("value",)),
         ("B", 30, ("value",)),
     ]
 
 
 def test_a_table_of_channels_becomes_one_of_series():
-    several = load_panel(
+    panel = load_panel(
         ForecastConfig.of(global_model=True, channels="OT,HUFL", split="0.7/0.1/0.2")
     )
-    assert [one.name for one in several.series] == ["OT", "HUFL"]
-    assert several.series[0].values.shape == (17420, 1)
+    assert [one.name for one in panel.series] == ["OT", "HUFL"]
+    assert panel.series[0].values.shape == (17420, 1)
 
 
 @pytest.mark.parametrize(
@@ -281,11 +281,11 @@ def test_a_table_of_channels_becomes_one_of_series():
         (
             "a,2024-01-01,1\na,2024-01-02,2\na,2024-01-03,2\nb,2024-01-01,2\nb,2024-01-02,2\n",
             {"horizon": 7, "context_length": 5},
-            r"long\.csv, whose longest series a has 3 rows, of which split=0\.7/0\.1/0\.2 makes 2 "
-            r"training rows; expected at least 12 for context_length=5 and horizon=7 \(57 rows in",
+            r"the longest series of .*long\.csv, a: expected at least 12 training rows for "
+            r"context_length=5 and horizon=7 \(57 rows in all\), got 2 by split='0\.7/0\.1/0\.2'",
         ),
-        ("a,2024-01-01,big\n", {}, "as static covariates are read by estimators.Forecaster alone"),
-        ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected a series to train on"),
+        ("a,2024-01-01,big\n", {}, "Only estimators.Forecaster reads strings as static covariates"),
+        ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected at least one series to train on"),
         ("a,2024-01-01,1\n", {"split": "60/20/20"}, "fewer rows than split"),
         ("a,2024-01-01,1\n", {"split": "60/20"}, "three parts such as"),
     ],
@@ -295,8 +295,8 @@ def test_what_bad_series_are_told(tmp_path, rows, options, message):
     path.write_text("id,date,load\n" + rows)
     config = ForecastConfig.of(**{"csv": path, "id_column": "id", "split": "0.7/0.1/0.2"} | options)
     with pytest.raises(ValueError, match=message):
-        several = load_panel(config)
-        list(part_windows(several, config, describe(several, config)))
+        panel = load_panel(config)
+        list(part_windows(panel, config, describe(panel, config)))
 
 
 def test_series_of_other_steps_are_refused():
@@ -305,32 +305,32 @@ def test_series_of_other_steps_are_refused():
     slow = pd.date_range(other.times[0], periods=len(other.times), freq="D")
     both = (one, dataclasses.replace(other, index=slow, freq=None))
     splits = tuple(data.chronological_split(series.num_steps) for series in both)
-    with pytest.raises(ValueError, match="one frequency, h as of the first, got D"):
+    with pytest.raises(ValueError, match="expected the frequency h of the first series, got D"):
         describe(SeriesPanel("toy", both, splits), GLOBAL)
 
 
 def test_what_is_known_ahead_has_one_scale_for_all_series():
     """So that a number of each series, which never changes in it, tells them apart."""
-    several = []
+    panel = []
     for size, one in zip((30.0, 50.0, 100.0), series_of(3), strict=True):
         values = np.concatenate([one.values, np.full_like(one.values, size)], axis=1)
-        several.append(dataclasses.replace(one, values=values, channels=("load", "size")))
-    splits = tuple(data.chronological_split(one.num_steps) for one in several)
+        panel.append(dataclasses.replace(one, values=values, channels=("load", "size")))
+    splits = tuple(data.chronological_split(one.num_steps) for one in panel)
     options = {"model": "patch", "known_future": "size"}
-    data_spec = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
-    told = [stack([one], [data_spec.select_series(one.name)])[0]["values"][:, 1] for one in several]
+    data_spec = describe(SeriesPanel("toy", tuple(panel), splits), GLOBAL.replace(**options))
+    told = [stack([one], [data_spec.select_series(one.name)])[0]["values"][:, 1] for one in panel]
     sizes = np.repeat([30.0, 50.0, 100.0], [len(split.train) for split in splits])
     for own, size in zip(told, (30.0, 50.0, 100.0), strict=True):
         np.testing.assert_allclose(own, (size - sizes.mean()) / sizes.std(), rtol=1e-6)
-    new = dataclasses.replace(several[0], name="new")
+    new = dataclasses.replace(panel[0], name="new")
     scale = data_spec.for_series(new).standardizer
     assert (scale.mean[1], scale.std[1]) == pytest.approx((sizes.mean(), sizes.std()))
-    assert len({data_spec.select_series(one.name).standardizer.mean[0] for one in several}) == 3
+    assert len({data_spec.select_series(one.name).standardizer.mean[0] for one in panel}) == 3
     assert data_spec.static == (1,)
     again = ForecastSpec.from_json(json.loads(json.dumps(data_spec.to_json())))
     assert again.static == again.known_future == (1,)
-    several[2].values[10, 1] = 90.0
-    again = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
+    panel[2].values[10, 1] = 90.0
+    again = describe(SeriesPanel("toy", tuple(panel), splits), GLOBAL.replace(**options))
     assert not again.static
 
 
@@ -342,25 +342,25 @@ def test_scaled_errors_without_a_season_or_a_difference():
     scaled = errors.mase(np.ones((2, 1)), np.array([[np.nan], [2.0]]))
     np.testing.assert_array_equal(scaled, [np.nan, 1.5])
     assert errors.metrics()["mae"] == 2.0
-    with pytest.raises(ValueError, match="missing ones only"):
+    with pytest.raises(ValueError, match="missing values only"):
         Errors(1, num_series=1).metrics()
 
 
 @pytest.mark.slow
 def test_series_with_missing_values_tell_the_model(tmp_path):
     """The stream of each, from NaN on, is the parallel forecast."""
-    several = []
+    panel = []
     for number, one in enumerate(series_of(4)):
         values = one.values.copy()
         values[np.random.default_rng(number).random(len(values)) < 0.2] = np.nan
-        several.append(dataclasses.replace(one, values=values))
-    csv = write_long(tmp_path / "holes.csv", several)
+        panel.append(dataclasses.replace(one, values=values))
+    csv = write_long(tmp_path / "holes.csv", panel)
     run_dir = tmp_path / "run"
     options = ["--csv", str(csv), "--id-column", "shop", "--run", str(run_dir), *SMALL]
     assert cli.main(["train", "forecast", "--tell-missing", *options]) == 0
     run = tasks.load_run(run_dir)
     assert run.data_spec.tells_missing and run.model.missing
-    one = several[2]
+    one = panel[2]
     stream = ForecastStream(run, context=0, series=one.name)
     for value in one.values[:INPUT]:
         found = stream.step(Row(None, value))

@@ -1,9 +1,9 @@
-"""Events drawn from known processes: how near a model comes to the likelihood of the process.
+"""Events of known processes: how near a model comes to the likelihood of the process.
 
-    python -m experiments.events.known
+    python -m experiments.events.known_processes
 
 None of the papers measures it: the public code has no process whose likelihood is known. Each model
-is tested on events of the process that it was not trained on, beside the process itself.
+is tested on new events of the process, compared with the process itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from experiments.events.rules import near_true
-from experiments.events.trained import QUANTILE_LEVELS, baselines, train_seeds
+from experiments.events.runs import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.intervals import mean_text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn import tasks
@@ -56,15 +56,17 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     for process in size.processes:
         for train in size.train:
-            journal.row({"process": process, "train": train}, partial(one, size, process, train))
+            journal.row(
+                {"process": process, "train": train}, partial(train_process, size, process, train)
+            )
 
 
-def one(size: Size, process: str, train: int) -> dict[str, Any]:
+def train_process(size: Size, process: str, train: int) -> dict[str, Any]:
     """The runs of a process and a number of sequences, and the process on their test events."""
     validation = -(-train // 4)
     own = ("processes", "train", "test", "seeds")
     options = {name: value for name, value in vars(size).items() if name not in own}
-    config = configured(
+    config = task_config(
         "events",
         process=process,
         num_sequences=train + validation + size.test,
@@ -109,7 +111,7 @@ def judge_process(process: str) -> Any:
         row = find_row(rows, process)
         ours, true = mean_nll(row), row["true_nll"]
         gap = f"{ours:.4f} against {true:.4f} ({100 * (ours - true) / abs(true):+.1f} %), "
-        return Verdict(near_true(ours, true), f"{gap}{row['train_events']:,} events to train on")
+        return Verdict(near_true(ours, true), f"{gap}{row['train_events']:,} training events")
 
     return judge
 
@@ -135,13 +137,14 @@ def table(rows: Rows, size: Size) -> str:
             ]
         )
     header = [
-        "process", "events to train on", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
+        "process", "training events", "NLL of the process", f"`{size.mechanism}`", "gap", "%",
         *(f"{name}, gap" for name in BASELINES), "KS distance",
     ]  # fmt: skip
     note = (
-        f"NLL an event of {size.test} test sequences, natural logarithms, a unit of time; mean and "
-        f"deviation over {size.seeds} seeds. The gap is that to the process itself on the same "
-        "events; of fitted processes, too, of which the one that has the right form is all but it."
+        f"NLL per event of {size.test} test sequences, in nats per unit of time; mean "
+        f"and standard deviation over {size.seeds} seeds. The gap is the difference from the "
+        "process itself on the same events, for the fitted baselines too. The baseline of the "
+        "right form almost recovers it."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
@@ -159,7 +162,7 @@ def plot(rows: Rows) -> Any:
         events = [row["train_events"] for row in own]
         left.plot(events, gaps, "o-", color=f"C{n}", label=process)
         right.plot(expected, own[-1]["runs"][0]["quantiles"], ".-", color=f"C{n}", label=process)
-    left.set(xscale="log", yscale="log", xlabel="events to train on", ylabel="gap of NLL an event")
+    left.set(xscale="log", yscale="log", xlabel="training events", ylabel="gap of NLL per event")
     left.xaxis.set_minor_formatter("")
     left.legend(frameon=False)
     right.plot([0, expected[-1]], [0, expected[-1]], color="0.6", linewidth=0.8, zorder=0)
@@ -168,16 +171,16 @@ def plot(rows: Rows) -> Any:
 
 
 EXPERIMENT = Measured(
-    module="experiments.events.known",
+    module="experiments.events.known_processes",
     sizes={"": Size()},
     measure=measure,
     table=table,
     plot=plot,
     statements=tuple(
-        Statement("ours", f"the model finds the process {process!r}", judge_process(process))
+        Statement("ours", f"the model recovers the process {process!r}", judge_process(process))
         for process in Size().processes
     ),
-    left_out={"": "other mechanisms, which are compared in table2; more seeds, for want of time"},
+    left_out={"": "other mechanisms, which are compared in table2; more seeds, for lack of time"},
 )
 
 

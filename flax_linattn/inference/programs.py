@@ -17,17 +17,17 @@ from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, State
 
 
-def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def compile_once(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Jits a function whose first argument is a model, once for all models built alike.
 
     The model's arrays are arguments of the program, so that new weights need no compilation, and
-    gradients flow into them. What the function writes into the model is lost.
+    gradients flow into them. Changes that the function makes to the model are lost.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from flax import nnx
         >>> traces = []
-        >>> @compiled("power")
+        >>> @compile_once("power")
         ... def apply(model, x, *, power):
         ...     traces.append(power)
         ...     return model(x) ** power
@@ -63,14 +63,14 @@ def step(
     reset: Array | None = None,
     max_length: int | None = None,
 ) -> tuple[Array, State]:
-    """Processes one observation per row, where ``reset`` says so as the first of a new sequence.
+    """Processes one observation per row, after resetting the rows of ``reset``.
 
     Args:
         model: A :class:`StreamingModel`.
-        x: [B, ...].
-        state: Of the model, made with ``max_length``.
+        x: Observations, [B, ...].
+        state: State of the model, made with ``max_length``.
         mask: Boolean array of shape [B]; where False, the row ignores the observation.
-        reset: Bool [B]; where True the row forgets first, whatever ``mask`` says.
+        reset: Boolean array of shape [B]; where True, the row is reset first, whatever ``mask``.
         max_length: Maximum number of observations, needed by mechanisms with a cache.
     """
     if mask is not None:
@@ -86,7 +86,7 @@ def call_with_state(
     batch_size: int,
     call: Callable[[], tuple[Array, State]],
 ) -> tuple[Array, State]:
-    """Makes a call that takes a state in, and says what is wrong with the state if it fails."""
+    """Calls a function of a state, and explains a failure by the state if it does not fit."""
     try:
         y, new_state = call()
     except Exception as error:
@@ -94,17 +94,17 @@ def call_with_state(
         if reason is None:
             raise
         raise ValueError(reason) from error
-    changed = diff_states(state, new_state)
-    if not changed:
+    changes = diff_states(state, new_state)
+    if not changes:
         return y, new_state
     reason = explain_mismatch(model, state, batch_size)
     if reason is None and jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
         reason = (
-            "this model's state grows with every step, and each would be compiled anew; "
-            "give max_length, the most observations of a stream."
+            "the state of this model grows with every step, and each step would be compiled again; "
+            "pass max_length, the maximum number of observations."
         )
     raise ValueError(
         reason
-        or "this model's state changes its dtypes, and would be compiled anew; make it with the "
-        f"dtype of the observations (dtype=...):{changed}"
+        or "the state of this model changes its dtypes, and would be compiled again; make it with "
+        f"the dtype of the observations (dtype=...):{changes}"
     )

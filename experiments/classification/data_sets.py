@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import margins
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.tables import Cell, Claim, Metric, Published, Says
 
 ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=margins.ACCURACY)
@@ -30,12 +30,12 @@ NAMES = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "EthanolConcentration": {"scaling": "each-across-channels"},
 }
-"""Of data sets that Time-Series-Library prepares in a way of their own."""
+"""Options of data sets that Time-Series-Library prepares differently."""
 
 NOT_RUN = (
-    "rows of Japanese Vowels, UWaveGestureLibrary and (of Aaren's table) SpokenArabicDigits that "
-    "are missing, for want of time (a run of EA itself on UWaveGestureLibrary takes 35 minutes of "
-    "a core); those of other data sets, because their files were not at hand"
+    "missing rows of Japanese Vowels, UWaveGestureLibrary and (in Aaren's table) "
+    "SpokenArabicDigits, for lack of time (a run of EA itself on UWaveGestureLibrary takes 35 "
+    "minutes of a core); all other data sets, because their files are not available"
 )
 FEWER: dict[str, dict[str, Any]] = {
     # An epoch takes a minute of a core; the published protocol has 15 of falling rate.
@@ -52,7 +52,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
+def file_options(name: str, folder: Path | None) -> dict[str, Any] | None:
     """Options of a run on this data set; None where its files are not available."""
     file = NAMES[name]
     if not file:
@@ -74,14 +74,14 @@ def cells(
     """Every protocol of every data set; the published numbers are selected on the test set."""
     table = []
     for name, numbers in paper.items():
-        options = problem(name, folder)
+        options = file_options(name, folder)
         for protocol, how in PROTOCOLS.items():
             fewer = {} if "epochs" in how else FEWER.get(name, {})
             for column, mechanism in mechanisms.items():
                 config = None
                 if options is not None:
                     of_run = {**how, **fewer, **options}
-                    config = configured("classify", mechanism=mechanism, causal=causal, **of_run)
+                    config = task_config("classify", mechanism=mechanism, causal=causal, **of_run)
                 published: Published = {}
                 if protocol != "honest" and column in numbers:
                     published = {"accuracy, %": numbers[column]}

@@ -1,4 +1,4 @@
-"""What models have to beat, against independent computations; and what is said of it."""
+"""Baselines against independent computations, and verdicts on models."""
 
 import dataclasses
 import tracemalloc
@@ -74,7 +74,7 @@ class TestVerdict:
         sentence = "the nearest neighbour baseline is better: accuracy 0.332, this model 0.24"
         assert accuracy.verdict(values) == sentence
 
-    def test_a_yardstick_that_learned_from_some_says_from_how_many(self):
+    def test_a_baseline_fitted_to_a_subset_reports_its_size(self):
         values = {"test_mse": 3.0, "ridge_mse": 1.0, "naive_mse": 2.0, "num_train": 5890}
         some = {**values, "ridge_learned_from": 20}
         told = "2 baselines are better: MSE of ridge 1 (learned from 20 of 5,890), naive 2, this"
@@ -91,14 +91,14 @@ class TestVerdict:
             "(optimistic, because these rows selected the model and the ridge) the ridge baseline "
             "is better: MSE 1, this model 2"
         )
-        judged = tasks.Report(values, baselines=chosen).judged
-        assert (judged["beaten_by"], judged["beaten_by_on_validation"]) == ([], ["ridge"])
+        values = tasks.Report(values, baselines=chosen).all_values
+        assert (values["beaten_by"], values["beaten_by_on_validation"]) == ([], ["ridge"])
         del values["ridge_validation_mse"]
         assert "because these rows selected the model) this model is" in chosen.verdict(values)
 
-    def test_a_report_without_yardsticks_says_nothing(self):
+    def test_a_report_without_baselines_says_nothing(self):
         report = tasks.Report({"test_mse": 1.0})
-        assert report.judged == {"test_mse": 1.0} and report.verdict == ""
+        assert report.all_values == {"test_mse": 1.0} and report.verdict == ""
 
 
 def test_averages_over_classes():
@@ -162,7 +162,9 @@ class TestClassifiers:
         values, right = np.linalg.eigh(centred.T @ centred)
         vectors = centred @ right / np.sqrt(values)
         for strength in (0.01, 1.0, 100.0):
-            found = baselines._left_out(values, vectors, targets - targets.mean(axis=0), strength)
+            found = baselines._leave_one_out_error(
+                values, vectors, targets - targets.mean(axis=0), strength
+            )
             assert found == pytest.approx(left_out(x, targets, strength), rel=1e-9)
 
     def test_the_nearest_neighbour_is_the_nearest(self):
@@ -204,8 +206,8 @@ def test_of_many_examples_some_are_learned_from(monkeypatch):
     assert baselines.max_ridge_examples(10) == 6
     monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", 50)
     assert baselines.max_ridge_examples(10) == 5
-    assert baselines._evenly(10, 4).tolist() == [0, 2, 5, 7]
-    assert baselines._evenly(10, 0).tolist() == [0]
+    assert baselines._spread_evenly(10, 4).tolist() == [0, 2, 5, 7]
+    assert baselines._spread_evenly(10, 0).tolist() == [0]
 
 
 @pytest.mark.parametrize(("kept", "there"), [(39, False), (40, True)])
@@ -214,7 +216,7 @@ def test_a_ridge_of_fewer_than_two_examples_a_class_is_none(kept, there, monkeyp
     monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", kept)
     found = baselines.predict_vectors(vectors([3, 4] * 50, 5), vectors([3, 4], 5))
     assert ("ridge" in found) == there and "nearest_neighbour" in found
-    note = "note: no ridge as a baseline: of 100 sequences of 10 numbers it would learn from 3"
+    note = "note: the ridge baseline is skipped, because it could be fitted on 3 of 100 sequences"
     assert capsys.readouterr().err.startswith(note) != there
     found = baselines.predict_vectors(vectors([3, 4, 3], 5), vectors([3, 4], 5))
     assert found["ridge"].num_fitted == 3
@@ -264,7 +266,10 @@ def test_a_run_from_its_folder_reads_its_training_data_again(tmp_path, capsys):
         change()
         left = run.task.test_baselines(stored, test)
         assert set(left) == {f"constant_{n}" for n in averages(np.eye(2))}
-        assert "note: no baselines that learn, for the training data" in capsys.readouterr().err
+        assert (
+            "note: trained baselines are skipped, because the training data"
+            in capsys.readouterr().err
+        )
 
 
 def nlinear(values, train, validation, length, horizon):
@@ -320,7 +325,9 @@ class TestForecasts:
 
 @pytest.mark.parametrize("rows", [2, 4])
 def test_rows_without_a_window_are_named(rows):
-    message = r"^rows 90 to \d+ have no window of context_length=12 and horizon=5; give more rows"
+    message = (
+        r"^expected a window of context_length=12 and horizon=5 in rows 90 to \d+, got too few rows"
+    )
     with pytest.raises(ValueError, match=message):
         ridges.fit_ridge(noisy_waves(), [range(90)], [range(90, 90 + rows)], 12, 5)
     few = ridges.fit_ridge(noisy_waves()[:, :0], [range(90)], [range(90, 120)], 12, 5)
@@ -445,7 +452,8 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     np.testing.assert_array_equal(forecasts.fitted_ridge(stored).kernel, ridge.kernel)
     changed = dataclasses.replace(run.data_spec, checksum="of others")
     with pytest.raises(
-        ValueError, match=r"the data of the run have changed since \(.*holes.*, 120 rows\); restore"
+        ValueError,
+        match=r"the data of the run \(.*holes.*, now 120 rows\) have changed since training",
     ):
         forecasts.fitted_ridge(stored._replace(data_spec=changed))
 

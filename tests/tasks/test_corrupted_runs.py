@@ -1,4 +1,4 @@
-"""Options and problems that a file says and no run can have: refused in a line, at once."""
+"""Corrupted run folders: options and data specs that no run can have are refused by name."""
 
 import json
 import tarfile
@@ -85,7 +85,7 @@ def test_options_that_no_run_has(stored, harmed, option, value):
         ({"lengths": []}, "num_lengths must be at least 1"),
         ({"lengths": ["29"]}, "lengths must be a list"),
         ({"lengths": 29}, "lengths must be a list, each a whole number, got 29"),
-        ({"channels": ["a", "b"]}, "as many of each, got 2 of channels"),
+        ({"channels": ["a", "b"]}, "same length, got 2 of channels"),
         ({"classes": [1, 2]}, "classes must be a list, each text"),
         ({"standardizer": {"mean": "x", "std": []}}, "data_spec.json"),
         ({"checksum": 5}, "checksum must be names and values, got 5"),
@@ -118,7 +118,7 @@ def original(stored: Path) -> bytes:
 )
 def test_text_that_is_no_json(stored, harmed, name, content):
     path = harmed(f"classify/{name}", content)
-    with pytest.raises(ValueError, match=r"not valid JSON") as caught:
+    with pytest.raises(ValueError, match="not valid JSON") as caught:
         tasks.load_run(stored / "classify")
     assert str(path) in str(caught.value)
 
@@ -129,7 +129,7 @@ def test_a_problem_with_a_class_less_is_named_on_resume(stored, harmed):
     classes = json.loads(path.read_text())["classes"]
     harmed("classify/data_spec.json", changed(path, classes=classes[:2] + classes[3:]))
     config = read_config(path.parent)
-    with pytest.raises(ValueError, match=r"the data do not fit .*data_spec.json"):
+    with pytest.raises(ValueError, match=r"data_spec.json and the data differ in"):
         tasks.train("classify", config, training.Session(path.parent, resume=True, progress=False))
 
 
@@ -138,7 +138,7 @@ def test_a_problem_that_is_gone_is_not_made_anew(stored, harmed, capsys):
     path = harmed("classify/data_spec.json", None)
     args = ["train", "classify", "--run", str(stored / "classify"), "--resume", "--epochs", "2"]
     message = fail(capsys, *args, "--parallel", "none")
-    assert f"{path} is missing" in message and "Restore it from a copy" in message
+    assert f"{path} is missing" in message and "restore the file from a copy" in message
     assert not path.exists()
 
 
@@ -146,7 +146,7 @@ def test_a_size_that_is_not_the_saved_one_takes_no_memory(stored, harmed):
     """65,536 features would take 50 GB before anyone compared them."""
     path = stored / "classify" / "config.json"
     harmed("classify/config.json", changed(path, features=2**16, hidden_features=2**16))
-    with pytest.raises(ValueError, match=r"(?s)model is not the one saved in .*wanted .*65536"):
+    with pytest.raises(ValueError, match=r"(?s)model is not the one saved in .*requested .*65536"):
         tasks.load_run(stored / "classify")
 
 

@@ -1,4 +1,4 @@
-"""Runs on decisions, trained at once and forgotten but for how they played."""
+"""Offline-RL runs that are trained in memory, and their returns."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from flax_linattn import tasks, training
 from flax_linattn.data.episodes import Episodes, normalized_score
 from flax_linattn.tasks.offline_rl import OfflineRLConfig, evaluate
-from flax_linattn.tasks.offline_rl.agent import ACTS
+from flax_linattn.tasks.offline_rl.agent import INFERENCE_MODES
 from flax_linattn.tasks.offline_rl.data import WindowBatches
 from flax_linattn.tasks.offline_rl.evaluate import action_error, play_run, stream_error
 
 
-def trained(config: OfflineRLConfig) -> tuple[tasks.Run, tasks.Run]:
+def train_run(config: OfflineRLConfig) -> tuple[tasks.Run, tasks.Run]:
     """A run with its selected parameters, and with its last ones; nothing is played."""
-    plain = config.replace(play_episodes=0, clone_steps=0)
+    plain = config.replace(play_episodes=0, behavior_cloning_steps=0)
     with tempfile.TemporaryDirectory() as folder:
         tasks.train("offline-rl", plain, training.Session(folder, progress=False))
         best = tasks.load_run(folder)
@@ -30,11 +30,11 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
 
     Returns:
         The error of actions in held-out episodes ("mse"), how far the stream is from the parallel
-        model ("stream_max_error"), and of each way to act what ``timed`` tells, of the window also
-        with the last parameters ("last").
+        model ("stream_max_error"), and ``play_timed``'s results for each inference mode and, by
+        "last", for the window with the last parameters.
     """
     begun = time.perf_counter()
-    best, last = trained(config)
+    best, last = train_run(config)
     seconds = time.perf_counter() - begun
     batches = best.task.test_batches(best, None)
     assert isinstance(batches, WindowBatches)
@@ -44,9 +44,9 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
         **stream_error(best, batches.episodes),
     }
     with make_run_environments(best) as environments:
-        for mode in ACTS:
-            results[mode] = timed(best, environments, act=mode)
-        results["last"] = timed(last, environments, act="window")
+        for mode in INFERENCE_MODES:
+            results[mode] = play_timed(best, environments, act=mode)
+        results["last"] = play_timed(last, environments, act="window")
     return results
 
 
@@ -57,7 +57,7 @@ def make_run_environments(run: tasks.Run) -> closing[Any]:
     return closing(environments)
 
 
-def timed(run: tasks.Run, environments: Any, **how: Any) -> dict[str, Any]:
+def play_timed(run: tasks.Run, environments: Any, **how: Any) -> dict[str, Any]:
     """Plays episodes; returns their metrics and the seconds."""
     begun = time.perf_counter()
     played = play_run(run, environments, **how)
