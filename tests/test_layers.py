@@ -117,7 +117,7 @@ BUDGETS = {
     "files of the package": 352,
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 15_590,
-    "lines of data": 13_368,
+    "lines of data": 13_370,
     "lines of tests": 49_860,
     "methods of Task": 13,
 }
