@@ -63,8 +63,8 @@ def score_stream(size: Size, mechanism: str) -> dict[str, Any]:
     )
     process = PROCESSES["hawkes-marked"]
     # A quarter more than wanted are to be expected, and the rest is cut off.
-    rate = float(process.draw(50, end=200.0, seed=1).num_events) / (50 * 200.0)
-    generated = process.draw(1, end=1.25 * size.events / rate, seed=2)
+    rate = float(process.sample(50, end=200.0, seed=1).num_events) / (50 * 200.0)
+    generated = process.sample(1, end=1.25 * size.events / rate, seed=2)
     times, event_types = generated.times[0][: size.events], generated.marks[0][: size.events]
     whole = dataclasses.replace(generated, times=(times,), marks=(event_types,), end=None)
     with tempfile.TemporaryDirectory() as folder:
