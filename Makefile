@@ -1,10 +1,10 @@
-# Every target is enough by itself on a clean clone: it makes .venv if there is none and
-# installs what it needs, and does so again when pyproject.toml changes.
-#   PYTHON=python3.12   the Python that makes .venv (3.11 or newer)
-#   PYTEST_ARGS='-k aaren'   added to pytest's command line
-#   MINUTES=10   of one call of accelerator's command, which is called until all is done
-#   FLAX_LINATTN_PROGRAMS=folder   of programs that tests compiled (tests/compilation.py)
-#   FLAX_LINATTN_COMPILE=full   tests compile all as users do, in about three times the time
+# Every target works on a clean clone: it creates .venv if it is missing, installs what it needs,
+# and installs again when pyproject.toml changes.
+#   PYTHON=python3.12              Python that creates .venv (3.11 or newer)
+#   PYTEST_ARGS='-k aaren'         arguments added to pytest's command line
+#   MINUTES=10                     minutes per call of the accelerator command, repeated until done
+#   FLAX_LINATTN_PROGRAMS=folder   folder of programs that tests compiled (tests/compilation.py)
+#   FLAX_LINATTN_COMPILE=full      compile tests with all optimizations; takes three times as long
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -13,69 +13,69 @@ PYTEST_ARGS ?=
 MINUTES ?= 10
 
 BIN    := $(VENV)/bin
-# Programs that training compiled serve evaluation.
+# Evaluation reuses the programs that training compiled.
 COMMAND := $(BIN)/flax-linattn --compilation-cache runs/programs
-# One process for each core, four at most: each holds its own copy of jax's compiler.
+# One process per core, at most four: each has its own copy of JAX's compiler.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .PHONY: help demo accelerator test test-all test-times lint format types docs readme wheel clean
 
-help:  ## this list
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
 		| awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one sequence
+demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, and stream one sequence
 	test -e $(RUN)/test.json || $(COMMAND) train classify --mechanism aaren --epochs 30 \
 		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume)
 	$(COMMAND) evaluate $(RUN)
 	$(COMMAND) stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
 
-accelerator:  ## check and measure all on a GPU or TPU, in pieces; an interrupted run goes on
+accelerator:  ## run all checks and measurements on a GPU or TPU; continues after an interruption
 	@extra=$$($(PYTHON) experiments/accelerator/machine.py) \
 		&& $(MAKE) $(VENV)/.$$extra \
 		&& { status=75; while [ $$status -eq 75 ]; do \
 			status=0; $(BIN)/python -m experiments.accelerator --minutes $(MINUTES) || status=$$?; \
 		done; exit $$status; }
 
-test: $(VENV)/.test  ## the fast tests
+test: $(VENV)/.test  ## run the fast tests
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.test  ## every test, the slow ones too
+test-all: $(VENV)/.test  ## run all tests, including the slow ones
 	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
 
-test-times: $(VENV)/.test  ## the seconds of the fast tests by folder, all compiled again
+test-times: $(VENV)/.test  ## recompile everything, and report the seconds of the fast tests by folder
 	rm -rf .pytest_cache/programs
 	env -u JAX_COMPILATION_CACHE_DIR FLAX_LINATTN_PROGRAMS=.pytest_cache/programs \
 		$(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
 	$(BIN)/python -m tests.times .pytest_cache/times.xml
 
-lint: $(VENV)/.dev  ## ruff: rules and layout
+lint: $(VENV)/.dev  ## check with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(VENV)/.dev  ## let ruff lay the code out and mend what it can
+format: $(VENV)/.dev  ## format with ruff, and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/.dev  ## mypy, strict
+types: $(VENV)/.dev  ## check types with mypy in strict mode
 	$(BIN)/mypy
 
-docs: $(VENV)/.dev  ## the documentation, into docs/_build/html; any gap fails
+docs: $(VENV)/.dev  ## build the documentation in docs/_build/html; fails on warnings and undocumented names
 	rm -rf docs/_build
 	$(SPHINX) -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(BIN)/python docs/check_coverage.py docs/_build/html/objects.inv
 
-readme: $(VENV)/.dev  ## the table of mechanisms in README.md, from the registry
+readme: $(VENV)/.dev  ## write the table of mechanisms in README.md from the registry
 	$(BIN)/python docs/readme_table.py
 
-wheel: $(VENV)/.dev  ## the wheel and the source archive, into dist/
+wheel: $(VENV)/.dev  ## build the wheel and the source archive in dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
-clean:  ## remove the environment and everything built (not runs/, nor compiled programs)
+clean:  ## remove the environment and build outputs; keeps runs/ and compiled programs
 	rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The environment. Each stamp stands for one installed set of extras.

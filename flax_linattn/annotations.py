@@ -38,7 +38,7 @@ def check_type(hint: Any, **values: Any) -> None:
         >>> check_type(int, features="8")
         Traceback (most recent call last):
         ...
-        TypeError: features must be a whole number, got '8'.
+        TypeError: features must be an integer, got '8'.
     """
     for name, value in values.items():
         if not fits(value, hint):
@@ -127,7 +127,7 @@ def _is_float(value: Any) -> bool:
 
 
 _KINDS = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "text",
     bool: "true or false",

@@ -54,7 +54,7 @@ def at_least(minimum: int, maximum: int = MAX_INTEGER, /, **numbers: int | None)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{name} must be a whole number, got {quote(value)}.")
+            raise TypeError(f"{name} must be an integer, got {quote(value)}.")
         if value < minimum:
             raise OptionError(f"{name} must be at least {minimum}, got {quote(value)}.", name)
         if value > maximum:

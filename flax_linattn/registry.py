@@ -97,7 +97,10 @@ def get_task(name: str) -> Task[Any, Any, Any]:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"the task {name!r} cannot be loaded from {target}: {error}.") from error
     if task.name != name:
-        raise ValueError(f"the class {target} has the name {task.name!r}, expected {name!r}.")
+        raise ValueError(
+            f"the class {target} must have the name {name!r}, got {task.name!r}; "
+            "correct its attribute name."
+        )
     return task()
 
 
@@ -120,4 +123,6 @@ def register_task(name: str, target: str, about: str = "train a task of your own
         raise ValueError(f"expected the task as 'module:class', got {target!r}.")
     entry = Entry(target, about)
     if TASKS.setdefault(name, entry).target != target:
-        raise ValueError(f"there is a task {name!r} already, {TASKS[name].target}; choose another.")
+        raise ValueError(
+            f"the task {name!r} already exists ({TASKS[name].target}); choose another name."
+        )

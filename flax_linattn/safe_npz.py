@@ -89,7 +89,7 @@ class NpzFile:
             named = [info for info in members if strict or info.filename.endswith(SUFFIX)]
             self._members = {info.filename.removesuffix(SUFFIX): info for info in named}
             if len(self._members) < len(named):
-                raise ValueError("it holds other entries than arrays of different names")
+                raise ValueError("its entries must be arrays with distinct names")
             if strict:
                 _check_stored(members, size)
         self.sizes = {name: info.file_size for name, info in self._members.items()}
@@ -112,25 +112,25 @@ class NpzFile:
         with _guard():
             damaged = self._zip.testzip()
             if damaged is not None:
-                raise ValueError(f"{damaged} is not as written")
+                raise ValueError(f"the checksum of {damaged} does not match")
 
 
 def _parsed(content: bytes, size: int) -> ArrayHeader:
     """Parses the header at the beginning of a member."""
     file = io.BytesIO(content)
     if np.lib.format.read_magic(file) != (1, 0):  # others are of structured arrays
-        raise ValueError("an array has another format")
+        raise ValueError("an array has an unknown format version")
     with warnings.catch_warnings(action="ignore"):  # of headers of Python 2, which are fine
         shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
     header = ArrayHeader(shape, dtype, "F" if by_columns else "C", file.tell())
     if len(shape) > MAX_AXES or any(length >= MAX_AXIS_LENGTH for length in shape):
-        raise ValueError("an array is larger than any")
+        raise ValueError("an array has too many or too long axes")
     plain = dtype.fields is None and dtype.subdtype is None and dtype.itemsize
     if not plain or any(length < 0 for length in shape):
-        raise ValueError("an array is of another kind")
+        raise ValueError("an array has an unsupported dtype or shape")
     # Python objects are pickles of any length, which `read` refuses.
     if header.num_bytes != size - header.start and not dtype.hasobject:
-        raise ValueError("an array's shape is not that of its values")
+        raise ValueError("the shape of an array does not match its values")
     return header
 
 
@@ -151,16 +151,16 @@ def _check_end(file: BinaryIO) -> int:
     file.seek(max(0, size - longest))
     tail = file.read(longest)
     if len(tail) < _END.size:
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     signature, _, _, _, entries, directory, _, comment = _END.unpack(tail[-_END.size :])
     if signature != b"PK\x05\x06" or comment:
-        raise ValueError("it is cut short, or no .npz file")
+        raise ValueError("it is truncated, or is not an .npz file")
     if tail[: -_END.size][-20:].startswith(b"PK\x06\x07"):
         if len(tail) < longest or not tail.startswith(b"PK\x06\x06"):
             raise ValueError("its end is damaged")
         _, _, _, _, _, _, _, entries, directory, *_ = _END_64.unpack(tail[: _END_64.size])
     if entries > MAX_MEMBERS + 1 or directory > 200 * (MAX_MEMBERS + 1):
-        raise ValueError(f"it holds more entries than the {MAX_MEMBERS:,} that are read")
+        raise ValueError(f"it contains more than {MAX_MEMBERS:,} entries")
     return size
 
 

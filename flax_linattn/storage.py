@@ -181,8 +181,8 @@ def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterat
         # After a kill the file may hold a part of our own text.
         if not _HOLDER.startswith(os.read(descriptor, len(_HOLDER))):
             raise ValueError(
-                f"{path} is no lock file, and would be emptied; give a file for this alone, such "
-                f"as {path}.lock."
+                f"{path} is not a lock file, and would be overwritten; choose another path, "
+                f"such as {path}.lock."
             )
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         holder = {"host": socket.gethostname(), "process": os.getpid(), "since": now}
@@ -202,8 +202,8 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise LockedError(
-            f"another process works with {what or path}{_signed(path)}; wait for its end, or give "
-            "another one."
+            f"another process uses {what or path}{_signed(path)}; wait until it ends, "
+            "or choose another path."
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:

@@ -81,7 +81,7 @@ def test_a_folder_is_expected_for_compiled_programs(args, tmp_path, capsys):
 def test_misspelt_flags_and_values(capsys):
     message = one_line(fail(capsys, "train", "classify", "--featurs", "8"))
     assert "Unrecognized options: --featurs" in message and "--features" in message
-    for option, kind in (("--features", "a whole number"), ("--clip-norm", "a number")):
+    for option, kind in (("--features", "an integer"), ("--clip-norm", "a number")):
         message = one_line(fail(capsys, "train", "classify", option, "many"))
         assert f"Error parsing {option}: expected {kind}, got 'many'." in message
     message = one_line(fail(capsys, "train", "classify", "--pooling", "lats"))
@@ -175,7 +175,7 @@ def test_tasks_of_other_packages(monkeypatch, capsys):
     assert tasks.get_task("bins").name == "bins"
     assert "train bins" in succeed(capsys, "--help")
     assert "has no presets" in fail(capsys, "train", "bins", "--preset", "tslib")
-    with pytest.raises(ValueError, match="there is a task 'bins' already"):
+    with pytest.raises(ValueError, match="the task 'bins' already exists"):
         tasks.register_task("bins", "elsewhere:Task")
     with pytest.raises(ValueError, match="expected the task as 'module:class', got "):
         tasks.register_task("b", "a.B")
@@ -183,7 +183,7 @@ def test_tasks_of_other_packages(monkeypatch, capsys):
     with pytest.raises(ValueError, match="'gone' cannot be loaded from no"):
         tasks.get_task("gone")
     tasks.register_task("other", "tests.tasks.bins:BinsTask")
-    with pytest.raises(ValueError, match="has the name 'bins', expected 'other'"):
+    with pytest.raises(ValueError, match="must have the name 'other', got 'bins'"):
         tasks.get_task("other")
 
 

@@ -107,7 +107,7 @@ def test_a_process_that_is_killed_lets_go(tmp_path):
 
 def test_a_lock_of_nothing_named_says_its_file(tmp_path):
     path = tmp_path / "lock"
-    message = re.escape(f"another process works with {path} (process ")
+    message = re.escape(f"another process uses {path} (process ")
     with storage.file_lock(path), pytest.raises(ValueError, match=message), storage.file_lock(path):
         pass
 
@@ -117,7 +117,7 @@ def test_a_file_of_something_else_is_no_lock(tmp_path, content):
     """It would be emptied."""
     path = tmp_path / "state.npz"
     path.write_bytes(content)
-    message = re.escape(f"{path} is no lock file, and would be emptied; give a file")
+    message = re.escape(f"{path} is not a lock file, and would be overwritten; choose")
     with pytest.raises(ValueError, match=message), storage.file_lock(path):
         pass
     assert path.read_bytes() == content

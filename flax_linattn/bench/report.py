@@ -65,7 +65,7 @@ def ratios_table(ratios: Iterable[Ratio]) -> str:
 
 def times_table(rows: Rows) -> str:
     """Markdown table of programs: times, memory and compile time."""
-    heads = ["comparison", "T", "pass", "program", "ms, median (least - most)", "tokens/s"]
+    heads = ["comparison", "T", "pass", "program", "ms, median (min - max)", "tokens/s"]
     heads += ["temporary MB", "compile time, s"]
     groups: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for row in rows:

@@ -332,7 +332,7 @@ def _scalar(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     )
 
 
-_NUMBERS = {int: "a whole number", float: "a number"}
+_NUMBERS = {int: "an integer", float: "a number"}
 
 
 def _mechanisms(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:

@@ -180,7 +180,7 @@ class EventForecaster(Head):
         if self.periods:
             cosine, sine = jnp.split(waves, 2, axis=-1)
             turns = jnp.exp(log_gap)[..., None] / jnp.asarray(self.periods, waves.dtype)
-            # Large floats are whole numbers, so this bound leaves the phase as it is.
+            # Large floats are integers, so this bound leaves the phase as it is.
             turns = jnp.minimum(turns, jnp.finfo(waves.dtype).max)
             angle = 2 * math.pi * (turns - jnp.floor(turns))
             c, s = jnp.cos(angle), jnp.sin(angle)

@@ -173,7 +173,10 @@ class Attention(ProjectedAttention):
         if context is not None:
             y, after = self._attend_across(x, context, context_mask, call)
         elif context_mask is not None:
-            raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
+            raise ValueError(
+                "context_mask marks tokens of context, but there is no context; pass "
+                "context, or use mask."
+            )
         else:
             y, after = self._map(x, self._check_call(x, call))
         return (y, after) if return_state else y
@@ -212,7 +215,8 @@ class Attention(ProjectedAttention):
         self._check_positions(call.positions)
         if self.position is not None:
             raise ValueError(
-                "positions of two sequences do not compare; make a layer for cross-attention "
+                "position cannot be used with a context, because positions of two "
+                "sequences are not comparable; create the layer for cross-attention "
                 "without position."
             )
         context = zero_padding(context, context_mask)
@@ -236,8 +240,8 @@ class Attention(ProjectedAttention):
         self._check_cross()
         if self.mechanism.token_arguments:
             raise ValueError(
-                f"{self.mechanism.name!r} wants arguments of every token, which a projected "
-                "context does not hold; call the layer with context instead."
+                f"{self.mechanism.name!r} needs per-token inputs, which a projected context "
+                "does not contain; call the layer with context instead."
             )
         context = zero_padding(context, mask)
         return Context(
@@ -271,7 +275,7 @@ class Attention(ProjectedAttention):
     def _check_cross(self) -> None:
         if not self.mechanism.capabilities.cross:
             raise ValueError(
-                f"{self.mechanism.name!r} offers no cross-attention; leave context out."
+                f"{self.mechanism.name!r} does not support cross-attention; omit context."
             )
 
     @automatic(1)
@@ -300,8 +304,8 @@ class Attention(ProjectedAttention):
         """
         if isinstance(self.key_projection, PositionLinear):
             raise ValueError(
-                "each position of this layer has weights of its own, so that it takes whole "
-                "windows alone; step the model around it."
+                "this layer has separate weights for each position, so it needs whole "
+                "windows and has no step; compute whole windows instead."
             )
         self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
@@ -317,8 +321,8 @@ class Attention(ProjectedAttention):
     def _check_positions(self, positions: Array | None) -> None:
         if self.position is None and positions is not None:
             raise ValueError(
-                "this layer makes no use of positions: make it with position, such as "
-                "RotaryPosition(), or leave them out."
+                "this layer does not use positions; create it with position, such as "
+                "RotaryPosition(), or omit positions."
             )
 
 

@@ -47,8 +47,8 @@ class AttentionCell(nnx.RNNCellBase):
             raise ValueError(no_state_message(mechanism.name))
         if max_length is None and not mechanism.capabilities.constant_memory:
             raise ValueError(
-                f"nnx.RNN needs a state of one size, and the cache of {mechanism.name!r} grows; "
-                "pass max_length, the most tokens it is to hold."
+                f"nnx.RNN needs a state of fixed size, and the state of {mechanism.name!r} "
+                "is a cache; pass max_length, its capacity in tokens."
             )
         self.attention = attention
         self.max_length = max_length

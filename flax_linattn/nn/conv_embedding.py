@@ -81,8 +81,10 @@ class ConvEmbedding(nnx.Module):
         at_least(1, num_tokens=num_tokens, features=features, kernel_size=kernel_size)
         if features % 4:
             raise OptionError(
-                f"the convolutions are C/4, C/2 and C wide: features must be a multiple of 4, got "
-                f"{features}.",
+                (
+                    "features must be a multiple of 4, because the convolutions have C/4, C/2 "
+                    f"and C features; got {features}."
+                ),
                 "features",
             )
         if padding == "same" and kernel_size % 2 == 0:
@@ -284,6 +286,6 @@ class ConvEmbedding(nnx.Module):
         if not self.streams:
             what = "has no packed segments" if packed else "has no state"
             raise ValueError(
-                f'a convolution with padding="same" looks at the tokens ahead and its norm at the '
-                f'whole sequence, so it {what}; make it with padding="causal".'
+                'the convolutions with padding="same" and their norms depend on later '
+                f'tokens, so the embedding {what}; create it with padding="causal".'
             )

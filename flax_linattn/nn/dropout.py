@@ -56,8 +56,9 @@ def resolve_dropout_key(
         return key
     if dropout.rngs is None:
         raise ValueError(
-            "dropout is on, after model.train(), and there is no key for it: pass dropout_key to "
-            "the call, or make the model with a stream for it, nnx.Rngs(params=0, dropout=1)."
+            "dropout is active after model.train(), but it has no key; pass "
+            "dropout_key to the call, or create the model with an rng stream for "
+            "dropout: nnx.Rngs(params=0, dropout=1)."
         )
     return dropout.rngs()
 

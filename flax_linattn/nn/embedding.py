@@ -190,8 +190,9 @@ class ValueEmbedding(nnx.Module):
     def _check_streams(self) -> None:
         if self.padding == "circular":
             raise ValueError(
-                "circular padding looks at the end of the sequence, so it has no state and no "
-                "packed segments; make the model with padding='causal' to stream it."
+                "circular padding depends on the end of the sequence, so it has no state "
+                "and no packed segments; create the model with padding='causal' to stream "
+                "it."
             )
 
 

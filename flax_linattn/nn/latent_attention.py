@@ -81,8 +81,10 @@ class LatentAttention(ProjectedAttention):
                 if ops.get_mechanism(name).capabilities.given_queries
             ]
             raise OptionError(
-                f"{mechanism.name!r} keeps no state for given queries; latents read by "
-                f"{' or '.join(able)}.",
+                (
+                    f"{mechanism.name!r} has no state for external queries (latents); choose "
+                    f"one of: {', '.join(able)}."
+                ),
                 "mechanism",
             )
         self.num_queries = num_latents
@@ -195,7 +197,7 @@ class LatentAttention(ProjectedAttention):
         expected = (self.num_queries, self.in_features)
         if latents.shape not in (expected, (k.shape[0], *expected)):
             raise ValueError(
-                f"expected latents as [L, C] = {expected}, or of each row "
+                f"expected latents of shape [L, C] = {expected}, or one set per row, "
                 f"{(k.shape[0], *expected)}, got {latents.shape}."
             )
         return self._project_queries(latents, k)

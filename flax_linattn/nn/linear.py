@@ -175,8 +175,8 @@ class PositionLinear(nnx.Linear):
         """
         if inputs.ndim < 2 or inputs.shape[-2] != self.num_positions:
             raise ValueError(
-                f"expected inputs of shape [..., {self.num_positions}, {self.in_features}], a row "
-                f"for each position, got {inputs.shape}."
+                f"expected inputs of shape [..., {self.num_positions}, {self.in_features}], "
+                f"one row per position, got {inputs.shape}."
             )
         bias = None if self.bias is None else self.bias[...]
         x, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)

@@ -89,8 +89,8 @@ def _first_array(arguments: Any, method: Any) -> Any:
         if hasattr(x, "ndim"):
             return x
     raise TypeError(
-        f"{method.__qualname__} is split over a mesh as its first array, but no argument is one; "
-        "pass a NumPy or JAX array."
+        f"{method.__qualname__} is split over a mesh like its first array argument, "
+        "but it got no array; pass a NumPy or JAX array."
     )
 
 

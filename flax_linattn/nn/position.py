@@ -164,8 +164,8 @@ class RotaryPosition:
         """
         if x.shape[-1] % 2:
             raise ValueError(
-                f"rotary positions turn pairs of channels, got heads of {x.shape[-1]}; choose "
-                "features and num_heads that give an even number."
+                "rotary positions rotate pairs of channels, so each head needs an even "
+                f"number of channels, got {x.shape[-1]}; choose other features or num_heads."
             )
         dtype = accumulation_dtype(x.dtype)
         angle = _angles(positions, x.shape[-1], self.base)[..., None, :].astype(dtype)

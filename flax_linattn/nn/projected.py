@@ -76,8 +76,9 @@ class ProjectedAttention(nnx.Module):
         learned = self.mechanism.capabilities.learned_query
         if learned and position is not None:
             raise ValueError(
-                f"{self.mechanism.name!r} has one learned query for all tokens, which has no "
-                "position; add positions to the inputs, or choose another mechanism."
+                f"{self.mechanism.name!r} has one learned query for all tokens, which has "
+                "no position; add positional encodings to the inputs, or choose another "
+                "mechanism."
             )
         self.in_features = in_features
         self.num_heads = num_heads
@@ -272,6 +273,6 @@ def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:
     if isinstance(mechanism, ops.Mechanism):
         return mechanism
     raise TypeError(
-        "mechanism must be a name or what ops.get_mechanism returns, "
-        f"got {type(mechanism).__name__}."
+        "mechanism must be a name or a result of ops.get_mechanism, got "
+        f"{type(mechanism).__name__}."
     )

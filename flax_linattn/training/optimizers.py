@@ -102,8 +102,8 @@ class OptimizerOptions:
             at_least(0, warmup=int(warmup))
         elif warmup is not None and not 0 <= warmup < 1:
             raise OptionError(
-                "warmup must be a fraction of all steps in [0, 1), or a whole number of steps, got "
-                f"{warmup}.",
+                "warmup must be a fraction of all steps in [0, 1), or an integer number of "
+                f"steps, got {warmup}.",
                 "warmup",
             )
         if self.schedule == "reciprocal_sqrt" and not warmup:

@@ -243,7 +243,7 @@ def test_a_signal_ends_it_and_the_same_command_continues(tmp_path):
         second = subprocess.run(
             [*command, "--out", str(stopped)], capture_output=True, text=True, check=False
         )
-        assert second.returncode == 2 and "another process works with" in second.stderr
+        assert second.returncode == 2 and "another process uses" in second.stderr
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM

@@ -382,7 +382,7 @@ def test_options_out_of_range_are_refused(options, message):
 
 def test_steps_of_another_shape_are_refused():
     model = transformer()
-    with pytest.raises(TypeError, match=r"observation_dim must be a whole number, got 2\.5"):
+    with pytest.raises(TypeError, match=r"observation_dim must be an integer, got 2\.5"):
         small(2.5)
     columns = r"\(time, known, return to go, 3 of the observation, 2 of the previous action\)"
     with pytest.raises(ValueError, match=rf"\[B, T >= 1, 8\] {columns}, got shape \(2, 8, 7\)"):

@@ -307,7 +307,7 @@ def test_options_out_of_range_are_refused(options, message):
 
 
 def test_backbones_of_something_else_are_refused():
-    with pytest.raises(TypeError, match=r"num_event_types must be a whole number, got 2\.5"):
+    with pytest.raises(TypeError, match=r"num_event_types must be an integer, got 2\.5"):
         small(2.5)
     message = "with is_causal=True and an EventEmbedding"
     for backbone in (backbone_call(is_causal=False), models.Backbone(3, TINY, rngs=nnx.Rngs(0))):

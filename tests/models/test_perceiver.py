@@ -83,7 +83,7 @@ def test_layers_with_a_parameter_for_each_position_have_one_for_each_latent():
 
 REFUSED = [
     ({"rotary": True, "mechanism": "softmax"}, "latents have no positions"),
-    ({"reads_by": "softmax"}, "latents read by aaren or forgetting_aaren"),
+    ({"reads_by": "softmax"}, "choose one of: aaren, forgetting_aaren"),
     ({"num_latents": 0}, "num_latents must be at least 1"),
     (
         {"mechanism": "gated_linear"},

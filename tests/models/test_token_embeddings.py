@@ -103,7 +103,7 @@ def test_bytes_of_a_table_of_256(kind):
 def test_same_neither_streams_nor_packs():
     model, x = backbone("same"), symbols(6, 2, 5)
     assert not model.streams
-    with pytest.raises(ValueError, match='has no packed segments; make it with padding="causal"'):
+    with pytest.raises(ValueError, match='has no packed segments; create it with padding="causal"'):
         model(x, segment_ids=x)
     causal = backbone("same", is_causal=True)
     assert not causal.streams

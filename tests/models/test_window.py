@@ -164,7 +164,7 @@ def test_layers_with_weights_of_each_position_do_not_step_alone():
     assert window_model(projections="shared").backbone.streams
     attention = backbone.blocks[0].attention
     state = attention.init_state(CONTEXT, CONTEXT)
-    with pytest.raises(ValueError, match="each position of this layer has weights of its own"):
+    with pytest.raises(ValueError, match="this layer has separate weights for each position"):
         attention.step(jnp.ones((CONTEXT, SYMBOLS)), state)
     with pytest.raises(ValueError, match="so they cannot stream"):
         backbone.init_state(2)

@@ -187,7 +187,9 @@ def test_context_padding_changes_nothing(mechanism, length):
 def test_no_cross_attention_says_so(mechanism):
     x = normal(14, 2, 4, WIDTH)
     name = ops.get_mechanism(mechanism).name
-    with pytest.raises(ValueError, match=f"{name!r} offers no cross-attention; leave context out"):
+    with pytest.raises(
+        ValueError, match=f"{name!r} does not support cross-attention; omit context"
+    ):
         attention(mechanism)(x, x)
 
 
@@ -249,7 +251,7 @@ def test_heads_must_divide_the_features(heads):
 def test_unknown_mechanism():
     with pytest.raises(ValueError, match=r"'sotfmax'[\s\S]*softmax"):
         nn.Attention(6, 2, mechanism="sotfmax", rngs=nnx.Rngs(0))
-    with pytest.raises(TypeError, match=r"name or what ops\.get_mechanism returns, got int"):
+    with pytest.raises(TypeError, match=r"name or a result of ops\.get_mechanism, got int"):
         nn.Attention(6, 2, mechanism=3, rngs=nnx.Rngs(0))
 
 

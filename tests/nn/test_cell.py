@@ -59,7 +59,7 @@ def test_a_growing_cache_is_refused(mechanism):
         assert nnx.RNN(nn.AttentionCell(layer))(normal(5, 2, 6, WIDTH)).shape == (2, 6, WIDTH)
         return
     with pytest.raises(
-        ValueError, match=f"the cache of {layer.mechanism.name!r} grows; pass max_length"
+        ValueError, match=f"state of {layer.mechanism.name!r} is a cache; pass max_length"
     ):
         nn.AttentionCell(layer)
 

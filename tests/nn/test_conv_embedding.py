@@ -207,9 +207,11 @@ def test_same_refuses_to_stream_and_to_pack():
         lambda: embed(x, state=()),
         lambda: embed.step(x[:, 0], ()),
     ):
-        with pytest.raises(ValueError, match='has no state; make it with padding="causal"'):
+        with pytest.raises(ValueError, match='has no state; create it with padding="causal"'):
             refused()
-    with pytest.raises(ValueError, match=r"whole sequence, so it has no packed segments; make it"):
+    with pytest.raises(
+        ValueError, match=r"later tokens, so the embedding has no packed segments; create it"
+    ):
         embed(x, segments=find_segments(x))
 
 

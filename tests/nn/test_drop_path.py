@@ -106,7 +106,7 @@ def test_drop_path_acts_in_training_mode_where_dropout_has_rate_0():
     assert not np.allclose(first, second, atol=1e-3)
     alone = nn.TransformerBlock(WIDTH, 2, drop_path_rate=0.5, rngs=nnx.Rngs(params=0))
     alone.train()
-    with pytest.raises(ValueError, match="there is no key for it"):
+    with pytest.raises(ValueError, match="it has no key; pass dropout_key"):
         alone(x)
 
 

@@ -98,9 +98,9 @@ def test_number_of_parameters() -> None:
 
 REFUSED: list[tuple[Any, str]] = [
     (lambda: nn.LatentAttention(C, H, 0, rngs=nnx.Rngs(0)), "num_latents must be at least 1"),
-    (lambda: make("linear"), "latents read by aaren or forgetting_aaren"),
+    (lambda: make("linear"), "choose one of: aaren, forgetting_aaren"),
     (lambda: make()(jnp.ones((B, T, C + 1))), r"expected x as \[B, T, 8\]"),
-    (lambda: make()(make_tokens(), latents=jnp.ones((B + 1, L, C))), r"latents as \[L, C\]"),
+    (lambda: make()(make_tokens(), latents=jnp.ones((B + 1, L, C))), r"latents of shape \[L, C\]"),
     (lambda: make().step(jnp.ones((B, T, C)), make().init_state(B)), r"expected x as \[B, 8\]"),
     (
         lambda: make()(make_tokens(), segment_ids=jnp.zeros((B, T), int)),
@@ -117,5 +117,5 @@ def test_refused(call: Any, message: str) -> None:
 
 def test_a_state_of_other_latents_is_refused() -> None:
     aaren = ops.get_mechanism("aaren")
-    with pytest.raises(ValueError, match=r"should have shape \(2, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"must have shape \(2, 3, 2\)"):
         make()(make_tokens(), state=aaren.init_state(B, H, C // H, C // H, num_queries=L + 1))

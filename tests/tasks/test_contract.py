@@ -481,7 +481,7 @@ def test_one_process_a_folder(task, tmp_path, capsys):
     args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]
     with file_lock(folder / "training.lock", "it"):
         (line,) = fail(capsys, *args).splitlines()  # no summary of data or model before it
-    assert "another process works with the run" in line
+    assert "another process uses the run" in line
     assert not (folder / "config.json").exists()
 
 

@@ -80,11 +80,11 @@ def test_options_that_no_run_has(stored, harmed, option, value):
 @pytest.mark.parametrize(
     ("data_spec", "message"),
     [
-        ({"lengths": [1e12]}, "lengths must be a list, each a whole number, got"),
+        ({"lengths": [1e12]}, "lengths must be a list, each an integer, got"),
         ({"lengths": [10**12]}, r"lengths must be at most 16777216, got 1000000000000"),
         ({"lengths": []}, "num_lengths must be at least 1"),
         ({"lengths": ["29"]}, "lengths must be a list"),
-        ({"lengths": 29}, "lengths must be a list, each a whole number, got 29"),
+        ({"lengths": 29}, "lengths must be a list, each an integer, got 29"),
         ({"channels": ["a", "b"]}, "same length, got 2 of channels"),
         ({"classes": [1, 2]}, "classes must be a list, each text"),
         ({"standardizer": {"mean": "x", "std": []}}, "data_spec.json"),
@@ -162,7 +162,7 @@ def test_hyperparameters_that_no_parser_takes(text):
         ("num_layers", 1001, "num_layers must be at most 1000, got 1001"),
         ("rotary", "yes", "rotary must be true or false, got 'yes'"),
         ("dropout_rate", "0", "dropout_rate must be a number, got '0'"),
-        ("hidden_features", "8", "hidden_features must be a whole number or null, got '8'"),
+        ("hidden_features", "8", "hidden_features must be an integer or null, got '8'"),
     ],
 )
 def test_layers_by_hand(option, value, message):

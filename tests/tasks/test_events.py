@@ -373,7 +373,7 @@ def test_badges(data_dir):
 
 
 def numbered():
-    """Every gap another whole number; the last before the end, too."""
+    """Every gap another integer; the last before the end, too."""
     gaps = np.split(np.arange(1.0, 40), [9, 10, 26])
     times = [np.cumsum(own) for own in gaps]
     return sequences(

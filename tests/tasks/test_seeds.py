@@ -252,7 +252,7 @@ def summary(tmp_path, monkeypatch, *values):
 
 
 def test_what_is_averaged(tmp_path, monkeypatch):
-    """Numbers that differ, and all that are no whole numbers; texts only where they agree."""
+    """Numbers that differ, and all that are no integers; texts only where they agree."""
     both = {"data": "waves", "count": 9, "rows": [{"a": 1}], "rate": 1.0, "none": None}
     report = summary(
         tmp_path,

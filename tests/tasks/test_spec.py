@@ -47,8 +47,8 @@ def test_a_spec_comes_back_from_json():
     [
         ({"sizes": ...}, "the field sizes is missing"),
         ({"colour": 1}, "unknown field 'colour'; expected one of sizes, scale, parts, checksum"),
-        ({"sizes": "34"}, "sizes must be a list, each a whole number, got '34'"),
-        ({"sizes": [3, 0.5]}, "sizes must be a list, each a whole number"),
+        ({"sizes": "34"}, "sizes must be a list, each an integer, got '34'"),
+        ({"sizes": [3, 0.5]}, "sizes must be a list, each an integer"),
         ({"scale": {"mean": [0.1]}}, "the field std is missing"),
         ({"scale": {"mean": [0.1], "std": [0.0]}}, "expected finite means and finite positive"),
         ({"scale": 3}, "scale must be a Standardizer"),

@@ -238,8 +238,11 @@ def test_weight_decay_of_all_parameters():
         ({"last_rate": -1.0}, "last_rate must be at least 0 and finite"),
         ({"weight_decay": float("nan")}, "weight_decay must be at least 0 and finite, got nan"),
         ({"clip_norm": 0.0}, "clip_norm must be positive"),
-        ({"warmup": -0.1}, r"warmup must be a fraction .* in \[0, 1\), or a whole number of steps"),
-        ({"warmup": 1.5}, "or a whole number of steps, got 1.5"),
+        (
+            {"warmup": -0.1},
+            r"warmup must be a fraction .* in \[0, 1\), or an integer number of steps",
+        ),
+        ({"warmup": 1.5}, "or an integer number of steps, got 1.5"),
         ({"schedule": "reciprocal_sqrt"}, "needs a warmup; set warmup to a number of steps"),
         ({"schedule": "halving", "warmup": 0.1}, "halving has no warmup, got warmup=0.1"),
         ({"schedule": "cosine", "lower_at": 3}, "lower_at=3 needs a constant learning rate"),

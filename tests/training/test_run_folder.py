@@ -56,7 +56,7 @@ def refused(pair) -> None:
     assert statuses == [0, 2], [process.stderr for process in pair]
     (other,) = [process for process in pair if process.wait() == 2]
     (line,) = other.stderr.splitlines()
-    assert "another process works with the run" in line or "already holds checkpoints" in line
+    assert "another process uses the run" in line or "already holds checkpoints" in line
 
 
 @pytest.mark.parametrize("pairs", [1, pytest.param(PAIRS, marks=pytest.mark.slow)])

@@ -150,7 +150,7 @@ class Episodes:
         starts = np.asarray(self.starts)
         if starts.dtype.kind not in "iu" or starts.ndim != 1 or len(starts) < 2:
             raise ValueError(
-                f"{self.name}: expected starts as whole numbers [E + 1] of at least one episode, "
+                f"{self.name}: expected starts as integers [E + 1] of at least one episode, "
                 f"got {starts.dtype} {list(starts.shape)}."
             )
         starts = starts.astype(np.int64)

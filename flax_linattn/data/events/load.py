@@ -78,20 +78,20 @@ def load_events(
         without a header, ``user item timestamp`` separated by blanks. Times are as in a table.
     ``rmtpp``
         A text file of times and one of marks, each line a sequence of numbers separated by blanks:
-        line i of one file belongs to line i of the other. Marks are whole numbers from 0 on.
+        line i of one file belongs to line i of the other. Marks are integers from 0 on.
     ``easytpp``
         JSON objects, one a line or in one array. Each has ``time_since_start`` and ``type_event``,
         lists of one length. ``time_since_last_event``, ``seq_len`` and ``dim_process``, the number
         of marks, are checked where there are any; the rest is not read.
     ``npz``
-        Arrays ``times`` [n], one sequence after the other, with their ``lengths``, whole numbers
+        Arrays ``times`` [n], one sequence after the other, with their ``lengths``, integers
         [N]; or padded, ``times`` [N, L] with ``masks`` [N, L], 1 or True at events, which are
-        adjacent. Both may have ``marks`` of the shape of ``times``, whole numbers from 0 on, and
+        adjacent. Both may have ``marks`` of the shape of ``times``, integers from 0 on, and
         ``t_max``, [N] or one number: when the observation ended, which then began at 0. Nothing is
         unpickled.
 
     Text may be plain, ``.gz`` or ``.xz``. The names of marks are those that there are, by number if
-    all are whole numbers, else as text; EasyTPP's are 0, 1, ... below ``dim_process`` if it says
+    all are integers, else as text; EasyTPP's are 0, 1, ... below ``dim_process`` if it says
     so. "auto" knows a table that is no text by its name, an ``.npz`` file by its first bytes,
     "rmtpp" by a file of marks beside it, "easytpp" by a first bracket or brace, "jodie" by its
     header, or by lines of three numbers without commas, and "table" by any other header.

@@ -103,7 +103,7 @@ class _EventArrays:
         return self._by_masks() if times.ndim == 2 else self._by_lengths()
 
     def _by_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        lengths, count = self._array("lengths", "iu", "whole numbers"), self.arrays["times"].size
+        lengths, count = self._array("lengths", "iu", "integers"), self.arrays["times"].size
         if lengths.ndim != 1:
             raise self._error("lengths", "[N], the events of each sequence", lengths.shape)
         self._refuse("lengths", lengths < 1, "1 or more events", "drop it")
@@ -138,14 +138,14 @@ class _EventArrays:
         return values
 
     def marks(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Whole numbers at the indices, int64 [n]."""
-        values = self._array("marks", "iuf", "whole numbers").reshape(-1)[flat]
+        """Integers at the indices, int64 [n]."""
+        values = self._array("marks", "iuf", "integers").reshape(-1)[flat]
         if values.dtype.kind == "f":
             values = _doubles(values)
         wrong = ~((values >= 0) & (values <= MAX_EVENT_TYPE))
         if values.dtype.kind == "f":
             wrong |= values != np.floor(np.where(wrong, 0, values))
-        expected = f"a whole number from 0 to {MAX_EVENT_TYPE}"
+        expected = f"an integer from 0 to {MAX_EVENT_TYPE}"
         self._refuse("marks", wrong, expected, "correct it", flat)
         return values.astype(np.int64)
 

@@ -201,7 +201,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
         for place, cell in enumerate(texts[name]):
             if not (cell.isascii() and cell.isdigit()) and (not cell or _is_float(cell)):
                 raise EventFileError(
-                    f"{rows.where(place)}: expected {name} as a whole number from 0 on or a word, "
+                    f"{rows.where(place)}: expected {name} as an integer from 0 on or a word, "
                     f"got {quote(cell)}",
                     REPAIR_ADVICE,
                 )
@@ -261,7 +261,7 @@ def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
                 digits = cell.isascii() and cell.isdigit() and len(cell) < 20
                 if not (digits and int(cell) <= MAX_EVENT_TYPE):
                     raise reader.error(
-                        f"marks as whole numbers from 0 to {MAX_EVENT_TYPE}, separated by blanks",
+                        f"marks as integers from 0 to {MAX_EVENT_TYPE}, separated by blanks",
                         quote(cell),
                         "correct it; check that this is the file of marks and the other that of "
                         "times",
@@ -308,7 +308,7 @@ def read_easytpp(path: Path) -> EventRows:
             count = declared
             times.append(_object_times(reader, value))
             max_type = MAX_EVENT_TYPE if count is None else count - 1
-            expected = f"type_event as whole numbers from 0 to {max_type}"
+            expected = f"type_event as integers from 0 to {max_type}"
             expected += "" if count is None else f", as dim_process is {count}"
             own = _list(reader, value, "type_event", len(times[-1]))
             for at, mark in enumerate(own):
@@ -361,7 +361,7 @@ def _numbers(
 ) -> NDArray[np.float64]:
     numbers = _list(reader, value, key, length)
     for at, number in enumerate(numbers):
-        # NaN is none of these; whole numbers of any size are compared exactly.
+        # NaN is none of these; integers of any size are compared exactly.
         if type(number) not in (int, float) or not abs(number) <= MAX_TIME:
             raise reader.error(
                 f"{key} as finite numbers of at most {MAX_TIME:g}",

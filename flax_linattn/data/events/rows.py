@@ -44,13 +44,13 @@ class EventRows:
         path: The file.
         sequence: What a sequence is known by, [n].
         time: Float64 [n], finite.
-        mark: Texts or whole numbers [n]; indices where there are ``mark_names``; None of events
+        mark: Texts or integers [n]; indices where there are ``mark_names``; None of events
             that have none.
         line: Of each event in the file, int64 [n], from 1.
         place: Where the event of a row is, for a message, where there are no lines.
         named: Whether ``sequence`` holds names.
         mark_names: All marks that there may be. Default: those that there are, by number if all are
-            whole numbers, else as text.
+            integers, else as text.
         begin: Of each sequence, in the order of their first rows, float64 [N], NaN if not known.
         end: Likewise.
         dates: Whether the times are seconds since 1970 UTC.

@@ -126,8 +126,7 @@ class EventSequences:
             )
         if not np.issubdtype(marks.dtype, np.integer):
             raise ValueError(
-                f"{where}: expected marks as whole numbers, indices into mark_names, got "
-                f"{marks.dtype}."
+                f"{where}: expected marks as integers, indices into mark_names, got {marks.dtype}."
             )
         if marks.min() < 0 or marks.max() >= len(self.mark_names):
             raise ValueError(
@@ -156,9 +155,7 @@ class EventSequences:
         if self.given is None:
             return
         if not np.issubdtype(self.given.dtype, np.integer):
-            raise ValueError(
-                f"{self.name}: expected given as whole numbers, got {self.given.dtype}."
-            )
+            raise ValueError(f"{self.name}: expected given as integers, got {self.given.dtype}.")
         lower = np.isnan(self.begins).astype(np.int64)
         upper = np.array([len(times) for times in self.times])
         if (bad := np.flatnonzero((self.given < lower) | (self.given > upper))).size:

@@ -157,7 +157,7 @@ def _from_pickle(place: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray
         # Its values are not printed: a damaged list may hold itself, or one list very many times.
         got = f"a list of {len(labels):,}" if isinstance(labels, list) else type(labels).__name__
         raise DataFormatError(
-            f"{place}: expected a list of {len(data):,} whole numbers from 0 to 255 under "
+            f"{place}: expected a list of {len(data):,} integers from 0 to 255 under "
             f"'labels', got {got}; check that this is the right file"
         )
     if not labels:

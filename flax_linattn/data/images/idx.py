@@ -73,7 +73,7 @@ def _read(tree: FileTree, part: str, what: str, axes: int) -> tuple[str, NDArray
         content = _unpacked(place, content)
     header = 4 + 4 * axes
     shape = struct.unpack(f">{axes}I", content[4:header]) if len(content) >= header else ()
-    # The type 8 is that of whole numbers of eight bits without a sign.
+    # The type 8 is that of integers of eight bits without a sign.
     if content[:4] != bytes([0, 0, 8, axes]) or not shape:
         raise DataFormatError(
             f"{place}: expected a file that begins with 00 00 08 {axes:02} and the lengths of "

@@ -58,7 +58,7 @@ class LabelledImages(LabelledExamples):
         return height, width, channels
 
     def grey(self) -> LabelledImages:
-        """Returns the same images in grey, C = 1: the luma of ITU-R BT.601, in whole numbers.
+        """Returns the same images in grey, C = 1: the luma of ITU-R BT.601, in integers.
 
         ``(19595 R + 38470 G + 7471 B + 2**15) >> 16``, as Pillow's and torchvision's "L" has it.
 

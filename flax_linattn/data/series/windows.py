@@ -62,7 +62,7 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
         counts[1] = num_steps - counts[0] - counts[2]
     else:
         if not all(part.is_integer() for part in (train, middle, test)):
-            raise OptionError(f"expected shares, or whole numbers of rows, got {parts!r}", "split")
+            raise OptionError(f"expected shares, or integers of rows, got {parts!r}", "split")
         counts = [int(part) for part in (train, middle, test)]
     if sum(counts) > num_steps:
         raise OptionError(

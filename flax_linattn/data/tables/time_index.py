@@ -362,7 +362,7 @@ def _candidates(times: pd.DatetimeIndex) -> list[str]:
 
 
 def _monthly(local: pd.DatetimeIndex) -> list[str]:
-    """Candidate frequencies that are whole numbers of months."""
+    """Candidate frequencies that are integers of months."""
     month = local.year * 12 + local.month
     months = int(_mode(np.diff(month)))
     if not 0 < months <= _MAX_MONTHS:

@@ -49,7 +49,8 @@ def check_arrays(
             raise ValueError(f"{name!r} expects {argument} as {layout}, got shape {array.shape}.")
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(
-            f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}; cast them."
+            f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and "
+            f"{v.dtype}; cast them."
         )
     if can.given_queries and q.ndim > 2 and q.shape[-3] == 0:
         raise ValueError(f"expected at least one query in q {axes['q']}, got shape {q.shape}.")
@@ -60,8 +61,8 @@ def check_arrays(
         )
     if can.channelwise and k.shape[-1] != v.shape[-1]:
         raise ValueError(
-            f"{name!r} attends in every channel by itself, so that v must have as many "
-            f"channels as k, got {v.shape[-1]} and {k.shape[-1]}."
+            f"{name!r} attends in each channel separately, so v needs as many channels "
+            f"as k, got {v.shape[-1]} and {k.shape[-1]}."
         )
     if q.shape[-2:] != k.shape[-2:]:
         raise ValueError(
@@ -72,7 +73,7 @@ def check_arrays(
     if has_batch and q.shape[0] != k.shape[0]:
         hint = "; queries [L, H, K] serve every row" if can.given_queries else ""
         raise ValueError(
-            f"q and k must have one batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
+            f"q and k must have the same batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
         )
 
 
@@ -83,8 +84,8 @@ def check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array |
     mask = jnp.asarray(mask)
     if mask.dtype != jnp.bool_:
         raise TypeError(
-            f"{name} must be bool, True = a real token, got {mask.dtype}; "
-            "write mask.astype(bool) if 1 means real."
+            f"{name} must be Boolean, with True for valid tokens, got {mask.dtype}; use "
+            "mask.astype(bool) if 1 marks valid tokens."
         )
     if mask.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {mask.shape}.")
@@ -96,7 +97,7 @@ def check_segments(segment_ids: Array, shape: tuple[int, ...]) -> None:
     if not hasattr(segment_ids, "dtype"):
         raise TypeError(f"segment_ids must be an array, got {type(segment_ids).__name__}.")
     if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
-        raise TypeError(f"segment_ids must be of an integer dtype, got {segment_ids.dtype}.")
+        raise TypeError(f"segment_ids must have an integer dtype, got {segment_ids.dtype}.")
     if segment_ids.shape != shape:
         raise ValueError(f"segment_ids must have shape {shape}, got {segment_ids.shape}.")
 
@@ -113,11 +114,13 @@ def check_options(
 ) -> None:
     """Checks that the mechanism supports the form, direction, lengths and packing of a call."""
     if form != "auto" and form not in can.forms:
-        raise ValueError(f"{name!r} has no form {form!r}; it has: auto, {', '.join(can.forms)}.")
+        raise ValueError(
+            f"{name!r} has no form {form!r}; its forms are: auto, {', '.join(can.forms)}."
+        )
     if is_causal and not can.causal:
         raise ValueError(f"{name!r} has no causal form; {causal_alternative}.")
     if not is_causal and not can.noncausal:
-        raise ValueError(f"{name!r} is causal only; use is_causal=True.")
+        raise ValueError(f"{name!r} is causal only; pass is_causal=True.")
     if queries != length:
         if not can.cross:
             raise ValueError(
@@ -126,11 +129,13 @@ def check_options(
         if is_causal or is_packed:
             what = "is_causal=True" if is_causal else "segment_ids"
             raise ValueError(
-                f"{what} needs queries and keys of one sequence (T = S), got T={queries}, "
-                f"S={length}; for earlier tokens pass initial_state."
+                f"{what} needs queries and keys of the same sequence (T = S), got "
+                f"T={queries}, S={length}; for earlier tokens pass initial_state."
             )
     if is_packed and not can.packed:
-        raise ValueError(f"{name!r} does not offer segment_ids; pad and mask instead.")
+        raise ValueError(
+            f"{name!r} does not support segment_ids; pad the sequences and pass a mask instead."
+        )
 
 
 def check_parameters(
@@ -140,8 +145,8 @@ def check_parameters(
     unknown = sorted(set(parameters) - set(offered))
     if unknown:
         raise TypeError(
-            f"{name!r} got the unknown argument {unknown[0]!r}; "
-            f"its own arguments are: {', '.join(offered) or 'none'}."
+            f"{name!r} got the unknown argument {unknown[0]!r}; its own arguments are: "
+            f"{', '.join(offered) or 'none'}."
         )
     return {key: jnp.asarray(value) for key, value in parameters.items() if value is not None}
 
@@ -168,18 +173,19 @@ def check_state_like(name: str, state: State, expected: State) -> None:
         leaf = jax.tree_util.keystr(path)
         if not _is_array(got):
             raise TypeError(
-                f"the state's {leaf} should be an array {_describe(want)}, got "
+                f"{leaf} of the state must be an array {_describe(want)}, got "
                 f"{_describe(got)}; {hint}."
             )
         if got.shape != want.shape:
             raise ValueError(
-                f"the state's {leaf} should have shape {want.shape} for "
-                f"these inputs, got {got.shape}; {hint}."
+                f"{leaf} of the state must have shape {want.shape} for these inputs, got "
+                f"{got.shape}; {hint}."
             )
         if got.dtype != want.dtype:
             raise TypeError(
-                f"the state's {leaf} should be {want.dtype} for these "
-                f"inputs, got {got.dtype}; make it with init_state(..., dtype=...) of the inputs."
+                f"{leaf} of the state must have dtype {want.dtype} for these inputs, got "
+                f"{got.dtype}; create it with init_state(..., dtype=...) and the dtype of "
+                "the inputs."
             )
 
 
@@ -193,8 +199,9 @@ def check_carried_segment(segment_id: Array | None, batch: int) -> None:
         )
     if segment_id.shape != (batch,):
         raise ValueError(
-            f"a PackedState's segment_id should have shape {(batch,)} for these inputs, got "
-            f"{segment_id.shape}; take the state that attend returned for as many rows."
+            f"a PackedState's segment_id must have shape {(batch,)} for these inputs, "
+            f"got {segment_id.shape}; pass the state that attend returned for the same "
+            "batch size."
         )
 
 

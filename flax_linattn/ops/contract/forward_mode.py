@@ -36,7 +36,7 @@ both ways, for more memory.
         if "forward-mode autodiff" not in str(error) and "custom_lin" not in str(error):
             raise
         raise TypeError(
-            f"{name!r} with form={form!r} has a gradient derived by hand (a custom_vjp), and no "
-            "forward mode (jax.jvp, jax.linearize, jax.jacfwd); use form='parallel', which JAX "
-            "differentiates both ways, for more memory."
+            f"{name!r} with form={form!r} has a hand-derived gradient (custom_vjp) and "
+            "no forward-mode derivative (jax.jvp, jax.linearize, jax.jacfwd); use "
+            "form='parallel', which supports both but needs more memory."
         ) from error

@@ -361,14 +361,14 @@ class Mechanism(abc.ABC):
         self._check_recurrent()
         if not self.capabilities.mergeable:
             raise ValueError(
-                f"{self.name!r} stores all tokens and cannot merge states; pass the first span's "
-                "state as initial_state of the second."
+                f"{self.name!r} stores all tokens and cannot merge states; pass the state "
+                "of the first chunk as initial_state of the second."
             )
         for state in (state_a, state_b):
             if isinstance(state, PackedState):
                 raise ValueError(
-                    "a PackedState belongs to the segment that its row ended in; merge its .state "
-                    "with that of the same segment, or pass it as initial_state."
+                    "a PackedState belongs to the last segment of its row; merge its .state "
+                    "with a state of the same segment, or pass it as initial_state."
                 )
         checks.check_state_like(self.name, state_b, state_a)
 
@@ -605,9 +605,9 @@ class Mechanism(abc.ABC):
         is_pooled = pools_sequence(self.capabilities, q, is_causal)
         if is_pooled and segment_ids is not None:
             raise ValueError(
-                "given queries read all tokens of a row, so that packed segments would be mixed; "
-                "give each sequence a row of its own, or pass is_causal=True for what they have "
-                "read after each token of its segment."
+                "external queries pool all tokens of a row, so packed segments would be "
+                "mixed; put each sequence into its own row, or pass is_causal=True for an "
+                "output after each token of a segment."
             )
         queries = num_queries(self.capabilities, q, k)
         checks.check_options(

@@ -133,8 +133,8 @@ def score_scale(scale: float | Array | None, default: float | None, key_dim: int
         scale = key_dim**-0.5
     if jnp.ndim(scale):
         raise ValueError(
-            f"scale must be one number for all heads, got shape {jnp.shape(scale)}; multiply q "
-            "by factors of your own instead."
+            f"scale must be one number for all heads, got shape {jnp.shape(scale)}; "
+            "multiply q by your own factors instead."
         )
     return scale
 

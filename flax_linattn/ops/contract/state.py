@@ -66,13 +66,16 @@ def register_state(
     other = _REGISTERED.get(name)
     if other is not None and other != where:
         raise ValueError(
-            f"saved functions know {other} by the name {name!r}, so {where} needs one of its own: "
-            "@register_state(name=...)."
+            f"the name {name!r} already belongs to {other} in exported functions; give "
+            f"{where} its own name: @register_state(name=...)."
         )
     if other is not None:
         warnings.warn(
-            f"{where} was made before, and JAX saves functions of that first class only; start "
-            "anew, or give this one another name: @register_state(name=...).",
+            (
+                f"{where} was defined again, and JAX exports only functions of the first "
+                "class; restart Python, or give the new class its own name: "
+                "@register_state(name=...)."
+            ),
             stacklevel=2,
         )
         return kind

@@ -77,13 +77,13 @@ class TokenArgument:
             )
         if name in RESERVED_NAMES:
             raise ValueError(
-                f"a token argument cannot be called {name!r}: attend, step or lift has an argument "
-                "of that name; choose another one."
+                f"a token argument cannot be named {name!r}, because attend, step or lift "
+                "has an argument of that name; choose another name."
             )
         if not axes or not set(axes) <= set("HKV") or len(set(axes)) < len(axes):
             raise ValueError(
-                f"the axes of {name!r} after those of batch and time must be some of H, K and V, "
-                f'each once, such as "H" or "HK", got {axes!r}.'
+                f"the axes of {name!r} after batch and time must be some of H, K and V, "
+                f'each at most once, such as "H" or "HK", got {axes!r}.'
             )
         if not self.low <= self.high:
             raise ValueError(
@@ -152,18 +152,21 @@ def check_token_arguments(
         layout, value = argument.layout(time=time), given.get(argument.name)
         if value is None:
             raise TypeError(
-                f"{name!r} needs {argument.name} {layout}, one for each token; pass it by keyword."
+                f"{name!r} needs {argument.name} {layout}, with a value for each token; "
+                "pass it by keyword."
             )
         if not hasattr(value, "dtype"):
             raise TypeError(
-                f"{argument.name} must be an array {layout}, got {type(value).__name__}; one "
-                "number for all is jnp.full(shape, number)."
+                f"{argument.name} must be an array {layout}, got {type(value).__name__}; "
+                "for the same value everywhere use jnp.full(shape, value)."
             )
         array = jnp.asarray(value)
         sums = accumulation_dtype(v.dtype)
         if array.dtype not in (v.dtype, sums):
             wanted = " or ".join(dict.fromkeys((str(v.dtype), str(sums))))
-            raise TypeError(f"{argument.name} must be {wanted} as k and v, got {array.dtype}.")
+            raise TypeError(
+                f"{argument.name} must have the dtype {wanted} of k and v, got {array.dtype}."
+            )
         shape = (*k.shape[:-2], *argument.shape(k.shape[-2], k.shape[-1], v.shape[-1]))
         if array.shape != shape:
             raise ValueError(

@@ -61,7 +61,7 @@ def weights(
     """
     if not isinstance(mechanism, Mechanism):
         raise TypeError(
-            f"mechanism must be what ops.get_mechanism returns, got {type(mechanism).__name__}."
+            f"mechanism must be a result of ops.get_mechanism, got {type(mechanism).__name__}."
         )
     batch, source, heads, _ = k.shape
     channels = _num_value_channels(mechanism, k, parameters)

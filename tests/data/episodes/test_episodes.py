@@ -223,7 +223,7 @@ def with_value(shape, row, value, dtype=np.float64):
         ({"starts": np.array([0, 2, 2, 4])}, r"toy: episode 1: expected at least one step in it"),
         ({"starts": np.array([0, 3, 2, 4])}, r"toy: episode 1: .* starts\[1\] = 3 and starts\[2\]"),
         ({"starts": np.array([0])}, r"of at least one episode, got int64 \[1\]"),
-        ({"starts": np.array([0.0, 4])}, "expected starts as whole numbers .* got float64"),
+        ({"starts": np.array([0.0, 4])}, "expected starts as integers .* got float64"),
         ({"terminated": np.ones(2)}, r"expected terminated as bool \[2\], .* got float64 \[2\]"),
         ({"terminated": np.ones(3, bool)}, r"expected terminated as bool \[2\], .* got bool \[3\]"),
     ],

@@ -71,7 +71,7 @@ def test_without_what_need_not_be_there(tmp_path):
     ("change", "message"),
     [
         ({"type_event": [1]}, "2 of type_event, as there are of time_since_start, got 1"),
-        ({"type_event": [1, -1]}, r"type_event as whole numbers from 0 .* got -1 as event 2"),
+        ({"type_event": [1, -1]}, r"type_event as integers from 0 .* got -1 as event 2"),
         ({"type_event": [1, 1.5]}, r"got 1\.5 as event 2"),
         ({"type_event": [True, 1]}, r"got True as event 1"),
         ({"type_event": [1, 10**16]}, r"got 10000000000000000 as event 2"),

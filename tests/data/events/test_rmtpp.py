@@ -103,7 +103,7 @@ def test_without_marks_and_with_bounds(tmp_path):
          r".*time\.txt, got 3"),
         ("1\n2\n", "1\n", r"event\.txt:1: expected 2 lines, as in .*time\.txt, got 1"),
         ("1\n", "1\n2\n", r"event\.txt:2: expected 1 lines, as in .*time\.txt, got more"),
-        ("1 2\n", "1 -2\n", r"event\.txt:1: expected marks as whole numbers from 0 .* got '-2'"),
+        ("1 2\n", "1 -2\n", r"event\.txt:1: expected marks as integers from 0 .* got '-2'"),
         ("1 2\n", "1 2.5\n", r"got '2\.5'; correct it; check that this is the file of marks"),
         ("1 2\n", f"1 {2**31}{'0' * 9}\n", r"event\.txt:1: .* got '2147483648000000000'"),
         ("1 2\n", f"1 {'9' * 5000}\n", r"event\.txt:1: .* got '99999"),

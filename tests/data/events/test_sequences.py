@@ -52,7 +52,7 @@ def test_gaps_are_those_of_forecast_events():
         ),
         ({"marks": ([0, 2], [0])}, "sequence 0: expected marks from 0 to 1, got 0 to 2"),
         ({"marks": ([0, -1], [0])}, "sequence 0: expected marks from 0 to 1, got -1 to 0"),
-        ({"marks": ([0.0, 1.0], [0])}, "sequence 0: expected marks as whole numbers, indices"),
+        ({"marks": ([0.0, 1.0], [0])}, "sequence 0: expected marks as integers, indices"),
         ({"begin": [0.0]}, "test: expected begin of each of 2 sequences, got shape (1,)"),
         ({"end": [0.0] * 3}, "test: expected end of each of 2 sequences, got shape (3,)"),
         ({"given": [[0, 0]]}, "test: expected given of each of 2 sequences, got shape (1, 2)"),
@@ -67,7 +67,7 @@ def test_gaps_are_those_of_forecast_events():
         ),
         ({"end": [1.0, np.inf]}, "sequence 1: expected a finite end at or after its last event"),
         ({"end": [np.nan, 2.0]}, "sequence 0: expected a finite end at or after its last event"),
-        ({"given": [1.0, 1.0]}, "test: expected given as whole numbers, got float64"),
+        ({"given": [1.0, 1.0]}, "test: expected given as integers, got float64"),
         (
             {"given": [1, 0]},
             "sequence 1: expected from 1 to 1 given events, as its begin is not known, got 0",

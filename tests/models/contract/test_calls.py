@@ -52,7 +52,9 @@ def test_observations_that_do_not_fit_are_refused(name, mechanism):
     for mask in (np.ones((ROWS, LENGTH - 1), bool), np.ones((1, LENGTH), bool)):
         with pytest.raises(ValueError, match=rf"mask must have shape \({ROWS}, {LENGTH}\), got"):
             model(x, mask=mask)
-    with pytest.raises(TypeError, match="mask must be bool, True = a real token, got int32"):
+    with pytest.raises(
+        TypeError, match="mask must be Boolean, with True for valid tokens, got int32"
+    ):
         model(x, mask=np.ones((ROWS, LENGTH), np.int32))
     with pytest.raises(TypeError, match="unexpected keyword argument 'masks'"):
         model(x, masks=EVERYWHERE)

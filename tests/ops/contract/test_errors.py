@@ -27,7 +27,7 @@ ATTEND: list[Any] = [
     (
         {"v": VALUES.astype(jnp.bfloat16)},
         TypeError,
-        "must have one dtype, got float32, float32 and bfloat16; cast them.",
+        "must have the same dtype, got float32, float32 and bfloat16; cast them.",
     ),
     (
         {"v": VALUES[:, :3]},
@@ -39,23 +39,31 @@ ATTEND: list[Any] = [
         ValueError,
         "must agree in heads and key dimension, got (2, 4, 3, 2) and (2, 4, 3, 5).",
     ),
-    ({"q": Q[:1]}, ValueError, "q and k must have one batch size, got 1 and 2."),
-    ({"form": "fast"}, ValueError, "no form 'fast'; it has: auto, parallel, chunked, recurrent."),
+    ({"q": Q[:1]}, ValueError, "q and k must have the same batch size, got 1 and 2."),
+    (
+        {"form": "fast"},
+        ValueError,
+        "no form 'fast'; its forms are: auto, parallel, chunked, recurrent.",
+    ),
     (
         {"q": Q[:, :2], "is_causal": True},
         ValueError,
-        "is_causal=True needs queries and keys of one sequence (T = S), got T=2, S=4; "
+        "is_causal=True needs queries and keys of the same sequence (T = S), got T=2, S=4; "
         "for earlier tokens pass initial_state.",
     ),
-    ({"q": Q[:, :2], "segment_ids": IDS}, ValueError, "segment_ids needs queries and keys of one"),
+    (
+        {"q": Q[:, :2], "segment_ids": IDS},
+        ValueError,
+        "segment_ids needs queries and keys of the same",
+    ),
     (
         {"mask": jnp.ones((B, T), jnp.int32)},
         TypeError,
-        "mask must be bool, True = a real token, got int32; write mask.astype(bool)",
+        "mask must be Boolean, with True for valid tokens, got int32; use mask.astype(bool)",
     ),
     ({"mask": jnp.ones((B, 3), bool)}, ValueError, "mask must have shape (2, 4), got (2, 3)."),
     ({"query_mask": jnp.ones((B, 3), bool)}, ValueError, "query_mask must have shape (2, 4)"),
-    ({"segment_ids": jnp.zeros((B, T))}, TypeError, "must be of an integer dtype, got float32."),
+    ({"segment_ids": jnp.zeros((B, T))}, TypeError, "must have an integer dtype, got float32."),
     ({"segment_ids": IDS[:, :2]}, ValueError, "segment_ids must have shape (2, 4), got (2, 2)."),
     (
         {"temperature": 1.0},
@@ -71,7 +79,7 @@ ATTEND: list[Any] = [
     (
         {"initial_state": SOFTMAX.init_state(B, H, K, 7, 8)},
         ValueError,
-        "the state's .value should have shape (2, 8, 3, 6) for these inputs, got (2, 8, 3, 7)",
+        ".value of the state must have shape (2, 8, 3, 6) for these inputs, got (2, 8, 3, 7)",
     ),
 ]
 
@@ -99,7 +107,11 @@ def test_reference(change: dict[str, Any], error: type[Exception], message: str)
         ({"q": Q}, ValueError, "expects q as [B, H, K], got shape (2, 4, 3, 5)."),
         ({"k": KEYS[:1, 0]}, ValueError, "must agree in all but the last axis"),
         ({"mask": jnp.ones((B, 1), bool)}, ValueError, "mask must have shape (2,), got (2, 1)."),
-        ({"mask": np.ones(B)}, TypeError, "mask must be bool, True = a real token, got float"),
+        (
+            {"mask": np.ones(B)},
+            TypeError,
+            "mask must be Boolean, with True for valid tokens, got float",
+        ),
         ({"state": None}, ValueError, "expected KVCache, got NoneType"),
         (
             {"state": AAREN.init_state(B, H, K, V)},
@@ -109,7 +121,7 @@ def test_reference(change: dict[str, Any], error: type[Exception], message: str)
         (
             {"state": SOFTMAX.init_state(3, H, K, V, 8)},
             ValueError,
-            "the state's .key should have shape (2, 8, 3, 5) for these inputs, got (3, 8, 3, 5)",
+            ".key of the state must have shape (2, 8, 3, 5) for these inputs, got (3, 8, 3, 5)",
         ),
         ({"tau": 1.0}, TypeError, "'softmax' got the unknown argument 'tau'"),
     ],
@@ -135,7 +147,7 @@ def test_aaren_takes_one_learned_query_or_given_ones() -> None:
 
 def test_aaren_state_of_other_heads() -> None:
     state = AAREN.init_state(B, H + 1, K, V)
-    with pytest.raises(ValueError, match=re.escape("the state's .m should have shape (2, 3)")):
+    with pytest.raises(ValueError, match=re.escape(".m of the state must have shape (2, 3)")):
         AAREN.step(Q[0, 0], KEYS[:, 0], VALUES[:, 0], state)
 
 
@@ -153,15 +165,17 @@ def test_scale_is_one_number(name: str) -> None:
 def test_softmax_does_not_merge() -> None:
     softmax = ops.get_mechanism("softmax")
     state = softmax.init_state(1, 2, 4, 4)
-    with pytest.raises(ValueError, match="cannot merge states; pass the first span's state"):
+    with pytest.raises(ValueError, match="cannot merge states; pass the state of the first chunk"):
         softmax.merge(state, state)
 
 
 def test_merge() -> None:
     state = AAREN.init_state(B, H, K, V)
-    with pytest.raises(ValueError, match="PackedState belongs to the segment"):
+    with pytest.raises(ValueError, match="PackedState belongs to the last segment"):
         AAREN.merge(state, ops.PackedState(state, jnp.zeros(B, jnp.int32)))
-    with pytest.raises(ValueError, match=r"\.m should have shape \(2, 3\) .* got \(4, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"\.m of the state must have shape \(2, 3\) .* got \(4, 3\)"
+    ):
         AAREN.merge(state, AAREN.init_state(4, H, K, V))
     linear = ops.get_mechanism("linear").init_state(B, H, K, V)
     with pytest.raises(ValueError, match="the state does not belong to 'aaren'"):
@@ -172,7 +186,10 @@ def test_a_state_of_another_dtype() -> None:
     with jax.enable_x64(True):
         state = AAREN.init_state(B, H, K, V)
         q, k, v = (x.astype(jnp.float64) for x in (Q[0, 0], KEYS, VALUES))
-        with pytest.raises(TypeError, match=r"\.m should be float64 .* got float32; make it with"):
+        with pytest.raises(
+            TypeError,
+            match=r"\.m of the state must have dtype float64 .* got float32; create it with",
+        ):
             AAREN.attend(q, k, v, initial_state=state)
 
 
@@ -202,8 +219,8 @@ def test_states_are_named_by_shapes_and_never_printed(mechanism: Any, kind: str)
     expected = {
         "of lists": f"expected {name} of {first} float32[",
         "of nothing": f"got {name} of {first} NoneType, ",
-        "of numbers": f"the state's {first} should be an array float32[",
-        "of other shapes": f"the state's {first} should have shape (2, ",
+        "of numbers": f"{first} of the state must be an array float32[",
+        "of other shapes": f"{first} of the state must have shape (2, ",
     }
     assert expected[kind] in message and "init_state" in message
     assert len(message) < 400 and "0.125" not in message
@@ -212,7 +229,7 @@ def test_states_are_named_by_shapes_and_never_printed(mechanism: Any, kind: str)
 def test_the_segments_of_a_packed_state() -> None:
     state = AAREN.init_state(B, H, K, V)
     for ids, error, message in (
-        (jnp.zeros(5, jnp.int32), ValueError, "should have shape (2,) for these inputs, got (5,)"),
+        (jnp.zeros(5, jnp.int32), ValueError, "must have shape (2,) for these inputs, got (5,)"),
         (jnp.zeros(B), TypeError, "must be an integer array [B], got float32[2]"),
         ([0, 0], TypeError, "must be an integer array [B], got list"),
     ):

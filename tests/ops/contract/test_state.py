@@ -26,7 +26,10 @@ def test_another_class_of_one_name_needs_a_name() -> None:
         class Level(NamedTuple):
             mean: jax.Array
 
-    with pytest.raises(ValueError, match=r"Level by the name .* so .*Outer.Level needs .*name="):
+    with pytest.raises(
+        ValueError,
+        match=r"already belongs to .*Level in .* give .*Outer.Level its own name: .*name=",
+    ):
         ops.register_state(Outer.Level)
     assert ops.register_state(name="tests.OuterLevel")(Outer.Level) is Outer.Level
     for kind in (Level, Outer.Level):

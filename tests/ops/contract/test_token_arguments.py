@@ -57,7 +57,7 @@ def layout(argument: TokenArgument, way: str) -> str:
 def test_missing(mechanism: ops.Mechanism, argument: TokenArgument, way: str) -> None:
     """None, or left out."""
     tokens = make_tokens(mechanism, way)
-    message = f"'{mechanism.name}' needs {argument.name} {layout(argument, way)}, one for each"
+    message = f"'{mechanism.name}' needs {argument.name} {layout(argument, way)}, with a value for"
     with pytest.raises(TypeError, match=message):
         run(mechanism, way, tokens, **{argument.name: None})
     left = {name: x for name, x in tokens.gates.items() if name != argument.name}
@@ -87,9 +87,15 @@ def test_of_another_type(mechanism: ops.Mechanism, argument: TokenArgument, way:
     for wrong, message in (
         (-1.0, f"{argument.name} must be an array {layout(argument, way)}, got float."),
         ([[-1.0]], f"{argument.name} must be an array {layout(argument, way)}, got list."),
-        (tokens.gates[argument.name].astype(np.int32), "must be float32 as k and v, got int32."),
-        (tokens.gates[argument.name] < 0, "must be float32 as k and v, got bool."),
-        (np.asarray(tokens.gates[argument.name], np.float64), "must be float32 as k and v, got"),
+        (
+            tokens.gates[argument.name].astype(np.int32),
+            "must have the dtype float32 of k and v, got int32.",
+        ),
+        (tokens.gates[argument.name] < 0, "must have the dtype float32 of k and v, got bool."),
+        (
+            np.asarray(tokens.gates[argument.name], np.float64),
+            "must have the dtype float32 of k and v, got",
+        ),
     ):
         with jax.enable_x64(True), pytest.raises(TypeError, match=message):
             run(mechanism, way, tokens, **{argument.name: wrong})
@@ -105,7 +111,9 @@ def test_gates_may_have_the_dtype_of_sums(
     tokens = jax.tree.map(lambda x: x.astype(jnp.bfloat16), wide)
     assert run(mechanism, way, tokens, **wide.gates).dtype == jnp.bfloat16
     narrow = tokens.gates[argument.name].astype(np.float16)
-    with pytest.raises(TypeError, match="must be bfloat16 or float32 as k and v, got float16"):
+    with pytest.raises(
+        TypeError, match="must have the dtype bfloat16 or float32 of k and v, got float16"
+    ):
         run(mechanism, way, tokens, **{argument.name: narrow})
 
 
@@ -259,11 +267,14 @@ FLAWED: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"name": ""}, "must be a Python identifier, got ''"),
     "a keyword": ({"name": "lambda"}, "must be a Python identifier, got 'lambda'"),
     "no text": ({"name": 3}, "must be a Python identifier, got 3"),
-    "taken": ({"name": "mask"}, "cannot be called 'mask': attend, step or lift has"),
-    "no axes": ({"axes": ""}, 'some of H, K and V, each once, such as "H" or "HK", got \'\''),
+    "taken": ({"name": "mask"}, "cannot be named 'mask', because attend, step or lift has"),
+    "no axes": (
+        {"axes": ""},
+        'some of H, K and V, each at most once, such as "H" or "HK", got \'\'',
+    ),
     "an unknown axis": ({"axes": "HC"}, "some of H, K and V, each once"),
-    "time": ({"axes": "TH"}, "the axes of 'gate' after those of batch and time must be some of"),
-    "an axis twice": ({"axes": "HKK"}, 'each once, such as "H" or "HK", got \'HKK\''),
+    "time": ({"axes": "TH"}, "the axes of 'gate' after batch and time must be some of"),
+    "an axis twice": ({"axes": "HKK"}, 'each at most once, such as "H" or "HK", got \'HKK\''),
     "nothing between": ({"low": 1.0, "high": 0.0}, "must have low <= high, got 1 and 0"),
     "NaN": ({"high": np.nan}, "must have low <= high, got -inf and nan"),
     "no activation": ({"low": 0.0, "activation": identity}, "needs an activation within them"),

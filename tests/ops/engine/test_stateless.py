@@ -15,7 +15,7 @@ def test_whole_sequence_mechanisms_refuse_what_they_cannot(name: str) -> None:
     q, k, v = qkv(6)
     with pytest.raises(ValueError, match=f"'{name}' has no causal form; use is_causal=False"):
         mechanism.attend(q, k, v, is_causal=True)
-    with pytest.raises(ValueError, match=f"'{name}' does not offer segment_ids"):
+    with pytest.raises(ValueError, match=f"'{name}' does not support segment_ids"):
         mechanism.attend(q, k, v, segment_ids=jnp.zeros((2, 6), jnp.int32))
     no_state_message = f"'{name}' needs the whole sequence at once: it has no state and no step"
     with pytest.raises(ValueError, match=no_state_message):

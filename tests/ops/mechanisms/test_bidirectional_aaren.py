@@ -38,5 +38,5 @@ def test_what_it_refuses() -> None:
     with pytest.raises(ValueError, match=one):
         nn.Attention(4, 1, mechanism="bidirectional_aaren", rngs=nnx.Rngs(0))
     layer = nn.Attention(4, 2, mechanism="bidirectional_aaren", rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="'bidirectional_aaren' offers no cross-attention"):
+    with pytest.raises(ValueError, match="'bidirectional_aaren' does not support cross-attention"):
         layer(jnp.ones((1, 3, 4)), jnp.ones((1, 3, 4)))

@@ -306,12 +306,15 @@ def test_latents_read_a_long_stream_in_constant_memory() -> None:
 
 REFUSED: list[tuple[Any, str]] = [
     (lambda q, k, v: AAREN.attend(q[:, :0], k, v), "at least one query in q"),
-    (lambda q, k, v: AAREN.attend(q[:1], k, v), "one batch size, got 1 and 2; queries .L, H, K."),
+    (
+        lambda q, k, v: AAREN.attend(q[:1], k, v),
+        "the same batch size, got 1 and 2; queries .L, H, K.",
+    ),
     (lambda q, k, v: AAREN.attend(q[None], k, v), r"expects q as \[H, K\].*\[B, L, H, K\]"),
     (lambda q, k, v: AAREN.attend(q[..., :2], k, v), "agree in heads and key dimension"),
     (
         lambda q, k, v: AAREN.attend(q, k, v, segment_ids=jnp.zeros((B, T), int)),
-        "packed segments would be mixed; give each sequence a row",
+        "packed segments would be mixed; put each sequence into its own row",
     ),
     (
         lambda q, k, v: AAREN.attend(q, k, v, query_mask=jnp.ones((B, T), bool)),
@@ -319,13 +322,13 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda q, k, v: AAREN.step(q, k[:, 0], v[:, 0], AAREN.init_state(B, H, K, V)),
-        r"the state's .m should have shape \(2, 3, 2\)",
+        r".m of the state must have shape \(2, 3, 2\)",
     ),
     (
         lambda q, k, v: AAREN.attend(
             q, k, v, initial_state=AAREN.init_state(B, H, K, V, num_queries=4)
         ),
-        r"the state's .m should have shape \(2, 3, 2\)",
+        r".m of the state must have shape \(2, 3, 2\)",
     ),
     (lambda q, k, v: AAREN.init_state(B, H, K, V, num_queries=0), "num_queries must be at least 1"),
     (

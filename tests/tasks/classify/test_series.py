@@ -187,7 +187,7 @@ class TestBadInput:
             ("--mechanism linformer", "'linformer' does not support is_causal=True"),
             ("--latents 4 --pooling last", "latents need causal attention"),
             ("--latents 4 --embedding circular", "latents need causal attention"),
-            ("--latents 4 --mechanism softmax", "latents read by aaren or forgetting_aaren"),
+            ("--latents 4 --mechanism softmax", "choose one of: aaren, forgetting_aaren"),
             (
                 "--latents 4 --mechanism aaren softmax --num-layers 2",
                 "latents need a single mechanism",
