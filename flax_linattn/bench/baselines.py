@@ -123,7 +123,7 @@ def loop(spec: str) -> Callable[..., Array]:
     """A causal mechanism as ``jax.lax.scan`` over its steps: a function of its ``inputs``.
 
     Raises:
-        ValueError: the mechanism has no state of constant size.
+        ValueError: The mechanism has no state of constant size.
     """
     mechanism = _streaming(spec)
 
@@ -160,7 +160,7 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         A function of the mechanism's ``inputs``; q is the learned query [H, K] where it has one.
 
     Raises:
-        ValueError: the mechanism has no state of constant size, or its outputs depend on more than
+        ValueError: The mechanism has no state of constant size, or its outputs depend on more than
             its state.
     """
     mechanism = _streaming(spec)

@@ -55,7 +55,7 @@ def plot_curves(rows: Rows, quantity: str) -> Any:
     Each comparison is a column, each pass a row.
 
     Raises:
-        ValueError: matplotlib is not installed.
+        ValueError: Matplotlib is not installed.
     """
     names = list(dict.fromkeys(row["comparison"] for row in rows))
     passes = list(dict.fromkeys(row["pass"] for row in rows))

@@ -100,7 +100,7 @@ def run_bench(
         0, or 1 if a ratio fell by more than ``factor``.
 
     Raises:
-        ValueError: no comparison is selected, a number is out of range, ``against`` was measured on
+        ValueError: No comparison is selected, a number is out of range, ``against`` was measured on
             another platform, or matplotlib is not installed.
         OSError: ``against`` cannot be read.
     """
@@ -196,8 +196,8 @@ def read_results(path: Path) -> dict[str, Any]:
     """Reads an earlier ``ratios.json`` of this platform.
 
     Raises:
-        ValueError: the file has no results, is unfinished, or was measured on another platform.
-        OSError: the file cannot be read.
+        ValueError: The file has no results, is unfinished, or was measured on another platform.
+        OSError: The file cannot be read.
     """
     try:
         results = json.loads(path.read_text())

@@ -29,10 +29,10 @@ class _Command(NamedTuple):
     """A command of the command line.
 
     Attributes:
-        operands: what the command line names after it.
-        about: what it does, in a line.
+        operands: What the command line names after it.
+        about: What it does, in a line.
         target: "module:function", imported when the command runs.
-        is_parsed: whether the function takes the options that its parameters declare; else it
+        is_parsed: Whether the function takes the options that its parameters declare; else it
             takes the command line after the command's first word, and returns the exit status.
     """
 
@@ -107,7 +107,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Runs one command of the command line.
 
     Args:
-        args: the command line without the program's name; default ``sys.argv[1:]``.
+        args: The command line without the program's name; default ``sys.argv[1:]``.
 
     Returns:
         The exit status: 0 done, 1 failed while running, 2 wrong use or input, 128 + n ended

@@ -68,7 +68,7 @@ def backtest_command(args: Sequence[str]) -> int:
     """Tests a run over folds of later times.
 
     Args:
-        args: the command line.
+        args: The command line.
 
     Returns:
         The exit status.

@@ -126,7 +126,7 @@ def train_command(args: Sequence[str]) -> int:
     """Trains a run of a task.
 
     Args:
-        args: the command line, the name of the task first.
+        args: The command line, the name of the task first.
 
     Returns:
         The exit status.

@@ -101,7 +101,7 @@ def make_environments(
 
     Raises:
         ValueError: Gymnasium, or a package of the environment, is not installed.
-        OptionError: the environment does not exist or has another observation size; its
+        OptionError: The environment does not exist or has another observation size; its
             observations or actions are no vectors; its episodes have no maximum number of steps; or
             a package must not or cannot be imported.
 

@@ -85,7 +85,7 @@ def play(
         bounds of the environment, as D4RL's environments do (``NormalizedBoxEnv``).
 
     Raises:
-        ValueError: there are no seeds; actions are not finite or have another size; observations
+        ValueError: There are no seeds; actions are not finite or have another size; observations
             or rewards are not finite.
 
     Example:

@@ -71,8 +71,8 @@ def check_labels(labels: NDArray[np.int32], num_examples: int, classes: Sequence
     """Refuses labels that are not one index into the classes for each example."""
     if labels.dtype != np.int32 or labels.shape != (num_examples,):
         raise ValueError(
-            f"expected labels int32 [{num_examples}], one for each example, got {labels.dtype} "
-            f"{list(labels.shape)}; make them one index an example"
+            f"expected labels int32 [{num_examples}], one per example, got "
+            f"{labels.dtype} {list(labels.shape)}; pass one class index per example"
         )
     if labels.size and not 0 <= labels.min() <= labels.max() < len(classes):
         raise ValueError(
@@ -122,7 +122,8 @@ def stratified_split(
         )
     if not 0 < fraction < 1:
         raise ValueError(
-            f"expected a fraction between 0 and 1, both excluded, got {fraction}; choose, say, 0.2"
+            f"expected a fraction between 0 and 1 (exclusive), got {fraction}; choose, "
+            "for example, 0.2"
         )
     _, members, counts = np.unique(labels, return_inverse=True, return_counts=True)
     total = round(fraction * labels.size)

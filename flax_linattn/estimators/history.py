@@ -52,7 +52,7 @@ class History:
         channels: Labels of the numeric columns of a frame; None for an array.
         name: Name of a pandas series.
         ids: Labels of the series of a panel; None for a single series.
-        library: narwhals implementation of a frame of another library than pandas.
+        library: Narwhals implementation of a frame of another library than pandas.
         options: Names of the id and time columns and the categories that were found; ``time`` is
             None where the index holds the times.
     """

@@ -79,7 +79,7 @@ def sample_events(
 
     Raises:
         TypeError: ``key`` is no random key, or ``model`` is no event model.
-        ValueError: the shape of ``key`` or ``waited`` differs, or ``num_events`` is below 1.
+        ValueError: The shape of ``key`` or ``waited`` differs, or ``num_events`` is below 1.
 
     Example:
         >>> import jax, jax.numpy as jnp

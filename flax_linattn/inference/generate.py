@@ -90,10 +90,10 @@ def generate(
         New tokens, the number of new tokens of each row, and the state.
 
     Raises:
-        ValueError: an argument is out of range, the model has no logits, the state belongs to
+        ValueError: An argument is out of range, the model has no logits, the state belongs to
             another model, or logits are NaN, which happens above all when a cache or a table of
             positions is full (under ``jit`` the row ends there instead).
-        TypeError: the prompt or a token is not an integer, the mask is not boolean, ``key`` is no
+        TypeError: The prompt or a token is not an integer, the mask is not boolean, ``key`` is no
             random key, or ``model`` is no model.
 
     Example:

@@ -46,7 +46,7 @@ def prefill(
         valid tokens if the model returns outputs at every position), and the state.
 
     Raises:
-        ValueError: a shape does not fit, the state grows without ``max_length`` or belongs to
+        ValueError: A shape does not fit, the state grows without ``max_length`` or belongs to
             another model, or the model cannot stream.
         TypeError: ``mask`` is not boolean, or ``model`` is no model.
 

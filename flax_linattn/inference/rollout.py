@@ -62,7 +62,7 @@ def unroll(
         The outputs after every observation, [B, T, ...], and the state if ``return_state``.
 
     Raises:
-        ValueError: a shape does not fit, the state belongs to another model, or the model cannot
+        ValueError: A shape does not fit, the state belongs to another model, or the model cannot
             stream.
         TypeError: ``mask`` or ``reset`` is not boolean, or ``model`` is no model.
 
@@ -139,7 +139,7 @@ def rollout(
         Outputs, the next observation and the state.
 
     Raises:
-        ValueError: the feedback is no observation of the model, the state grows without
+        ValueError: The feedback is no observation of the model, the state grows without
             ``max_length`` or belongs to another model, or ``num_steps`` is negative.
         TypeError: ``mask`` is not boolean, or ``model`` is no model.
 

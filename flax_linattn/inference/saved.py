@@ -41,9 +41,9 @@ def save_state(
         allow_nan: Allow NaN in arrays. The state of a mechanism holds NaN only after a failure.
 
     Raises:
-        ValueError: too many arrays or too much metadata, or NaN that is not allowed; the previous
+        ValueError: Too many arrays or too much metadata, or NaN that is not allowed; the previous
             file stays.
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -88,8 +88,8 @@ def load_state(
         The state and the metadata.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: the file is damaged, belongs to another model, or holds NaN that is not allowed.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged, belongs to another model, or holds NaN that is not allowed.
     """
     names, leaves = list(layout(like)), jax.tree.leaves(like)
     with _open_archive(path) as archive:
@@ -139,8 +139,8 @@ def describe_state(path: str | Path) -> StateFile:
     """Describes a state file without the model that it belongs to.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: it is damaged, or no state file.
+        FileNotFoundError: The file does not exist.
+        ValueError: It is damaged, or no state file.
 
     Example:
         >>> import pathlib, tempfile
@@ -186,7 +186,7 @@ class _Archive:
         arrays: Headers of the arrays.
 
     Raises:
-        ValueError: the file was not written by ``_write_archive`` (``NpzError``), or its metadata
+        ValueError: The file was not written by ``_write_archive`` (``NpzError``), or its metadata
             is invalid.
     """
 

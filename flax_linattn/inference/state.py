@@ -41,7 +41,7 @@ def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
 
     Raises:
         TypeError: ``rows`` is not boolean.
-        ValueError: the shape of ``rows`` is not [B], or ``initial`` belongs to another model.
+        ValueError: The shape of ``rows`` is not [B], or ``initial`` belongs to another model.
 
     Example:
         >>> import jax.numpy as jnp

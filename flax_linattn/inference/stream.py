@@ -42,7 +42,7 @@ class Stream:
             all inputs have the same shapes and dtypes.
 
     Raises:
-        ValueError: the model cannot stream.
+        ValueError: The model cannot stream.
         TypeError: ``model`` is no model.
 
     Example:
@@ -149,7 +149,7 @@ class Stream:
             The model's output for each row.
 
         Raises:
-            ValueError: a cache or a table of positions is full (the state is unchanged), a shape
+            ValueError: A cache or a table of positions is full (the state is unchanged), a shape
                 does not fit, or the state grows without ``max_length``. A model of your own names
                 the size of its table of positions in ``num_positions``.
             TypeError: ``mask`` or ``reset`` is not boolean.
@@ -180,7 +180,7 @@ class Stream:
             See :func:`flax_linattn.inference.prefill`.
 
         Raises:
-            ValueError: the observations exceed the capacity of a row (the state is unchanged), a
+            ValueError: The observations exceed the capacity of a row (the state is unchanged), a
                 shape does not fit, or the state grows without ``max_length``.
             TypeError: ``mask`` is not boolean, or the model has no call on sequences.
 
@@ -212,7 +212,7 @@ class Stream:
 
         Raises:
             TypeError: ``rows`` is not boolean.
-            ValueError: the shape of ``rows`` is not [B].
+            ValueError: The shape of ``rows`` is not [B].
 
         Example:
             >>> import jax.numpy as jnp
@@ -244,7 +244,7 @@ class Stream:
 
         Raises:
             TypeError: ``indices`` is not of an integer dtype.
-            ValueError: the shape of ``indices`` is not [B], or an index is outside 0 ... B - 1.
+            ValueError: The shape of ``indices`` is not [B], or an index is outside 0 ... B - 1.
 
         Example:
             >>> import jax.numpy as jnp

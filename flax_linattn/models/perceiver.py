@@ -63,7 +63,7 @@ class PerceiverReader(SequenceModel):
     Args:
         embedding: An :class:`Embedding`; or a number of channels, for an
             :class:`ObservationEmbedding`.
-        num_outputs: outputs, such as classes.
+        num_outputs: Outputs, such as classes.
         num_latents: L.
         reads_by: The mechanism of the latents that read, one with ``capabilities.given_queries``.
         layers: Those among the latents, which are not causal; default ``PERCEIVER_LAYERS``.

@@ -29,8 +29,8 @@ def evaluate_run(
     """Tests a run, and compares its stream with the parallel model.
 
     Args:
-        run_dir: the run folder.
-        test_file: test data to use instead of the run's own.
+        run_dir: The run folder.
+        test_file: Test data to use instead of the run's own.
         checkpoint: "best" (the selected parameters) or "last" (the last parameters).
 
     Returns:
@@ -40,8 +40,8 @@ def evaluate_run(
         also ``checkpoint``.
 
     Raises:
-        FileNotFoundError: the run or the file is missing.
-        ValueError: damaged files, or data that do not fit the run.
+        FileNotFoundError: The run or the file is missing.
+        ValueError: Damaged files, or data that do not fit the run.
     """
     return dict(evaluate_report(run_dir, test_file, checkpoint=checkpoint).values)
 

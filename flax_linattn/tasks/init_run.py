@@ -70,8 +70,8 @@ class InitRun:
         """The options of the run.
 
         Raises:
-            FileNotFoundError: there is no such run.
-            ValueError: it is damaged, or of another task.
+            FileNotFoundError: There is no such run.
+            ValueError: It is damaged, or of another task.
         """
         if not isinstance(self.run, Run):
             return read_config(Path(self.run), task)

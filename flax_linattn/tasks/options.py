@@ -28,8 +28,8 @@ class Options:
     """A group of options of a run; converts strings to paths, and lists to tuples.
 
     Raises:
-        ValueError: an option with named choices is none of them.
-        TypeError: an option is of another type than its annotation.
+        ValueError: An option with named choices is none of them.
+        TypeError: An option is of another type than its annotation.
     """
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Config:
         main_options: Names of the options that most users need, in the order of a short help.
 
     Raises:
-        ValueError: options out of range, or that do not go together.
+        ValueError: Options out of range, or that do not go together.
     """
 
     auto_values: ClassVar[Mapping[str, Any]] = {}
@@ -139,7 +139,7 @@ class Config:
         """Makes a config from options by name; other options have their defaults.
 
         Raises:
-            ValueError: there is no such option, or one is out of range.
+            ValueError: There is no such option, or one is out of range.
 
         Example:
             >>> from flax_linattn import tasks
@@ -156,7 +156,7 @@ class Config:
         """Returns a copy with some options replaced, by name.
 
         Raises:
-            ValueError: there is no such option, or one is out of range.
+            ValueError: There is no such option, or one is out of range.
         """
         names = self.flat()
         for name in options:
@@ -167,7 +167,7 @@ class Config:
         """Returns all options by name, in their order.
 
         Raises:
-            TypeError: two parts have an option of one name.
+            TypeError: Two parts have an option of one name.
         """
         flat_hints(type(self))
         return dict(_leaves(self))
@@ -234,7 +234,7 @@ class Config:
         """Makes a config from the values of ``to_json``; missing options have their defaults.
 
         Raises:
-            ValueError: an option is unknown to this version, or out of range.
+            ValueError: An option is unknown to this version, or out of range.
         """
         return cls.of(**values)
 

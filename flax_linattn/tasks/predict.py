@@ -38,8 +38,8 @@ def predict_run(
         The table of predictions, as the file holds it.
 
     Raises:
-        FileNotFoundError: the run or the input is missing.
-        ValueError: damaged files, data that do not fit the run, or an unknown file format.
+        FileNotFoundError: The run or the input is missing.
+        ValueError: Damaged files, data that do not fit the run, or an unknown file format.
     """
     if out is not None:
         check_out(Path(out))  # now, rather than after the model has run

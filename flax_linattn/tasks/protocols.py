@@ -30,7 +30,7 @@ class Acting(Protocol):
             **options: Options of the agent, such as ``target_return``.
 
         Raises:
-            ValueError: an option is out of range.
+            ValueError: An option is out of range.
         """
 
 
@@ -42,11 +42,11 @@ class Backtesting(Protocol):
         """Tests a run on successive folds of time.
 
         Args:
-            run_dir: the run folder.
-            **options: such as ``folds``.
+            run_dir: The run folder.
+            **options: Such as ``folds``.
 
         Raises:
-            ValueError: an option is out of range.
+            ValueError: An option is out of range.
         """
 
 

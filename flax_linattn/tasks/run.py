@@ -200,8 +200,8 @@ def load_run(
             of several seeds have only "best".
 
     Raises:
-        FileNotFoundError: there is no such run, or it has no checkpoint.
-        ValueError: its files are damaged; there is no such run, or it failed before it was
+        FileNotFoundError: There is no such run, or it has no checkpoint.
+        ValueError: Its files are damaged; there is no such run, or it failed before it was
             validated.
     """
     choice(get_args(Checkpoint), checkpoint=checkpoint)
@@ -246,8 +246,8 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
         The runs, each as ``load_run`` returns it.
 
     Raises:
-        FileNotFoundError: there is no such run, or it has no checkpoint.
-        ValueError: its files are damaged.
+        FileNotFoundError: There is no such run, or it has no checkpoint.
+        ValueError: Its files are damaged.
     """
     run_dir = Path(run_dir)
     run = _read_run(run_dir)

@@ -57,7 +57,7 @@ class DataSpec(abc.ABC):
         """Makes a spec from the values of ``to_json``; missing fields have their defaults.
 
         Raises:
-            ValueError: a field is missing or unknown, or its value cannot be read.
+            ValueError: A field is missing or unknown, or its value cannot be read.
         """
         spec: Self = _read(cls, values)
         return spec
@@ -66,8 +66,8 @@ class DataSpec(abc.ABC):
         """Checks the fields, because the file may be damaged or edited by hand.
 
         Raises:
-            ValueError: a value is out of range; the message names the field.
-            TypeError: a value has another type than its annotation.
+            ValueError: A value is out of range; the message names the field.
+            TypeError: A value has another type than its annotation.
         """
         _check_types(self)
 
@@ -80,7 +80,7 @@ class DataSpec(abc.ABC):
                 that inputs keep their meaning.
 
         Raises:
-            OptionError: the data have other inputs or outputs, such as channels or classes.
+            OptionError: The data have other inputs or outputs, such as channels or classes.
 
         Example:
             >>> @dataclasses.dataclass(frozen=True)

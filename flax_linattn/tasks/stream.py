@@ -75,8 +75,8 @@ def stream_run(
         say: Function that prints notes. Default: to standard error.
 
     Raises:
-        FileNotFoundError: the run or the input is missing.
-        ValueError: damaged files; a run that cannot stream; a state of another one, or one that
+        FileNotFoundError: The run or the input is missing.
+        ValueError: Damaged files; a run that cannot stream; a state of another one, or one that
             another process works with; a bad line, which is named.
     """
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))

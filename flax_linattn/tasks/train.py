@@ -73,9 +73,9 @@ def train(
         for several seeds means, standard deviations and ``runs``, a row for each.
 
     Raises:
-        ValueError: invalid options or data; a run folder that is in use; options that differ from
+        ValueError: Invalid options or data; a run folder that is in use; options that differ from
             those of the run to resume.
-        FileNotFoundError: a data file, or on ``resume`` the run, is missing.
+        FileNotFoundError: A data file, or on ``resume`` the run, is missing.
         training.NonFiniteLossError: the loss is not finite; for several seeds, in all of them.
         training.Interrupted: the process received a signal; the run was saved.
         TypeError: ``config`` belongs to another task.

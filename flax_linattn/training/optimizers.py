@@ -60,8 +60,8 @@ class OptimizerOptions:
         momentum: Momentum, for "sgd".
 
     Raises:
-        ValueError: an option out of range, or options that do not go together.
-        TypeError: an option of another type than its annotation.
+        ValueError: An option out of range, or options that do not go together.
+        TypeError: An option of another type than its annotation.
 
     Example:
         >>> OptimizerOptions("adamw", schedule="cosine", weight_decay=0.01).warmup_steps(1000)

@@ -287,7 +287,7 @@ def test_a_table_of_channels_becomes_one_of_series():
         ("a,2024-01-01,big\n", {}, "Only estimators.Forecaster reads strings as static covariates"),
         ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected at least one series to train on"),
         ("a,2024-01-01,1\n", {"split": "60/20/20"}, "fewer rows than split"),
-        ("a,2024-01-01,1\n", {"split": "60/20"}, "three parts such as"),
+        ("a,2024-01-01,1\n", {"split": "60/20"}, "three sizes such as"),
     ],
 )
 def test_what_bad_series_are_told(tmp_path, rows, options, message):

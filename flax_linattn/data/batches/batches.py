@@ -162,8 +162,10 @@ class LengthBatches(ExampleBatches):
         longest = sizes.max()
         if not self._lengths.size or self._lengths[0] < 1 or self._lengths[-1] < longest:
             raise OptionError(
-                f"expected lengths of at least 1 of which the longest holds all sequences, of up "
-                f"to {longest} tokens, got {list(lengths)}; add {longest}.",
+                (
+                    "expected lengths of at least 1, the largest of which holds the longest "
+                    f"sequence of {longest} tokens, got {list(lengths)}; add {longest}."
+                ),
                 "lengths",
             )
         self._bucket = np.searchsorted(self._lengths, sizes)
@@ -232,7 +234,9 @@ class BucketBatches(LengthBatches):
         count_rows(arrays)
         missing = {"mask", *time_arrays} - set(arrays)
         if missing:
-            raise ValueError(f"expected arrays {sorted(missing)} among those to cut, got none")
+            raise ValueError(
+                f"expected arrays {sorted(missing)} to cut, but there are none with these names"
+            )
         mask = arrays["mask"]
         sizes = np.where(mask.any(1), mask.shape[1] - np.argmax(mask[:, ::-1], axis=1), 1)
         lengths = [min(length, mask.shape[1]) for length in lengths]
@@ -285,8 +289,8 @@ class RaggedBatches(LengthBatches):
         check_names(arrays)
         if not arrays or "mask" in arrays:
             raise ValueError(
-                'expected arrays, and none named "mask", as batches carry their own, got '
-                f"{list(arrays)}"
+                'expected arrays, none of them named "mask" (batches add their own mask), '
+                f"got {list(arrays)}"
             )
         check_same_length(**arrays)
         self.arrays = {name: list(parts) for name, parts in arrays.items()}
@@ -318,8 +322,8 @@ def check_alike(
     for index, (values, size) in enumerate(zip(parts, sizes, strict=True)):
         if len(values) != size:
             raise ValueError(
-                f"expected {size} values in {name} of sequence {index}, as many as in its other "
-                f"arrays, got {len(values)}; make them equal"
+                f"expected {size} values in {name} of sequence {index}, as in its other "
+                f"arrays, got {len(values)}; make the lengths equal"
             )
         if values.shape[1:] != parts[0].shape[1:] or values.dtype != parts[0].dtype:
             raise ValueError(
@@ -334,8 +338,8 @@ def count_rows(arrays: Mapping[str, NDArray]) -> int:
     sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(sizes.values())) != 1 or not all(sizes.values()):
         raise ValueError(
-            f"expected arrays of one first axis of at least one example, got sizes {sizes}; "
-            "pass one row for each example in every array"
+            "expected arrays with the same first axis, at least one example, got sizes "
+            f"{sizes}; pass one row per example in every array"
         )
     return next(iter(sizes.values()))
 
@@ -349,7 +353,7 @@ def check_names(arrays: Iterable[str]) -> None:
     """Refuses an array of the name that batches add."""
     if "weight" in arrays:
         raise ValueError(
-            'expected no array named "weight", as batches carry their own, got one; rename it'
+            'the name "weight" is reserved for the weights that batches add; rename that array'
         )
 
 

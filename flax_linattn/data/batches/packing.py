@@ -77,7 +77,10 @@ def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
 
 def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
     if taken := {"mask", "segment_ids"} & set(arrays):
-        raise ValueError(f"packing makes {sorted(taken)[0]!r} itself; rename that array")
+        raise ValueError(
+            f"the name {sorted(taken)[0]!r} is reserved for an array that packing adds; "
+            "rename that array"
+        )
     check_same_length(**arrays)
     lengths = [len(part) for part in next(iter(arrays.values()), [])]
     if not lengths:

@@ -40,17 +40,19 @@ class GrainBatches(ExampleBatches):
     def __init__(self, dataset: Any, batch_size: int) -> None:
         if not hasattr(dataset, "repeat") or not hasattr(dataset, "__len__"):
             raise ValueError(
-                f"expected a grain.MapDataset, which finds examples by number, got "
-                f"{type(dataset).__name__}; leave out to_iter_dataset(), or see IteratorBatches"
+                "expected a grain.MapDataset, which has random access to examples, got "
+                f"{type(dataset).__name__}; remove to_iter_dataset(), or use IteratorBatches"
             )
         length = len(dataset)
         if not length < 2**62:
-            raise ValueError("expected a data set of one epoch, got an endless one; drop repeat()")
+            raise ValueError(
+                "expected a data set of one epoch, got an infinite one; remove repeat()"
+            )
         super().__init__(length, batch_size)
         if not isinstance(dataset[0], Mapping):
             raise ValueError(
-                "expected a data set of examples, dicts of arrays, got elements of type "
-                f"{type(dataset[0]).__name__}; add map(...), and filter its source, not it"
+                "expected examples that are dicts of arrays, got elements of type "
+                f"{type(dataset[0]).__name__}; add map(...)"
             )
         check_names(dataset[0])
         self._epochs = dataset.repeat()
@@ -61,8 +63,9 @@ class GrainBatches(ExampleBatches):
         taken = [self._epochs[begin + int(i)] for i in distinct]
         if any(example is None for example in taken):
             raise ValueError(
-                "an example of the data set is None: filter() of a grain.MapDataset keeps the "
-                "places that it empties; filter what it is made of instead"
+                "an example of the data set is None, because filter() of a "
+                "grain.MapDataset keeps the indices of removed examples; filter the source "
+                "of the data set instead"
             )
         return {name: np.stack([example[name] for example in taken])[places] for name in taken[0]}
 
@@ -122,7 +125,7 @@ class IteratorBatches:
             except StopIteration:
                 raise ValueError(
                     f"epoch {epoch} has {self._next - begin} batches, expected "
-                    f"{self._num_batches}; give the true num_batches"
+                    f"{self._num_batches}; pass the correct num_batches"
                 ) from None
             self._next += 1
         return batch

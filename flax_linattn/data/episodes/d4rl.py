@@ -91,8 +91,8 @@ def _check_keys(path: Path, names: list[str]) -> None:
     missing = [key for key in REQUIRED if key not in names]
     if missing:
         raise DataFormatError(
-            f"{path}: expected arrays {itemize(REQUIRED)}, got {printed(names)}; there is "
-            f"no {itemize(missing)}: save the steps under these names"
+            f"{path}: expected arrays {itemize(REQUIRED)}, got {printed(names)}; add "
+            f"{itemize(missing)}"
         )
 
 
@@ -107,8 +107,8 @@ def _to_episodes(
             )
     if arrays["observations"].ndim != 2 or not arrays["observations"].size:
         raise DataFormatError(
-            f"{path}:observations: expected [N, S], the numbers seen at each of N steps, got "
-            f"{list(arrays['observations'].shape)}; save them so"
+            f"{path}:observations: expected shape [N, S], one row per step, got "
+            f"{list(arrays['observations'].shape)}; save the array in this shape"
         )
     steps = len(arrays["observations"])
     rewards = _column(arrays["rewards"])
@@ -119,8 +119,11 @@ def _to_episodes(
         stops = np.append(stops, steps)
     if not stops.size:
         raise DataFormatError(
-            f"{path}: expected an episode to end, got none in {steps:,} steps; save where episodes "
-            "were cut by time as timeouts, or take all steps as one with keep_unfinished=True",
+            (
+                f"{path}: expected at least one episode end, got none in {steps:,} steps; "
+                "save time limits as timeouts, or use all steps as one episode with "
+                "keep_unfinished=True"
+            ),
             "keep_unfinished",
         )
     for key, array in (("actions", arrays["actions"]), ("rewards", rewards)):
@@ -156,13 +159,14 @@ def _limits(
     if after.shape != before.shape:
         raise DataFormatError(
             f"{path}:next_observations: expected the shape of observations, "
-            f"{list(before.shape)}, got {list(after.shape)}; save both of the same steps"
+            f"{list(before.shape)}, got {list(after.shape)}; save both arrays for the "
+            "same steps"
         )
     ends[:-1] = (after[:-1] != before[1:]).any(1)
     if steps > 1 and (ends | terminals)[:-1].all() and not terminals[:-1].all():
         raise DataFormatError(
-            f"{path}:next_observations: expected most rows to be the observation of the next row, "
-            "got none; the steps are not in the order of time: save them so, or save timeouts"
+            f"{path}:next_observations: expected most rows to equal the observation of "
+            "the next row, but none does; sort the steps by time, or save timeouts"
         )
     return ends
 
@@ -176,7 +180,8 @@ def _flags(path: Path, key: str, array: NDArray, steps: int) -> NDArray[np.bool_
         return values.view(np.uint8) != 0  # a damaged file may hold bytes beside 0 and 1
     if values.dtype.kind not in "iuf":
         raise DataFormatError(
-            f"{path}:{key}: expected True or False for each step, got {values.dtype}; save it so"
+            f"{path}:{key}: expected Booleans, one per step, got {values.dtype}; save "
+            "the array as bool"
         )
     if (wrong := np.flatnonzero((values != 0) & (values != 1))).size:
         raise DataFormatError(
@@ -234,8 +239,10 @@ def write_episodes(
         are_texts = isinstance(key, str) and isinstance(value, str)
         if not are_texts or key in ("", "env_id") or "\0" in key + value:
             raise OptionError(
-                "about must hold texts without NUL by names other than env_id, got "
-                f"{key!r}: {value!r}.",
+                (
+                    "about must map names other than env_id to strings without NUL, got "
+                    f"{key!r}: {value!r}."
+                ),
                 "about",
             )
     ends = episodes.starts[1:] - 1
@@ -273,7 +280,10 @@ def check_episode_file(path: Path) -> None:
     """
     if path.suffix not in (".hdf5", ".h5", ".npz"):
         raise OptionError(
-            f"path must end in .hdf5, .h5 or .npz, got {str(path)!r}; the suffix is the format.",
+            (
+                f"path must end in .hdf5, .h5 or .npz, got {str(path)!r}; the suffix "
+                "selects the format."
+            ),
             "path",
         )
     if path.suffix != ".npz":

@@ -21,10 +21,10 @@ def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None
     """Refuses actions that are choices: integers, or booleans; ``place`` is ``file:key``."""
     if actions.dtype.kind in "biu":
         raise DataFormatError(
-            f"{place}: expected continuous actions {shape}, numbers with a point, got "
-            f"{actions.dtype} {list(actions.shape)}; discrete actions are not handled: give data "
-            "of an environment whose actions are continuous, or, where these numbers are sizes "
-            "and no choices, save them as float32."
+            f"{place}: expected continuous actions {shape} as floating-point numbers, "
+            f"got {actions.dtype} {list(actions.shape)}; discrete actions are not "
+            "supported. If the integers are magnitudes and not choices, save them as "
+            "float32."
         )
 
 
@@ -39,7 +39,8 @@ def to_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
         )
     if array.ndim != ndim or not array.size:
         raise DataFormatError(
-            f"{place}: expected {form} of at least one step, got {list(array.shape)}; save them so."
+            f"{place}: expected {form} with at least one step, got {list(array.shape)}; "
+            "save the array in this shape."
         )
     if array.dtype == np.float32:
         wrong = ~np.isfinite(array)
@@ -116,7 +117,9 @@ class Episodes:
             )
         notes: object = self.notes
         if not (isinstance(notes, tuple) and all(isinstance(note, str) for note in notes)):
-            raise TypeError(f"{self.name}: expected notes as a tuple of texts, got {quote(notes)}.")
+            raise TypeError(
+                f"{self.name}: expected notes as a tuple of strings, got {quote(notes)}."
+            )
         refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
         for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
             self._set(what, to_float32(f"{self.name}:{what}", getattr(self, what), ndim))
@@ -172,8 +175,8 @@ class Episodes:
         sums = np.add.reduceat(np.abs(self.rewards, dtype=np.float64), self.starts[:-1])
         if (wrong := np.flatnonzero(sums > MAX_FLOAT32)).size:
             raise DataFormatError(
-                f"{self.name}: episode {wrong[0]}: expected rewards whose sum float32 can hold, "
-                f"got sizes that add up to {sums[wrong[0]]:g}; scale the rewards."
+                f"{self.name}: episode {wrong[0]}: expected rewards whose sum fits float32, "
+                f"but their magnitudes add up to {sums[wrong[0]]:g}; scale the rewards."
             )
 
     @property
@@ -235,12 +238,12 @@ class Episodes:
         chosen = np.asarray(episodes)
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not chosen.size:
             raise ValueError(
-                f"{self.name}: expected numbers of episodes [n], at least one, got "
+                f"{self.name}: expected episode indices [n], at least one, got "
                 f"{chosen.dtype} {list(chosen.shape)}."
             )
         if (wrong := np.flatnonzero((chosen < 0) | (chosen >= self.num_episodes))).size:
             raise ValueError(
-                f"{self.name}: expected numbers of episodes from 0 to {self.num_episodes - 1}, "
+                f"{self.name}: expected episode indices from 0 to {self.num_episodes - 1}, "
                 f"got {chosen[wrong[0]]}."
             )
         lengths = self.lengths[chosen]
@@ -327,7 +330,7 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
         ('a + a', 2, [0, 2, 4], 'Hopper-v5')
     """
     if not parts:
-        raise ValueError("expected episodes to join, got none; give at least one source.")
+        raise ValueError("expected at least one set of episodes to join, got none.")
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -390,8 +393,10 @@ def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Ep
     number = episodes.num_episodes
     if number < 2:
         raise OptionError(
-            f"{episodes.name}: expected at least 2 episodes to set some aside for validation, got "
-            "1; give more episodes, or train without validation.",
+            (
+                f"{episodes.name}: expected at least 2 episodes, to hold some out for "
+                "validation, got 1; provide more episodes, or train without validation."
+            ),
             "validation",
         )
     count = min(max(round(validation * number), 1), number - 1)

@@ -79,8 +79,8 @@ class Hdf5File:
                 parts = f" of {printed([*data])}" if isinstance(data, self._h5py.Group) else ""
                 raise DataFormatError(
                     f"{self.place(key)}: expected an array of numbers, got a "
-                    f"{type(data).__name__}{parts}; observations and actions of several parts are "
-                    "not supported: save them as one array"
+                    f"{type(data).__name__}{parts}; nested observations and actions are not "
+                    "supported: save them as one array"
                 )
             self._bytes = check_dataset(self.place(key), data, self._bytes)
             return np.asarray(data[()])
@@ -111,8 +111,9 @@ class Hdf5File:
         link = group.get(name, getlink=True)
         if not isinstance(link, self._h5py.HardLink):
             raise DataFormatError(
-                f"{self.place(key)}: expected an array in the file itself, got a link to elsewhere "
-                f"({type(link).__name__}), which is not followed; copy it into the file"
+                f"{self.place(key)}: expected an array in the file itself, got a link "
+                f"({type(link).__name__}), which is not followed; copy the array into this "
+                "file"
             )
         return group[name]
 
@@ -124,8 +125,8 @@ def check_dataset(place: str, dataset: Any, already: int) -> int:
     """
     if dataset.is_virtual or dataset.external:
         raise DataFormatError(
-            f"{place}: expected its numbers in the file itself, got a reference to other files, "
-            "which is not followed; copy them into one file"
+            f"{place}: expected numbers in the file itself, got a reference to another "
+            "file, which is not followed; copy the numbers into this file"
         )
     if dataset.shape is None or dataset.dtype.kind not in "fiub":
         raise DataFormatError(

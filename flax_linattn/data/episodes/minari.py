@@ -78,8 +78,10 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
     parts = [part for part in episodes if keep_unfinished or part.terminated is not None]
     if not parts:
         raise DataFormatError(
-            f"{main}: expected an episode that terminates or is truncated, got none of "
-            f"{len(groups)}; take them as they are with keep_unfinished=True",
+            (
+                f"{main}: expected an episode that is terminated or truncated, got none of "
+                f"{len(groups)}; use them with keep_unfinished=True"
+            ),
             "keep_unfinished",
         )
     parts = [_finite(main, part) for part in parts]
@@ -89,8 +91,9 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
             mine, its = (getattr(own, key).shape[1] for own in (first, part))
             if mine != its:
                 raise DataFormatError(
-                    f"{main}:{part.group}/{key}: expected {mine} numbers, as {first.group} has, "
-                    f"got {its}; these are not of one environment: split the data set"
+                    f"{main}:{part.group}/{key}: expected {mine} numbers, as in {first.group}, "
+                    f"got {its}; the episodes come from different environments: split the data "
+                    "set"
                 )
     left_out, where = len(episodes) - len(parts), "that neither terminated nor was truncated"
     lengths = np.array([len(part.rewards) for part in parts])
@@ -135,8 +138,8 @@ def _episode(file: Hdf5File, group: str) -> _Part:
     names = file.names(group)
     if missing := [key for key in _KEYS if key not in names]:
         raise DataFormatError(
-            f"{file.place(group)}: expected {itemize(_KEYS)}, got {printed(names)}; there "
-            f"is no {itemize(missing)}: fetch the data set again"
+            f"{file.place(group)}: expected {itemize(_KEYS)}, got {printed(names)} "
+            f"without {itemize(missing)}; fetch the data set again"
         )
     arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
     refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
@@ -176,8 +179,9 @@ def _end(file: Hdf5File, group: str, key: str, flags: NDArray) -> bool:
     places = np.flatnonzero(flags.view(np.uint8) if flags.dtype == np.bool_ else flags)
     if places.size and places[0] != len(flags) - 1:
         raise DataFormatError(
-            f"{file.place(group)}/{key}[{places[0]}]: expected True only at the last step of an "
-            f"episode, got it with {len(flags) - 1 - places[0]} more behind; fetch the set again"
+            f"{file.place(group)}/{key}[{places[0]}]: expected True only at the last "
+            f"step of an episode, but {len(flags) - 1 - places[0]} more steps follow; "
+            "fetch the data set again"
         )
     return bool(places.size)
 

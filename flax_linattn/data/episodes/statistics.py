@@ -113,8 +113,9 @@ def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
     family = find_family(env_id)
     if family is None:
         raise ValueError(
-            f"expected an environment of {', '.join(REFERENCE_RETURNS)}, for which D4RL has "
-            f"references, got {quote(env_id)}; compare returns instead."
+            "expected one of the environments with D4RL reference returns "
+            f"({', '.join(REFERENCE_RETURNS)}), got {quote(env_id)}; compare returns "
+            "instead of normalized scores."
         )
     random, expert = REFERENCE_RETURNS[family]
     return 100 * (np.asarray(returns, np.float64) - random) / (expert - random)

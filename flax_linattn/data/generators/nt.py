@@ -153,7 +153,7 @@ def parse_rules(text: str, base: int, delay: int, condition: str = "x1=0") -> tu
     for index, name in enumerate(names):
         choice(RULES, rules=name)
         if name in names[:index]:
-            raise OptionError(f"rules must be different ones, got {name!r} twice.", "rules")
+            raise OptionError(f"rules must differ, got {name!r} twice.", "rules")
     return tuple(Rule(base, delay, name, condition) for name in names)
 
 
@@ -190,8 +190,11 @@ def count_cycles(rule: Rule) -> dict[int, int]:
     after = np.arange(symbols.size) * rule.base % symbols.size + symbols
     if np.bincount(after).max() > 1:
         raise OptionError(
-            f"the rule must be invertible, but under the condition {rule.condition!r} one state "
-            f"follows on several; choose a condition without x{rule.order}.",
+            (
+                f"the rule must be invertible, but under the condition {rule.condition!r} "
+                "several states have the same successor; choose a condition without "
+                f"x{rule.order}."
+            ),
             "condition",
         )
     # The least state of the first 1, 2, 4, ... from each one on, until that is all of the cycle.
@@ -239,8 +242,10 @@ class NextSymbol:
         order = max(rule.order for rule in self.rules)
         if self.context < order:
             raise OptionError(
-                f"a context of {self.context} cannot hold the state, {order} symbols at a delay of "
-                f"{order - 1}; lengthen the context, or shorten the delay.",
+                (
+                    f"context must be at least {order}, to hold the state for a delay of "
+                    f"{order - 1}, got {self.context}; raise context, or lower delay."
+                ),
                 "context",
                 "delay",
             )

@@ -83,7 +83,7 @@ class ImageBatches(Batches):
         super().__init__(arrays, batch_size, seed=seed)
         if seed is None and augmentation is not None:
             raise OptionError(
-                "random changes of images need a seed, got None; pass a seed, or no augmentation.",
+                "augmentation needs a seed, got None; pass a seed, or disable augmentation.",
                 "seed",
             )
         self.augmentation = augmentation

@@ -54,8 +54,8 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
     test_batch = f"{top}test_batch{suffix}"
     if test_batch not in tree.sizes:
         raise DataFormatError(
-            f"{tree.path}: expected test_batch{suffix} beside {batches[0]}, got none; fetch the "
-            "data set again"
+            f"{tree.path}: expected test_batch{suffix} next to {batches[0]}, but it is "
+            "missing; fetch the data set again"
         )
     names = _class_names(tree, top, suffix)
     classes = in_order(names)
@@ -123,8 +123,8 @@ def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names) or not all(names):
         raise DataFormatError(
             f"{place}: expected the distinct names of the classes, got "
-            f"{itemize(names, 12) or 'none'}; fetch the data set again, or take this file away: "
-            "classes have CIFAR-10's names then"
+            f"{itemize(names, 12) or 'none'}; fetch the data set again, or remove this "
+            "file to use CIFAR-10's names"
         )
     return tuple(names)
 

@@ -95,9 +95,11 @@ def _check_size(tree: FileTree, num_images: int, height: int, width: int, channe
     if needed > MAX_PIXELS:
         fits = int((MAX_PIXELS / (num_images * channels)) ** 0.5)
         raise DataFormatError(
-            f"{tree.path}: expected pixels of at most {MAX_PIXELS:,} bytes, got {needed:,} of "
-            f"{num_images:,} images of {height} x {width}; give a size of at most {fits}, or take "
-            "fewer images",
+            (
+                f"{tree.path}: expected pixels of at most {MAX_PIXELS:,} bytes, got "
+                f"{needed:,} for {num_images:,} images of {height} x {width}; pass a size "
+                f"of at most {fits}, or use fewer images"
+            ),
             "size",
         )
 
@@ -141,9 +143,11 @@ def decode_images(
                 pixels = np.empty((len(names), height, width, channels), np.uint8)
             if (height, width) != pixels.shape[1:3]:
                 raise DataFormatError(
-                    f"{tree.place(name)}: expected an image of {pixels.shape[1]} x "
-                    f"{pixels.shape[2]}, as {tree.place(first)}, got one of {height} x {width}; "
-                    "give a size, which all are brought to",
+                    (
+                        f"{tree.place(name)}: expected an image of {pixels.shape[1]} x "
+                        f"{pixels.shape[2]}, as {tree.place(first)}, got one of {height} x "
+                        f"{width}; pass a size to resize all images to"
+                    ),
                     "size",
                 )
             kinds[kind] += 1
@@ -199,8 +203,8 @@ def _decode(
             kind = image.mode
             if kind not in _KINDS and kind != mode and kind != "RGB":
                 raise DataFormatError(
-                    f"{place}: expected an image in grey or colour, eight bits a channel, got one "
-                    f"of Pillow's mode {kind!r}; save it so"
+                    f"{place}: expected a gray or color image with eight bits per channel, got "
+                    f"one of Pillow's mode {kind!r}; convert it"
                 )
             image.load()
             turn = _TURNS.get(_orientation(image))
@@ -216,8 +220,8 @@ def _decode(
         unknown = type(error).__name__ == "UnidentifiedImageError"  # its text names no file
         got = f"none of {', '.join(_FORMATS)}" if unknown else quote(error, 100)
         raise DataFormatError(
-            f"{place}: expected a whole image file, got a damaged one, or another kind of file "
-            f"({got}); fetch it again, or take it away"
+            f"{place}: expected a valid image file, got a damaged one, or another kind "
+            f"of file ({got}); fetch it again, or remove it"
         ) from error
 
 

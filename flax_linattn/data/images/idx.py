@@ -65,8 +65,9 @@ def _read(tree: FileTree, part: str, what: str, axes: int) -> tuple[str, NDArray
     name = _find(tree, part, what, axes)
     if name is None:
         raise DataFormatError(
-            f"{tree.path}: expected {part}-{what}-idx{axes}-ubyte or the same with .gz, beside the "
-            "other three files of the data set, found none; fetch it too"
+            f"{tree.path}: expected {part}-{what}-idx{axes}-ubyte, or the same with "
+            ".gz, next to the other three files of the data set, but it is missing; "
+            "fetch it too"
         )
     place, content = tree.place(name), tree.read_all([name])[name]
     if name.endswith(".gz"):

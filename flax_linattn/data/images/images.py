@@ -47,7 +47,9 @@ class LabelledImages(LabelledExamples):
                 f"{self.pixels.dtype} {list(shape)}; channels come last"
             )
         if 0 in shape[1:3]:
-            raise ValueError(f"expected images of at least a pixel, got {list(shape)}; drop them")
+            raise ValueError(
+                f"expected images of at least one pixel, got {list(shape)}; remove the empty ones"
+            )
         check_labels(self.labels, len(self.pixels), self.classes)
         check_classes(self.classes)
 
@@ -91,7 +93,7 @@ class LabelledImages(LabelledExamples):
         """
         if self.image_shape[-1] != 1:
             raise ValueError(
-                "expected images in grey, whose pixels are one token each, got "
+                "expected gray images, whose pixels are one token each, got "
                 f"{self.image_shape[-1]} channels; call grey() first"
             )
         return self.pixels.reshape(self.num_examples, -1)

@@ -67,8 +67,10 @@ def load_images(
         height, width, _ = train.image_shape
         if size not in (None, height) or size not in (None, width):
             raise DataFormatError(
-                f"{tree.path}: expected no size, or {height}, for a data set of {height} x {width} "
-                f"pixels, got {size}; leave it out",
+                (
+                    f"{tree.path}: the data set has {height} x {width} pixels, so size must be "
+                    f"None or {height}, got {size}; omit size"
+                ),
                 "size",
             )
         return train, test

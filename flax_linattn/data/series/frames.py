@@ -260,8 +260,9 @@ def to_frame(
     }
     if len(kinds) != 1:
         raise ValueError(
-            "expected series of the same channels, all with times of one zone or none, got "
-            f"{len(kinds)} kinds; make a frame of each kind."
+            "expected series with the same channels and with times of the same time "
+            f"zone, or all without, got {len(kinds)} kinds; create a separate frame for "
+            "each kind."
         )
     ((channels, _, time_kind),) = kinds
     columns: dict[str, Any] = {}
@@ -282,4 +283,6 @@ def to_frame(
     try:
         return nw.from_arrow(table, backend=library).to_native()
     except ImportError:
-        raise ValueError(f"this takes {library}: pip install {library}.") from None
+        raise ValueError(
+            f"this function needs {library}; install it with: pip install {library}"
+        ) from None

@@ -113,8 +113,8 @@ def load_series(
     """
     if _suffix(path) in _LOADERS:
         raise ValueError(
-            f"expected a table or a .tsf file, got {Path(path).name!r}, labelled examples (they "
-            "are for `flax-linattn train classify`, and load_dataset)"
+            f"expected a table or a .tsf file, got {Path(path).name!r} with labeled "
+            "examples (use `flax-linattn train classify` or load_dataset)"
         )
     if _suffix(path) != ".tsf":
         panel = load_long(
@@ -145,10 +145,13 @@ def load_series(
     for series in all_series[1:]:
         if not series.index.equals(first.index):
             raise OptionError(
-                f"{path}: expected series of the same times, but {series.name} ({series.place(0)}) "
-                f"has {series.num_steps} steps from {_start(series)} and {first.name} "
-                f"({first.place(0)}) {first.num_steps} from {_start(first)}; choose some with "
-                "channels=..., or one by one with load_tsf",
+                (
+                    f"{path}: expected series with the same times, but {series.name} "
+                    f"({series.place(0)}) has {series.num_steps} steps from {_start(series)} "
+                    f"and {first.name} ({first.place(0)}) {first.num_steps} from "
+                    f"{_start(first)}; select series with channels=..., or load them separately "
+                    "with load_tsf"
+                ),
                 "channels",
             )
     values = np.concatenate([series.values for series in all_series], axis=1)

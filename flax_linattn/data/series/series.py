@@ -81,8 +81,8 @@ class TimeSeries:
             )
         if len(self.channels) != self.values.shape[1]:
             raise ValueError(
-                f"expected {self.values.shape[1]} channel names, got {len(self.channels)}; give "
-                "one for each column"
+                f"expected {self.values.shape[1]} channel names, got {len(self.channels)}; "
+                "pass one name per column"
             )
         if len(set(self.channels)) < len(self.channels):
             twice = next(name for name, count in Counter(self.channels).items() if count > 1)
@@ -109,8 +109,8 @@ class TimeSeries:
         if not index.is_monotonic_increasing:
             row = 1 + int(np.argmax(index[1:] < index[:-1]))
             raise ValueError(
-                f"expected times that never fall, got {index[row]} after {index[row - 1]} "
-                f"({self.place(row)}); sort the rows"
+                f"expected times in ascending order, got {index[row]} after "
+                f"{index[row - 1]} ({self.place(row)}); sort the rows"
             )
         freq = None if timestamps(index) is None else self.freq or infer_frequency(index)
         if isinstance(index, pd.PeriodIndex) and freq == index.freq.freqstr:

@@ -87,7 +87,7 @@ class Standardizer:
         if self.mean.ndim != 1 or self.mean.shape != self.std.shape:
             raise ValueError(
                 f"expected mean [C] and std [C], got {list(self.mean.shape)} and "
-                f"{list(self.std.shape)}; give one of each for every channel"
+                f"{list(self.std.shape)}; pass one value of each per channel"
             )
         if not (
             np.isfinite(self.mean).all() and np.isfinite(self.std).all() and (self.std > 0).all()
@@ -121,8 +121,8 @@ class Standardizer:
             )
         if (max_abs := float(np.abs(steps).max())) > MAX_VALUE:
             raise ValueError(
-                f"expected values up to {MAX_VALUE:g}, got {max_abs:g}; does it stand for a "
-                "missing one? Leave that empty"
+                f"expected values up to {MAX_VALUE:g}, got {max_abs:g}; if it stands for a "
+                "missing value, leave it empty"
             )
         mean = steps.mean(axis=0)
         std = np.sqrt(np.square(steps - mean).sum(axis=0) / max(len(steps) - ddof, 1))

@@ -49,24 +49,29 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
         train, middle, test = (float(part) for part in parts.split("/"))
     except ValueError:
         raise OptionError(
-            f"expected three parts such as 0.7/0.1/0.2 or 8640/2880/2880, got {parts!r}", "split"
+            f"expected three sizes such as 0.7/0.1/0.2 or 8640/2880/2880, got {parts!r}", "split"
         ) from None
     if min(train, middle, test) < 0 or train == 0:
         raise OptionError(
-            f"expected parts of at least 0, the first above 0, got {parts!r}", "split"
+            f"expected sizes of at least 0, the first above 0, got {parts!r}", "split"
         )
     if max(train, middle, test) <= 1 and not _whole(parts):
         if abs(train + middle + test - 1) > 1e-6:
-            raise OptionError(f"expected shares that add up to 1, got {parts!r}", "split")
+            raise OptionError(f"expected fractions that add up to 1, got {parts!r}", "split")
         counts = [int(train * num_steps), 0, int(test * num_steps)]
         counts[1] = num_steps - counts[0] - counts[2]
     else:
         if not all(part.is_integer() for part in (train, middle, test)):
-            raise OptionError(f"expected shares, or integers of rows, got {parts!r}", "split")
+            raise OptionError(
+                f"expected fractions, or integer numbers of rows, got {parts!r}", "split"
+            )
         counts = [int(part) for part in (train, middle, test)]
     if sum(counts) > num_steps:
         raise OptionError(
-            f"the series has {num_steps} rows, and {parts} needs {sum(counts)}; give another split",
+            (
+                f"the series has {num_steps} rows, but {parts} needs {sum(counts)}; choose "
+                "another split"
+            ),
             "split",
         )
     ends = np.cumsum([0, *counts]).tolist()
@@ -137,8 +142,8 @@ class Windows(ExampleBatches):
         of_each = [rows] if isinstance(rows, range) else list(rows)
         if len(of_each) != len(begins):
             raise ValueError(
-                f"expected rows of each of {len(begins)} series, as they have so many beginnings, "
-                f"got {len(of_each)}; give both of all"
+                f"expected rows of {len(begins)} series, one range per value of begins, got "
+                f"{len(of_each)}; pass the same number of both"
             )
         lengths = {name: len(array) for name, array in arrays.items()}
         stop = max((part.stop for part in of_each), default=0)

@@ -70,8 +70,8 @@ def _download(url: str, scratch: Path, sources: list[Source], folder: Path) -> P
     except Exception as error:  # whatever the library of the protocol raises
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise OSError(
-            f"could not download {url}: {reason[:200]}. Without a connection, fetch it on another "
-            f"machine, and put {_names(sources)} into {folder}."
+            f"could not download {url}: {reason[:200]}. Without a connection, fetch it "
+            f"on another machine, and copy {_names(sources)} to {folder}."
         ) from error
 
 
@@ -80,8 +80,8 @@ def _extract(path: Path, sources: list[Source], scratch: Path) -> None:
         return
     if not zipfile.is_zipfile(path):
         raise ValueError(
-            f"what {sources[0].url} sent is no zip archive, or was cut short; fetch it "
-            f"again, or put {_names(sources)} there by hand."
+            f"{sources[0].url} did not return a complete zip archive; fetch it again, "
+            f"or download {_names(sources)} manually."
         )
     with zipfile.ZipFile(path) as archive:
         members = {Path(file_name).name: file_name for file_name in archive.namelist()}
@@ -89,7 +89,7 @@ def _extract(path: Path, sources: list[Source], scratch: Path) -> None:
             if source.name not in members:
                 raise ValueError(
                     f"expected {source.name} in {source.url}, got {', '.join(sorted(members))}; "
-                    "the archive has changed: fetch the file by hand."
+                    "the archive has changed: download the file manually."
                 )
             target = scratch / source.name
             with archive.open(members[source.name]) as content, open(target, "wb") as file:

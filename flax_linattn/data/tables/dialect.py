@@ -79,8 +79,10 @@ class Dialect:
     def __post_init__(self) -> None:
         if isinstance(self.missing_values, (str, int, float)):
             raise OptionError(
-                f"missing_values must be texts, got {self.missing_values!r}; write "
-                f"({str(self.missing_values)!r},).",
+                (
+                    f"missing_values must be strings, got {self.missing_values!r}; pass "
+                    f"({str(self.missing_values)!r},)."
+                ),
                 "missing_values",
             )
         check_fields(self)
@@ -91,7 +93,7 @@ class Dialect:
         object.__setattr__(self, "time_column", columns if len(columns) > 1 else "".join(columns))
         if self.separator == self.decimal:
             raise OptionError(
-                "separator and decimal must differ, got ',' for both; give the separator.",
+                ("separator and decimal must differ, got ',' for both; pass another separator."),
                 "separator",
                 "decimal",
             )
@@ -99,14 +101,18 @@ class Dialect:
                   "date_format": bool(self.date_format)}  # fmt: skip
         if sum(orders.values()) > 1:
             raise OptionError(
-                "dates begin with the day or the month, or have a format of their own; leave one "
-                "out.",
+                (
+                    "only one of day_first, month_first and date_format can be given; omit the "
+                    "others."
+                ),
                 *(name for name, given in orders.items() if given),
             )
         if len(columns) > 2:
             raise OptionError(
-                f"time_column must be a column, or two of dates and clock times, got "
-                f"{itemize(columns)}.",
+                (
+                    "time_column must be one column, or two columns of dates and times of day, "
+                    f"got {itemize(columns)}."
+                ),
                 "time_column",
             )
         if self.timezone:

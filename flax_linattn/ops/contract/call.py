@@ -34,10 +34,10 @@ class Call:
     """Checked arguments of one call of ``attend``; field names are those of its arguments.
 
     Attributes:
-        segments: where packed segments begin; None means nothing is packed.
-        state: of the tokens before; None means there are none.
-        parameters: the mechanism's own arguments, those that were given.
-        per_token: its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.
+        segments: Where packed segments begin; None means nothing is packed.
+        state: Of the tokens before; None means there are none.
+        parameters: The mechanism's own arguments, those that were given.
+        per_token: Its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.
     """
 
     q: Array

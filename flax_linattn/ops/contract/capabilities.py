@@ -14,22 +14,22 @@ class Capabilities:
     """Features that a mechanism supports.
 
     Attributes:
-        constant_memory: the state's size does not depend on the number of tokens.
+        constant_memory: The state's size does not depend on the number of tokens.
         causal: ``is_causal=True`` is offered.
         noncausal: ``is_causal=False`` is offered.
-        cross: keys and values may have another length than the queries.
+        cross: Keys and values may have another length than the queries.
         packed: ``segment_ids`` is offered.
         learned_query: ``q`` is one learned query [H, K] instead of one query a token.
-        given_queries: in addition, ``q`` may be L queries [L, H, K], or those of each row
+        given_queries: In addition, ``q`` may be L queries [L, H, K], or those of each row
             [B, L, H, K], each of which reads all tokens.
-        channelwise: every channel attends by itself, so that V = K.
-        recurrent: there is a state: ``init_state``, ``step``, ``initial_state`` and
+        channelwise: Every channel attends by itself, so that V = K.
+        recurrent: There is a state: ``init_state``, ``step``, ``initial_state`` and
             ``return_state`` are offered.
         mergeable: ``merge`` joins the states of two spans.
-        unit_vectors: queries and keys are meant to have length 1, which layers give them.
-        shared_query_key: one vector of a token is its query and its key: ``k``, which layers
+        unit_vectors: Queries and keys are meant to have length 1, which layers give them.
+        shared_query_key: One vector of a token is its query and its key: ``k``, which layers
             project once; ``q`` is not looked at.
-        forms: the values of ``form`` other than "auto".
+        forms: The values of ``form`` other than "auto".
     """
 
     constant_memory: bool
@@ -51,7 +51,7 @@ class LearnedParameter(NamedTuple):
     """Shape and initializer of a mechanism's parameter that a layer learns.
 
     Attributes:
-        shape: of the array.
+        shape: Of the array.
         init: (key, shape, dtype) -> its first value, as in ``jax.nn.initializers``.
     """
 

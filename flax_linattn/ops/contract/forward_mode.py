@@ -14,11 +14,11 @@ def explain_forward_mode_error(name: str, form: str) -> Iterator[None]:
     the message is that of JAX.
 
     Args:
-        name: of the mechanism.
-        form: the one that was asked for.
+        name: Of the mechanism.
+        form: The one that was asked for.
 
     Raises:
-        TypeError: the gradient inside is derived by hand and has no tangents.
+        TypeError: The gradient inside is derived by hand and has no tangents.
 
     Example:
         >>> with explain_forward_mode_error("aaren", "auto"):

@@ -196,11 +196,11 @@ def visible_rows(
     """Returns some rows of the visibility matrix of self-attention, Boolean [B or 1, T, S].
 
     Args:
-        index: positions of the queries.
+        index: Positions of the queries.
         num_keys: S.
-        is_causal: a query sees keys up to its own position.
+        is_causal: A query sees keys up to its own position.
         mask: Boolean array of shape [B, S]; True marks valid tokens.
-        segment_index: the segment of each position (``Segments.index``).
+        segment_index: The segment of each position (``Segments.index``).
 
     Example:
         >>> import jax.numpy as jnp

@@ -28,9 +28,9 @@ def run_on_automatic_axes(
     Without such axes nothing but the call happens.
 
     Args:
-        function: it must take all arrays of the mesh as arguments, and close over none.
-        arguments: trees with arrays.
-        split: of the results, gives a tree alike whose leaves say what each array's axes are split
+        function: It must take all arrays of the mesh as arguments, and close over none.
+        arguments: Trees with arrays.
+        split: Of the results, gives a tree alike whose leaves say what each array's axes are split
             over, as :func:`partition_axes` does. Axes that do not divide evenly stay whole.
 
     Example:

@@ -29,10 +29,10 @@ def given_output_axes(q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
     """Returns the mesh axes of outputs of external queries, [B, T, L, H, V] or [B, L, H, V].
 
     Args:
-        q: the queries.
+        q: The queries.
         k: keys [B, S, H, K], or [B, H, K] of a step.
-        v: values, likewise.
-        is_pooled: whether one output stands for all S tokens.
+        v: Values, likewise.
+        is_pooled: Whether one output stands for all S tokens.
     """
     *lead, heads, _ = partition_axes(k)
     lead = lead[:1] if is_pooled else lead
@@ -45,11 +45,11 @@ def state_axes(
     """Returns the mesh axes of the state after a call.
 
     Args:
-        state: what the call returns.
-        before: the state that it was given: the new one lies as that does, so that a loop can carry
+        state: What the call returns.
+        before: The state that it was given: the new one lies as that does, so that a loop can carry
             it. None means there was none: batch and heads as the keys.
         k: keys [B, S, H, K].
-        new_state: makes a state for a number of heads; only its shapes are asked for.
+        new_state: Makes a state for a number of heads; only its shapes are asked for.
     """
     state, segment_id = unpack_state(state)
     rows, _, heads, _ = partition_axes(k)
@@ -73,7 +73,7 @@ def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
     A state of a mechanism of one's own needs not say it so.
 
     Args:
-        new_state: makes a state for a number of heads; only its shapes are asked for.
+        new_state: Makes a state for a number of heads; only its shapes are asked for.
 
     Example:
         >>> import jax.numpy as jnp

@@ -20,8 +20,8 @@ def reference_recurrence(
 
     Args:
         token: (state, what is known of one token [B, ...]) -> state, outputs [B, H, V].
-        before: the state before the first token.
-        tokens: a tree of arrays [B, T, ...].
+        before: The state before the first token.
+        tokens: A tree of arrays [B, T, ...].
         visible: Boolean array of shape [B or 1, T, T], causal.
 
     Returns:

@@ -38,12 +38,12 @@ def register_state(
     function imports the class before.
 
     Args:
-        kind: a ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
+        kind: A ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
             JSON values or tuples of them.
-        name: what files call it; None means its package and class, so that modules may move.
+        name: What files call it; None means its package and class, so that modules may move.
 
     Raises:
-        ValueError: another class has that name. For one that is made once more, as when a cell of
+        ValueError: Another class has that name. For one that is made once more, as when a cell of
             a notebook is run again, it warns: JAX keeps the first.
 
     Example:
@@ -105,8 +105,8 @@ class StateSizes(NamedTuple):
         num_heads: H.
         key_dim: K.
         value_dim: V.
-        max_length: most tokens that a cache is to hold; None means it grows.
-        dtype: of sums, float32 or float64.
+        max_length: Most tokens that a cache is to hold; None means it grows.
+        dtype: Of sums, float32 or float64.
         num_queries: L, of queries given where one is learned otherwise; None means they are not.
     """
 
@@ -133,7 +133,7 @@ class PackedState(NamedTuple):
     ``initial_state`` and starts afresh in every row whose first id is another one.
 
     Attributes:
-        state: the mechanism's own state.
+        state: The mechanism's own state.
         segment_id: int32 array of shape [B]; -2**31 where no real token has come with an id yet.
     """
 

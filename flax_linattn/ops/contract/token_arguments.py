@@ -38,16 +38,16 @@ class TokenArgument:
     can do without. A layer makes it of its inputs: ``activation(x W + b)``.
 
     Attributes:
-        name: of the keyword argument.
-        axes: those after [B, S], or after [B] in ``step``, each once: "H", "HK", "HV".
-        low: smallest value.
-        high: largest value.
-        activation: from any number to one between ``low`` and ``high``; needed where one of these
+        name: Of the keyword argument.
+        axes: Those after [B, S], or after [B] in ``step``, each once: "H", "HK", "HV".
+        low: Smallest value.
+        high: Largest value.
+        activation: From any number to one between ``low`` and ``high``; needed where one of these
             is finite.
         bias_init: (key, shape, dtype) -> the first b, as in ``jax.nn.initializers``.
 
     Raises:
-        ValueError: the name is no identifier or taken, an axis is unknown or there twice, no number
+        ValueError: The name is no identifier or taken, an axis is unknown or there twice, no number
             is between ``low`` and ``high``, or an activation is missing.
 
     Example:
@@ -126,16 +126,16 @@ def check_token_arguments(
     blocks multiply what is invisible by 0. What stands at masked tokens counts for nothing.
 
     Args:
-        name: of the mechanism.
-        declared: what it wants.
-        given: by name; None means not given.
+        name: Of the mechanism.
+        declared: What it wants.
+        given: By name; None means not given.
         k: keys [..., H, K].
         v: values [..., H, V].
         mask: Boolean array of shape [...]; False marks padding.
 
     Raises:
-        TypeError: one is missing, no array, or of another dtype.
-        ValueError: one is of another shape or out of range.
+        TypeError: One is missing, no array, or of another dtype.
+        ValueError: One is of another shape or out of range.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -31,14 +31,14 @@ def weights(
     TaylorShift's factor sqrt(N / K), AFT's gate, Nystromformer's negative weights.
 
     Args:
-        mechanism: what ``get_mechanism`` returns.
+        mechanism: What ``get_mechanism`` returns.
         q: queries [B, T, H, K], the learned query [H, K], or given ones, as in ``attend``.
         k: keys [B, S, H, K].
-        is_causal: as in ``attend``, like the rest.
+        is_causal: As in ``attend``, like the rest.
         mask: Boolean array of shape [B, S].
         query_mask: Boolean array of shape [B, T].
         segment_ids: int [B, T].
-        **parameters: the mechanism's own.
+        **parameters: The mechanism's own.
 
     Returns:
         [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``, and [B, H, V, T, S] where
@@ -46,8 +46,8 @@ def weights(
         [B, H, L, S], or [B, H, T, L, S] after each token where ``is_causal``.
 
     Raises:
-        ValueError: what ``attend`` refuses.
-        TypeError: what ``attend`` refuses.
+        ValueError: What ``attend`` refuses.
+        TypeError: What ``attend`` refuses.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -39,42 +39,42 @@ class ForecastData(Options):
     """Options of the data of a forecasting run: the file, its series, split and windows.
 
     Attributes:
-        csv: table with one row per time step (.csv, .txt, .tsf, also with .gz or .xz; .parquet,
+        csv: Table with one row per time step (.csv, .txt, .tsf, also with .gz or .xz; .parquet,
             .feather, .xlsx). Default: the embedded ETTh1.
-        header: whether the first line holds the column names; "auto" infers it from the line.
-        id_column: column that names the series of each row, for a table with several series. One
+        header: Whether the first line holds the column names; "auto" infers it from the line.
+        id_column: Column that names the series of each row, for a table with several series. One
             model is trained on all series. Default: unique_id if the table has the columns
             unique_id and ds, as in Nixtla's libraries.
-        global_model: whether each column of a table, or each series of a .tsf file, is a separate
+        global_model: Whether each column of a table, or each series of a .tsf file, is a separate
             series with its own times and scale. One model is trained on all series.
-        times: how to treat duplicate or irregular timestamps: "report" warns and keeps the rows in
+        times: How to treat duplicate or irregular timestamps: "report" warns and keeps the rows in
             order, but fails if more than half are irregular; "irregular" accepts any spacing;
             "strict" refuses duplicates.
-        freq: frequency of the rows as a pandas alias: 15min, h, D, B (business days), W-SUN, MS or
+        freq: Frequency of the rows as a pandas alias: 15min, h, D, B (business days), W-SUN, MS or
             ME (month starts or ends), QE-DEC, bh (business hours); M@30 is the 30th of each month.
             Forecast times continue at this frequency. Default: inferred from the times.
-        resample: frequency to resample to by the mean, such as 15min, 1h, 1d, 1w or MS. Default: no
+        resample: Frequency to resample to by the mean, such as 15min, 1h, 1d, 1w or MS. Default: no
             resampling.
-        dialect: separators, decimal mark, times, missing values and encoding of a table.
-        channels: the columns to read, separated by commas. Default: all columns.
-        targets: channels to forecast, separated by commas. Default: all channels, or y of a table
+        dialect: Separators, decimal mark, times, missing values and encoding of a table.
+        channels: The columns to read, separated by commas. Default: all columns.
+        targets: Channels to forecast, separated by commas. Default: all channels, or y of a table
             with the columns unique_id and ds.
-        known_future: known future covariates: columns whose values are known over the horizon, such
+        known_future: Known future covariates: columns whose values are known over the horizon, such
             as prices or holidays, separated by commas. The patch model reads these columns and does
             not forecast them.
-        known_calendar: time features of the horizon that the patch model reads, separated by
+        known_calendar: Time features of the horizon that the patch model reads, separated by
             commas, such as hour,weekday: minute, hour, weekday, day (of the month), day of year,
             week or month. They are computed from the timestamps.
-        split: training, validation and test sets in the order of time, as fractions or numbers of
+        split: Training, validation and test sets in the order of time, as fractions or numbers of
             rows. Default: the published split of a file with this name, otherwise 0.7/0.1/0.2.
-        context_length: number of past rows the model receives. 0 selects a multiple of the season
+        context_length: Number of past rows the model receives. 0 selects a multiple of the season
             by the error of the ridge on the validation rows.
-        horizon: forecast horizon, in rows.
-        calendar: whether the model receives time features such as hour and weekday, if rows have
+        horizon: Forecast horizon, in rows.
+        calendar: Whether the model receives time features such as hour and weekday, if rows have
             timestamps.
-        stride: number of rows from one training window to the next: 1 uses all windows; 0 uses as
+        stride: Number of rows from one training window to the next: 1 uses all windows; 0 uses as
             many as fit into the time limit. Validation and test use all windows.
-        season: season length in rows. 0 infers it from the frequency: a day for rows within a day,
+        season: Season length in rows. 0 infers it from the frequency: a day for rows within a day,
             a week for daily rows (5 business days), a year for longer steps. Without times, 0
             selects a lag of high autocorrelation.
     """
@@ -125,32 +125,32 @@ class ForecastModel(ModelOptions):
     """Options of the forecasting model: its architecture, linear map and quantiles.
 
     Attributes:
-        layers: transformer blocks of the decoder (of the encoder for the model "encoder-decoder").
-        model: architecture of the forecaster. "decoder" forecasts after every observation;
+        layers: Transformer blocks of the decoder (of the encoder for the model "encoder-decoder").
+        model: Architecture of the forecaster. "decoder" forecasts after every observation;
             "encoder-decoder" is Time-Series-Library's transformer, which does not stream; "patch"
             embeds each channel independently, in patches.
-        normalize: whether each input is normalized by its own mean and standard deviation.
-        label_length: number of past rows that the decoder of the encoder-decoder receives.
-        causal: whether the encoder of the encoder-decoder uses causal attention.
-        num_decoder_layers: number of blocks of the decoder of the encoder-decoder.
-        positions: maximum number of positions of a window that the decoder or the patch model is
+        normalize: Whether each input is normalized by its own mean and standard deviation.
+        label_length: Number of past rows that the decoder of the encoder-decoder receives.
+        causal: Whether the encoder of the encoder-decoder uses causal attention.
+        num_decoder_layers: Number of blocks of the decoder of the encoder-decoder.
+        positions: Maximum number of positions of a window that the decoder or the patch model is
             trained to forecast from. The patch model forecasts from the ends of patches.
-        absolute_positions: whether the decoder or the patch model receives absolute positions of
+        absolute_positions: Whether the decoder or the patch model receives absolute positions of
             observations or patches. A stream that is never reset goes beyond the trained positions.
-        patch_length: patch length in rows; 0 selects an eighth of the context, at least 16.
-        tell_missing: whether the model receives indicators of missing values, if the training rows
+        patch_length: Patch length in rows; 0 selects an eighth of the context, at least 16.
+        tell_missing: Whether the model receives indicators of missing values, if the training rows
             have any; otherwise missing values are only filled forward.
-        linear_path: whether the patch model adds a linear map of the window to the attention.
-        ridge: whether the linear map is a ridge regression, fitted on the training rows and then
+        linear_path: Whether the patch model adds a linear map of the window to the attention.
+        ridge: Whether the linear map is a ridge regression, fitted on the training rows and then
             fixed. The validation rows set the weight, possibly zero, of what the attention adds to
             it.
-        ridge_maps: whether channels share one ridge map ("shared") or each has its own ("channel");
+        ridge_maps: Whether channels share one ridge map ("shared") or each has its own ("channel");
             "auto" selects the maps with the smaller error on the validation rows.
-        channel_mechanism: mechanism of cross-channel attention in the patch model, such as softmax.
+        channel_mechanism: Mechanism of cross-channel attention in the patch model, such as softmax.
             Default: no cross-channel attention.
-        quantiles: quantile levels to forecast in addition to the mean, separated by commas, such as
+        quantiles: Quantile levels to forecast in addition to the mean, separated by commas, such as
             0.025,0.1,0.5,0.9,0.975. Default: none.
-        conformal: whether quantile forecasts are calibrated on the validation rows (conformal
+        conformal: Whether quantile forecasts are calibrated on the validation rows (conformal
             prediction).
     """
 
@@ -208,7 +208,7 @@ class ForecastModel(ModelOptions):
         """The quantile levels to forecast, as numbers.
 
         Raises:
-            ValueError: the levels are not increasing numbers between 0 and 1.
+            ValueError: The levels are not increasing numbers between 0 and 1.
         """
         try:
             levels = [float(level) for level in split_cells(self.quantiles)]

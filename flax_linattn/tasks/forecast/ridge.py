@@ -39,7 +39,7 @@ class Ridge(NamedTuple):
     NLinear (Zeng et al., Are Transformers Effective for Time Series Forecasting?, 2023).
 
     Attributes:
-        kernel: the map [L, H], or the map of each channel [C, L, H]; float64.
+        kernel: The map [L, H], or the map of each channel [C, L, H]; float64.
     """
 
     kernel: NDArray[np.float64]

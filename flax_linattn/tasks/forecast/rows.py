@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """An observation of a stream: its time and values.
 
     Attributes:
-        time: time of the kind of the run's times; None if the stream has no times.
+        time: Time of the kind of the run's times; None if the stream has no times.
         values: float64 [channels], NaN = missing.
     """
 
@@ -84,15 +84,15 @@ class RowLines(CellLines):
     ``ambiguous="infer"``: a duplicate row within that hour is indistinguishable from it.
 
     Args:
-        channels: names of the channels to read.
-        numeric_names: whether a first line of numbers alone may name the columns.
-        dialect: format of cells and times.
-        time_kind: kind of the times of the run; None without times, so that any kind is accepted.
-        optional: channels that a first line or a JSON object may omit; they are then missing.
-        hint: text added to errors about lines that do not have all channels.
-        after: time of the row before the first one, which resolves a local time that occurs twice
+        channels: Names of the channels to read.
+        numeric_names: Whether a first line of numbers alone may name the columns.
+        dialect: Format of cells and times.
+        time_kind: Kind of the times of the run; None without times, so that any kind is accepted.
+        optional: Channels that a first line or a JSON object may omit; they are then missing.
+        hint: Text added to errors about lines that do not have all channels.
+        after: Time of the row before the first one, which resolves a local time that occurs twice
             when clocks are set back.
-        series: column of the names of series, and the only name that it may hold. Rows of another
+        series: Column of the names of series, and the only name that it may hold. Rows of another
             series are refused.
 
     Example:

@@ -40,9 +40,9 @@ class ForecastStreamOptions:
     JSON object with "time" and the channels by name; a first line may name the columns.
 
     Attributes:
-        context: maximum number of past observations of a forecast; at least half as many are used.
+        context: Maximum number of past observations of a forecast; at least half as many are used.
             0 uses all of them. Default: the run's context length.
-        series: name of the series, for a run on a panel. A new series is scaled by the median of
+        series: Name of the series, for a run on a panel. A new series is scaled by the median of
             the scales of the panel.
     """
 
@@ -67,19 +67,19 @@ class ForecastStream(Streaming):
     last one again; it is refused unless ``is_processed`` was called, which counts such rows.
 
     Args:
-        run: the trained run.
-        context: maximum number of past observations of a forecast; default the run's
+        run: The trained run.
+        context: Maximum number of past observations of a forecast; default the run's
             ``context_length``.
-        series: name of the series, for a run on a panel; an unknown series is scaled by the median
+        series: Name of the series, for a run on a panel; an unknown series is scaled by the median
             of the scales of the panel.
 
     Attributes:
-        num_steps: number of observations so far.
-        num_gaps: number of observations since this object was created that did not follow the
+        num_steps: Number of observations so far.
+        num_gaps: Number of observations since this object was created that did not follow the
             previous one by the run's step.
 
     Raises:
-        ValueError: the run's model cannot stream, or the context is out of range.
+        ValueError: The run's model cannot stream, or the context is out of range.
     """
 
     record_attributes = ("_last_values", "_time_utc", "_at_last")
@@ -140,7 +140,7 @@ class ForecastStream(Streaming):
             [H, targets, 1 + Q], the mean and then the quantiles.
 
         Raises:
-            ValueError: the run needs times and the row has none; its time is before the last one
+            ValueError: The run needs times and the row has none; its time is before the last one
                 (or equal, after a restart and with ``times="strict"``); the number of values
                 differs, or a value is out of range.
         """

@@ -145,8 +145,8 @@ TWO = [np.zeros(2), np.zeros(3)]
 @pytest.mark.parametrize(
     ("arrays", "options", "message"),
     [
-        ({}, {}, r"expected arrays, and none named \"mask\".*got \[\]"),
-        ({"mask": TWO}, {}, r"none named \"mask\", as batches carry their own, got \['mask'\]"),
+        ({}, {}, r"expected arrays, none of them named \"mask\".*got \[\]"),
+        ({"mask": TWO}, {}, r"none of them named \"mask\" .*, got \['mask'\]"),
         ({"weight": TWO}, {}, 'named "weight".*rename it'),
         ({"x": []}, {}, "at least one example, got none"),
         ({"x": TWO, "y": TWO[:1]}, {}, "same length, got 2 of x, 1 of y"),
@@ -154,8 +154,8 @@ TWO = [np.zeros(2), np.zeros(3)]
         ({"x": [np.zeros(2), np.zeros((2, 1))]}, {},
          r"x of sequence 1 as that of the first, float64 \(\) a token, got float64 \(1,\); cast"),
         ({"x": [np.zeros(2, int), np.ones(2) / 2]}, {}, r"int64 \(\) a token, got float64 \(\)"),
-        ({"x": TWO}, {"lengths": ()}, r"longest holds all sequences, of up to 3 tokens, got \[\]"),
-        ({"x": TWO}, {"lengths": (2,)}, r"of up to 3 tokens, got \[2\]; add 3"),
+        ({"x": TWO}, {"lengths": ()}, r"holds the longest sequence of 3 tokens, got \[\]"),
+        ({"x": TWO}, {"lengths": (2,)}, r"sequence of 3 tokens, got \[2\]; add 3"),
         ({"x": TWO}, {"lengths": (0, 3)}, r"lengths of at least 1 .* got \[0, 3\]"),
         ({"x": TWO}, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"x": TWO}, {"seed": -1}, "seed must be at least 0, got -1"),

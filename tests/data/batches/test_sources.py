@@ -168,9 +168,9 @@ def test_sources_that_cannot_serve_are_refused():
         data.GrainBatches(rows.repeat(), 2)
     with pytest.raises(ValueError, match="dicts of arrays, got elements of type int"):
         data.GrainBatches(grain.MapDataset.range(4), 2)
-    with pytest.raises(ValueError, match='no array named "weight"'):
+    with pytest.raises(ValueError, match='the name "weight" is reserved'):
         data.GrainBatches(rows.map(lambda x: x | {"weight": 1.0}), 2)
-    with pytest.raises(ValueError, match="filter what it is made of"):
+    with pytest.raises(ValueError, match="filter the source of the data set"):
         data.GrainBatches(rows.filter(lambda x: x["id"] != 3), 2).batch(1)
     with pytest.raises(ValueError, match="num_batches must be at least 1"):
         data.IteratorBatches(lambda epoch: [], 0)

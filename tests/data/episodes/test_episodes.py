@@ -169,7 +169,7 @@ def test_notes_are_kept_and_joined_once():
     assert [part.notes for part in split_episodes(one, 0.5, 0)] == [("a", "b")] * 2
     assert join_episodes([one, dataclasses.replace(one, notes=("c", "b"))]).notes == ("a", "b", "c")
     for wrong in ("a", ["a"], (3,)):
-        with pytest.raises(TypeError, match="toy: expected notes as a tuple of texts, got"):
+        with pytest.raises(TypeError, match="toy: expected notes as a tuple of strings, got"):
             dataclasses.replace(one, notes=wrong)
 
 
@@ -211,7 +211,7 @@ def with_value(shape, row, value, dtype=np.float64):
         ({"actions": with_value((4, 2), 3, -1e39)}, r"toy:actions\[3\]: .* got -1e\+39"),
         ({"rewards": with_value(4, 3, np.nan)}, r"toy:rewards\[3\]: .* got nan"),
         ({"rewards": np.zeros((4, 1))}, r"toy:rewards: expected \[N\] .* got \[4, 1\]"),
-        ({"rewards": np.full(4, 3e38)}, r"toy: episode 0: expected rewards whose sum float32 can"),
+        ({"rewards": np.full(4, 3e38)}, r"toy: episode 0: expected rewards whose sum fits float32"),
         ({"actions": np.zeros(4, int)}, r"toy:actions: expected continuous .* got int64 \[4\]"),
         ({"actions": np.zeros((4, 2), bool)}, "toy:actions: expected continuous .* got bool"),
         ({"actions": np.zeros((3, 2))}, "toy:actions: expected one for each of 4 obs.* got 3"),
@@ -263,5 +263,5 @@ def test_only_data_of_one_environment_is_joined():
         join_episodes([hopper, walker])
     assert join_episodes([one, hopper]).env_id == "Hopper-v5"
     assert join_episodes([one]) is one
-    with pytest.raises(ValueError, match="expected episodes to join, got none"):
+    with pytest.raises(ValueError, match="expected at least one set of episodes to join, got none"):
         join_episodes([])

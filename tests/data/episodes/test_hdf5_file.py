@@ -87,7 +87,7 @@ def test_no_array_of_another_file_is_read(tmp_path):
     path = without(tmp_path / "toy.hdf5", "rewards")
     with h5py.File(path, "a") as file:
         file.create_dataset("rewards", (12,), "f4", external=[(tmp_path / "secret.bin", 0, 48)])
-    with pytest.raises(DataFormatError, match="hdf5:rewards: expected its numbers in the file its"):
+    with pytest.raises(DataFormatError, match="hdf5:rewards: expected numbers in the file itself"):
         load_episodes(path)
     elsewhere = save(tmp_path / "elsewhere.hdf5", steps())
     layout = h5py.VirtualLayout((12,), "f4")
@@ -95,7 +95,7 @@ def test_no_array_of_another_file_is_read(tmp_path):
     with h5py.File(path, "a") as file:
         del file["rewards"]
         file.create_virtual_dataset("rewards", layout)
-    with pytest.raises(DataFormatError, match="hdf5:rewards: expected its numbers in the file its"):
+    with pytest.raises(DataFormatError, match="hdf5:rewards: expected numbers in the file itself"):
         load_episodes(path)
 
 

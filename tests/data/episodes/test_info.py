@@ -88,7 +88,7 @@ def test_errors_name_the_flag(tmp_path, capsys):
     arrays["terminals"][:] = arrays["timeouts"][:] = False
     path = save(tmp_path / "toy.npz", arrays)
     assert cli.main(["data", "info", str(path)]) == 2
-    assert "as one with --keep-unfinished\n" in capsys.readouterr().err
+    assert "as one episode with --keep-unfinished\n" in capsys.readouterr().err
 
 
 def test_a_name_of_the_catalogue_comes_first(tmp_path, capsys, monkeypatch):

@@ -45,7 +45,7 @@ def test_unfinished_episodes_are_left_out(tmp_path):
     ]
     none = save_minari(tmp_path / "none", {1: minari_episode(3, end=None)})
     with pytest.raises(
-        DataFormatError, match=r"an episode that terminates .* none of 1"
+        DataFormatError, match=r"an episode that is terminated .* none of 1"
     ) as refused:
         load_episodes(none)
     assert refused.value.options == ("keep_unfinished",)
@@ -61,7 +61,7 @@ WRONG = [
     ({"rewards": np.zeros((3, 1))}, r"expected .* beside rewards \[3, 1\], got"),
     ({"rewards": np.zeros(0)}, r"expected .* beside rewards \[0\], got"),
     ({"terminations": np.array([True, False, True])},
-     r"terminations\[0\]: expected True only at the last .* got it with 2 more behind"),
+     r"terminations\[0\]: expected True only at the last .* but 2 more steps follow"),
     ({"truncations": np.zeros(3)}, "truncations: expected True or False, got float64"),
     ({"truncations": np.zeros(2, bool)}, r"truncations: expected \[3\] .* got \[2\]"),
     ({"rewards": None}, r"episode_1: expected observations, actions, .* there is no rewards: fet"),

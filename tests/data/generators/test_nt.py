@@ -96,10 +96,10 @@ def test_any_condition_is_read_or_refused(text, delay):
         (lambda: Rule(16, 2, "nt-r", "x1=16"), "a symbol from 0 to 15, got 'x1=16'"),
         (lambda: parse_rules("", 16, 2), "rules must be one of nt, nt-s, nt-r, got ''"),
         (lambda: parse_rules("nt+nt-q", 16, 2), "rules must be one of .* got 'nt-q'"),
-        (lambda: parse_rules("nt+nt", 16, 2), "must be different ones, got 'nt' twice"),
+        (lambda: parse_rules("nt+nt", 16, 2), "must differ, got 'nt' twice"),
         (
             lambda: NextSymbol(parse_rules("nt", 16, 2), 2),
-            "context of 2 cannot hold the state, 3 sym",
+            "context must be at least 3, to hold the state",
         ),
         (lambda: NextSymbol((), 2), "of one base, got none"),
         (lambda: NextSymbol((Rule(2, 1), Rule(16, 1)), 2), "of one base, got bases 2, 16"),

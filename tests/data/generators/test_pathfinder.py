@@ -174,7 +174,7 @@ def test_simple_baselines_stay_near_one_half(count, rows):
 def test_no_room_is_said(monkeypatch):
     monkeypatch.setattr(pathfinder, "_ROUNDS", 2)
     monkeypatch.setattr(pathfinder, "_APART", 1.5)
-    with pytest.raises(OptionError, match="found no room for two curves of 16 dashes"):
+    with pytest.raises(OptionError, match="two curves of 16 dashes do not fit"):
         Pathfinder(32, 16).sample(np.random.default_rng(0), 50)
 
 

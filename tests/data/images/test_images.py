@@ -75,7 +75,7 @@ def test_shifts_are_windows_and_every_other_one_is_flipped():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": None}, "need a seed, got None"),
+        ({"seed": None}, "needs a seed, got None"),
         ({"std": 0.0}, "std must be positive"),
         ({"mean": (0.1, 0.2)}, "mean must be one number, or one for each of 3 channels"),
         ({"mean": float("nan")}, "mean must be one number"),
@@ -105,7 +105,7 @@ def test_pixels_as_tokens_go_row_by_row():
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4, 1)
     tokens = toy(pixels).pixels_as_tokens()
     assert tokens.tolist() == [list(range(12)), list(range(12, 24))]
-    with pytest.raises(ValueError, match=r"expected images in grey.* got 3 channels; call grey"):
+    with pytest.raises(ValueError, match=r"expected gray images.* got 3 channels; call grey"):
         toy(np.zeros((2, 3, 4, 3), np.uint8)).pixels_as_tokens()
 
 
@@ -117,7 +117,7 @@ def test_pixels_as_tokens_go_row_by_row():
         ((2, 3, 4), [0, 1], "ab", r"expected pixels uint8 \[N, H, W, C\] .* got uint8 \[2, 3, 4\]"),
         ((2, 3, 4, 2), [0, 1], "ab", "C = 1 or 3"),
         ((2, 0, 4, 1), [0, 1], "ab", "images of at least a pixel"),
-        ((2, 3, 4, 1), [0], "ab", r"expected labels int32 \[2\], one for each example, got"),
+        ((2, 3, 4, 1), [0], "ab", r"expected labels int32 \[2\], one per example, got"),
         ((2, 3, 4, 1), [0, 2], "ab", r"expected labels in 0\.\.1, .* got 0\.\.2"),
         ((2, 3, 4, 1), [-1, 0], "ab", r"got -1\.\.0"),
         (

@@ -66,7 +66,7 @@ def test_with_classes_names_unknown_labels_and_both_class_lists():
     ("changes", "message"),
     [
         ({"labels": np.array([0, 1, 2])}, r"labels int32 \[3\].*int64 \[3\]"),
-        ({"labels": np.zeros(2, np.int32)}, r"one for each example, got int32 \[2\]"),
+        ({"labels": np.zeros(2, np.int32)}, r"one per example, got int32 \[2\]"),
         ({"labels": np.array([0, 1, 3], np.int32)}, r"labels in 0\.\.2.*0\.\.3"),
         ({"labels": np.array([0, -1, 2], np.int32)}, r"labels in 0\.\.2.*-1\.\.2"),
         ({"classes": ("b", "a", "c")}, "classes in sorted order"),

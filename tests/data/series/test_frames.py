@@ -233,7 +233,7 @@ def test_what_is_no_frame():
 
 def test_series_that_make_no_frame(shops):
     other = TimeSeries("x", shops[0].values, ("a", "b"))
-    with pytest.raises(ValueError, match="got 2 kinds; make a frame of each"):
+    with pytest.raises(ValueError, match="got 2 kinds; create a separate frame"):
         data.to_frame([shops[0], other])
     with pytest.raises(ValueError, match="'sales' of another column"):
         data.to_frame(shops[0], time_column="sales")

@@ -45,9 +45,9 @@ def test_seeds_give_different_splits():
     [
         ([[0, 1]], 0.5, r"labels int \[N\], got int64 \[1, 2\]"),
         ([0.0, 1.0], 0.5, r"labels int \[N\], got float64 \[2\]"),
-        ([0, 0], 0.0, "between 0 and 1, both excluded, got 0.0"),
-        ([0, 0], 1.0, "both excluded, got 1.0"),
-        ([0, 0], float("nan"), "both excluded, got nan"),
+        ([0, 0], 0.0, "between 0 and 1 .exclusive., got 0.0"),
+        ([0, 0], 1.0, "exclusive., got 1.0"),
+        ([0, 0], float("nan"), "exclusive., got nan"),
         ([0, 0, 0], 0.1, "1 to 2 validation examples.*got 0 "),
         ([0, 1, 2], 0.5, "more examples than classes, so that some can be held out, got 3 of 3"),
     ],

@@ -92,9 +92,9 @@ def test_shares_are_those_of_the_library():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ("0.7/0.3", "three parts such as"),
-        ("a/b/c", "three parts such as"),
-        ("0.7/0.2/0.2", "shares that add up to 1"),
+        ("0.7/0.3", "three sizes such as"),
+        ("a/b/c", "three sizes such as"),
+        ("0.7/0.2/0.2", "fractions that add up to 1"),
         ("0/0.5/0.5", "the first above 0"),
         ("60/20/30", "has 100 rows, and 60/20/30 needs 110"),
         ("60.5/20/10", "integers of rows"),

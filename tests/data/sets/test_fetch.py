@@ -90,7 +90,7 @@ def test_a_page_in_place_of_an_archive_is_named(server, tmp_path, monkeypatch, c
     (folder / "toy.zip").write_text("<html>moved</html>")
     monkeypatch.setitem(CATALOG, "toy", entry(catalog.Source("a.csv", f"{url}/toy.zip")))
     assert cli.main(["data", "fetch", "toy", "--to", str(tmp_path)]) == 2
-    assert "sent is no zip archive" in capsys.readouterr().err
+    assert "did not return a complete zip archive" in capsys.readouterr().err
 
 
 def test_the_catalogue_is_shown(capsys):

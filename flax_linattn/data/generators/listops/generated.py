@@ -105,8 +105,10 @@ class SampledListOps(GeneratedListOps):
         mean = self.list_probability * (2 + self.max_arguments) / 2
         if mean <= 1 and self.min_length > 100:
             raise OptionError(
-                f"a list holds {mean:.2g} lists on average, so that expressions of "
-                f"{self.min_length:,} tokens hardly ever come; raise list_probability.",
+                (
+                    f"expressions of {self.min_length:,} tokens are too rare, because a list "
+                    f"contains {mean:.2g} lists on average; raise list_probability."
+                ),
                 "list_probability",
                 "min_length",
             )
@@ -205,9 +207,11 @@ class GrownListOps(GeneratedListOps):
         max_tokens = sum(self.max_arguments**depth for depth in range(min(self.max_depth, 8) + 1))
         if self.max_length > max_tokens / 2:
             raise OptionError(
-                f"lists of {self.max_arguments} values, {self.max_depth} deep, hold at most "
-                f"{max_tokens:,} tokens or so, of which half can be asked for; got "
-                f"max_length={self.max_length:,}.",
+                (
+                    f"max_length must be at most half of {max_tokens:,}, the tokens of lists of "
+                    f"{self.max_arguments} values nested {self.max_depth} deep; got "
+                    f"max_length={self.max_length:,}."
+                ),
                 "max_length",
                 "max_depth",
                 "max_arguments",
@@ -237,8 +241,9 @@ class GrownListOps(GeneratedListOps):
                 value = _write(root, tokens)
                 return tokens, value
         raise ValueError(
-            f"none of {MAX_ATTEMPTS:,} expressions grew to {length:,} tokens, with at most "
-            f"{self.max_arguments} values a list; allow more, or another length."
+            f"none of {MAX_ATTEMPTS:,} expressions reached {length:,} tokens with at "
+            f"most {self.max_arguments} values per list; raise max_arguments, or choose "
+            "another length."
         )
 
     def _grown(self, randoms: RandomIntegers, length: int) -> list[Any] | None:

@@ -155,8 +155,10 @@ def check_expected(expected: float) -> None:
     """Refuses to sample more than ``MAX_EVENTS``."""
     if not expected <= MAX_EVENTS:
         raise OptionError(
-            f"at most {MAX_EVENTS:,} events are sampled at once, but {expected:,.0f} are to be "
-            "expected; choose an earlier end or fewer sequences.",
+            (
+                f"at most {MAX_EVENTS:,} events can be sampled at once, but {expected:,.0f} "
+                "are expected; choose an earlier end or fewer sequences."
+            ),
             "end",
             "num_sequences",
         )

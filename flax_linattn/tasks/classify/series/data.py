@@ -84,7 +84,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         files: Training and test series as given; other series have missing values interpolated.
 
     Raises:
-        ValueError: the classes are too small for a validation part.
+        ValueError: The classes are too small for a validation part.
     """
 
     def __init__(

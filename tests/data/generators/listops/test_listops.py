@@ -129,7 +129,7 @@ def test_a_batch_has_one_length_and_lengths_are_uniform():
 def test_grown_trees_turn_each_digit_as_often():
     """Of a list of two digits one turns into a list of two, the first as often as the second."""
     task = GrownListOps(9, 9, max_arguments=2)  # of 4 tokens, then 7, of which none has room
-    with pytest.raises(ValueError, match="none of 1,000 expressions grew to 9"):
+    with pytest.raises(ValueError, match="none of 1,000 expressions reached 9"):
         task.sample(np.random.default_rng(0), 1)
     task = GrownListOps(9, 11, max_arguments=4)
     trees = [
@@ -175,7 +175,7 @@ def test_sampled_expressions_are_those_of_the_rule_that_have_the_length():
     [
         (lambda: GrownListOps(3, 9), "min_length must be at least 4"),
         (lambda: GrownListOps(9, 8), "max_length must be at least 9"),
-        (lambda: GrownListOps(9, 99, max_depth=2, max_arguments=3), "half can be asked for"),
+        (lambda: GrownListOps(9, 99, max_depth=2, max_arguments=3), "must be at most half of"),
         (
             lambda: SampledListOps(list_probability=1.0),
             "must be above 0 and below 1",

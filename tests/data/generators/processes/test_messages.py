@@ -26,10 +26,16 @@ ONE = ([1.0], [0.0], [1.0])
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PoissonProcess([]), "rates must be one rate for each mark"),
-        (lambda: PoissonProcess([0.0, 0.0]), "none below 0 and some above, got [0.0, 0.0]"),
-        (lambda: PoissonProcess([1.0, -1.0]), "none below 0 and some above, got [1.0, -1.0]"),
-        (lambda: PoissonProcess([np.nan]), "none below 0 and some above, got [nan]"),
+        (lambda: PoissonProcess([]), "rates must be one rate per event type"),
+        (
+            lambda: PoissonProcess([0.0, 0.0]),
+            "none negative and at least one positive, got [0.0, 0.0]",
+        ),
+        (
+            lambda: PoissonProcess([1.0, -1.0]),
+            "none negative and at least one positive, got [1.0, -1.0]",
+        ),
+        (lambda: PoissonProcess([np.nan]), "none negative and at least one positive, got [nan]"),
         (lambda: PoissonProcess([[1.0]]), "got [[1.0]]"),
         (lambda: HawkesProcess([0.0], [[0.5]], 1.0), "base must be one rate"),
         (lambda: HawkesProcess([1.0], [0.5], 1.0), "excitation must be [1, 1], as there are 1"),
@@ -96,7 +102,9 @@ def test_samples(process, arguments, message):
 @every
 def test_too_many_events(process, monkeypatch):
     monkeypatch.setattr(process_module, "MAX_EVENTS", 1000)
-    with pytest.raises(OptionError, match=r"at most 1,000 events are sampled at once, but \d,\d+"):
+    with pytest.raises(
+        OptionError, match=r"at most 1,000 events can be sampled at once, but \d,\d+"
+    ):
         process.sample(2, end=1e3, seed=0)
 
 
@@ -109,7 +117,7 @@ def test_other_marks(process):
 
 
 def test_explosions():
-    with pytest.raises(OptionError, match=r"spectral radius below 1 to be drawn from, got 1\.2"):
+    with pytest.raises(OptionError, match=r"spectral radius below 1 for sampling, got 1\.2"):
         HawkesProcess([1.0], [[1.2]], 1.0).sample(1, end=10.0, seed=0)
 
 
