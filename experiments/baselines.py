@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import command
-from experiments.classification.problems import NAMES, problem
+from experiments.classification.data_sets import NAMES, file_options
 from experiments.forecasting import aaren, elementwise
-from experiments.options import configured, run_without_model
+from experiments.options import run_without_model, task_config
 from experiments.store import Row
 from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from experiments.tables.table import data_folder
@@ -112,9 +112,9 @@ def jobs() -> Iterator[Job]:
         for row, config in rows.items():
             yield Job(table.short_name, row, tuple(NAIVE), 0, partial(forecasts, config))
     configs = {
-        name: configured("classify", **options)
+        name: task_config("classify", **options)
         for name in NAMES
-        if (options := problem(name, folder)) is not None
+        if (options := file_options(name, folder)) is not None
     }
     for name, config in configs.items():
         yield Job(CLASSIFICATION, name, tuple(SIMPLE), 0, partial(simple_classes, config))

@@ -24,7 +24,7 @@ PAGE = Path(__file__).with_suffix(".md")
 VERDICTS = {True: f"**{HOLDS}**", False: f"**{FAILS}**", None: OPEN}
 
 
-class Stored(NamedTuple):
+class StoredTable(NamedTuple):
     """A table and what is stored of its first size that has any."""
 
     table: Table
@@ -33,22 +33,22 @@ class Stored(NamedTuple):
     rows: Rows
 
 
-def stored(tables: Iterable[Table]) -> Iterator[Stored]:
+def stored(tables: Iterable[Table]) -> Iterator[StoredTable]:
     """Yields the tables that have results."""
     for table in tables:
         scale = next((scale for scale in table.sizes if table.stored(scale).is_file()), None)
         if scale is not None:
             store = table.store(scale)
-            yield Stored(table, scale, store, by_row(table.cells(None)))
+            yield StoredTable(table, scale, store, by_row(table.cells(None)))
 
 
-def outcomes(of: Stored) -> list[Outcome]:
+def outcomes(of: StoredTable) -> list[Outcome]:
     """What the runs say of a table's claims."""
     candidates = (outcome(claim, of.table.metrics, of.rows, of.store) for claim in of.table.claims)
     return [of_claim for of_claim in candidates if of_claim is not None]
 
 
-def summary_line(of: Stored, judged: list[Outcome]) -> list[str]:
+def summary_line(of: StoredTable, judged: list[Outcome]) -> list[str]:
     """One claim of a table, its verdict by each measure, and the numbers."""
     names = _measures(judged)
     by_verdict: dict[str, list[str]] = {}
@@ -83,8 +83,8 @@ def _where(table: Table) -> str:
     return f"[{table.title}]({page}#{slug})"
 
 
-def claim_line(of: Stored, judged: Outcome, other: Outcome | None = None) -> list[str]:
-    """A claim by a metric, and its verdict; ``other`` is what ``changed`` gives of it."""
+def claim_line(of: StoredTable, judged: Outcome, other: Outcome | None = None) -> list[str]:
+    """A claim by a metric, and its verdict; ``other`` is what ``merge_outcome`` gives of it."""
     claim = judged.claim
     sets = f"{judged.data_sets} ({len(judged.rows)})"
     if judged.published < judged.data_sets:
@@ -128,7 +128,7 @@ def _verdict(judged: Outcome, other: Outcome | None) -> str:
     return "; ".join([_word(judged), *notes])
 
 
-def baseline_lines(of: Stored) -> Iterator[list[str]]:
+def baseline_lines(of: StoredTable) -> Iterator[list[str]]:
     """A table's models compared with its baseline, by its first metric."""
     metric, name = of.table.metrics[0], of.table.baseline
     numbers = collect_baselines(of.table, of.rows, metric)
@@ -138,7 +138,7 @@ def baseline_lines(of: Stored) -> Iterator[list[str]]:
             yield [_where(of.table), column, name, *lost.cells()]
 
 
-def published_lines(of: Stored) -> Iterator[list[str]]:
+def published_lines(of: StoredTable) -> Iterator[list[str]]:
     """A table's numbers compared with the paper's, a line for each metric and column."""
     for metric in of.table.metrics:
         for column in list_columns(of.rows):
@@ -150,7 +150,7 @@ def published_lines(of: Stored) -> Iterator[list[str]]:
                 yield [*line, f"{statistics.median(percents):+.1f} ({span})"]
 
 
-def _shares(of: Stored, metric: Metric, column: str) -> Iterator[float]:
+def _shares(of: StoredTable, metric: Metric, column: str) -> Iterator[float]:
     """Our mean's difference from the published one in per cent, a row a number."""
     for cells in of.rows.values():
         cell = cells.get(column)
@@ -160,7 +160,7 @@ def _shares(of: Stored, metric: Metric, column: str) -> Iterator[float]:
             yield 100 * (statistics.mean(ours) / published[0] - 1)
 
 
-def changed(of: Stored, judged: Outcome) -> Outcome | None:
+def merge_outcome(of: StoredTable, judged: Outcome) -> Outcome | None:
     """The outcome where ETTh2 and ETTm2 count as one data set, if its verdict is another."""
 
     def cluster(row: str) -> str:
@@ -173,8 +173,8 @@ def changed(of: Stored, judged: Outcome) -> Outcome | None:
 def render(tables: Iterable[Table]) -> str:
     """Writes the page of findings and returns its text."""
     tables_stored = list(stored(tables))
-    of_claims = [(of, one, changed(of, one)) for of in tables_stored for one in outcomes(of)]
-    by_text: dict[tuple[str, str], list[tuple[Stored, Outcome]]] = {}
+    of_claims = [(of, one, merge_outcome(of, one)) for of in tables_stored for one in outcomes(of)]
+    by_text: dict[tuple[str, str], list[tuple[StoredTable, Outcome]]] = {}
     for of, one, _ in of_claims:
         by_text.setdefault((of.table.module, one.claim.text), []).append((of, one))
     summary = [summary_line(of[0][0], [one for _, one in of]) for of in by_text.values()]

@@ -14,7 +14,7 @@ LOCAL = {"seed", "runs", "csv", "train_file", "test_file"}
 """What a row's key has, or what differs between machines."""
 
 
-def configured(task: str, *, preset: str | None = None, **options: Any) -> Any:
+def task_config(task: str, *, preset: str | None = None, **options: Any) -> Any:
     """A task's configuration with some options, all others at their defaults.
 
     Args:
@@ -25,11 +25,6 @@ def configured(task: str, *, preset: str | None = None, **options: Any) -> Any:
     config = get_task(task).Config.of()
     if preset is not None:
         config = get_task(task).presets[preset](config)
-    return config.replace(**options)
-
-
-def changed(config: Any, **options: Any) -> Any:
-    """A configuration with other options."""
     return config.replace(**options)
 
 

@@ -54,7 +54,7 @@ def measure(size: Size, journal: Journal) -> None:
 def copy(size: Size) -> dict[str, Any]:
     """Milliseconds of a copy, and bytes read and written a second by the median."""
     numbers = min(size.copy_bytes, int(memory_limit()) // 8) // 4
-    times = timed(lambda x: x + 1, [jnp.zeros(numbers, jnp.float32)], size.rounds)
+    times = time_program(lambda x: x + 1, [jnp.zeros(numbers, jnp.float32)], size.rounds)
     return {"milliseconds": times, "a_second": 2 * 4 * numbers / (1e-3 * times["median"])}
 
 
@@ -64,11 +64,11 @@ def product(size: Size, name: str) -> dict[str, Any]:
     n = size.matrix
     keys = jax.random.split(jax.random.key(0), 2)
     matrices = [jax.random.normal(key, (n, n), jnp.float32).astype(dtype) for key in keys]
-    times = timed(partial(jnp.matmul, precision=precision), matrices, size.rounds)
+    times = time_program(partial(jnp.matmul, precision=precision), matrices, size.rounds)
     return {"milliseconds": times, "a_second": 2 * n**3 / (1e-3 * times["median"])}
 
 
-def timed(program: Any, arguments: list[Array], rounds: int) -> dict[str, float]:
+def time_program(program: Any, arguments: list[Array], rounds: int) -> dict[str, float]:
     compiled, _ = compile_program(program, arguments)
     return spread(run_in_turns({"": compiled}, arguments, rounds)[""])
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.classification.problems import ACCURACY
-from experiments.options import configured
+from experiments.classification.data_sets import ACCURACY
+from experiments.options import task_config
 from experiments.tables import QUICK, Cell, Table
 from flax_linattn import ops
 
@@ -30,10 +30,10 @@ def cells(folder: Path | None) -> Sequence[Cell]:
         for causal, column in ((True, "causal"), (False, "not causal")):
             if can.causal if causal else can.noncausal:
                 both.append(
-                    Cell(spec, column, configured("classify", mechanism=spec, causal=causal))
+                    Cell(spec, column, task_config("classify", mechanism=spec, causal=causal))
                 )
         for latents in LATENTS.get(spec, ()):
-            config = configured("classify", mechanism=spec, latents=latents)
+            config = task_config("classify", mechanism=spec, latents=latents)
             both.append(Cell(f"{spec}, {latents} latents", "causal", config))
     return both
 

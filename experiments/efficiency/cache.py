@@ -72,7 +72,7 @@ def steps(size: Size, name: str, held: str) -> dict[str, Any]:
         results[str(capacity)] = {}
         for which, way in ((OURS, one), (ALL_SLOTS, at_once(one)), (NOT_DONATED, one)):
             donated = which != NOT_DONATED
-            call, facts = repeated(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
+            call, facts = make_step(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
             programs[f"{capacity} {which}"] = call
             results[str(capacity)][which] = facts
     times = run_in_turns(programs, (), size.rounds, size.seconds)
@@ -93,7 +93,7 @@ def at_once(mechanism: Any) -> ops.Mechanism:
     return AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
 
 
-def repeated(
+def make_step(
     one: ops.Mechanism, state: Any, arrays: list[Array], *, donated: bool
 ) -> tuple[Callable[[], Array], dict[str, Any]]:
     """A function that takes in the last token again, and facts of its program."""

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from scipy import stats
 
-from experiments.efficiency.cache import repeated
+from experiments.efficiency.cache import make_step
 from experiments.efficiency.crossing import where
 from experiments.efficiency.programs import in_turns
 from experiments.intervals import Interval
@@ -88,7 +88,7 @@ def kind(name: str) -> str:
     return CACHES if capabilities.recurrent else WHOLE
 
 
-def promised(name: str) -> int:
+def expected_power(name: str) -> int:
     """The power of the length that time grows with; memory grows with the first at most."""
     return 2 if kind(name) == CACHES else 1
 
@@ -185,7 +185,7 @@ def steps(size: Size, name: str) -> dict[str, Any]:
     for held in size.held:
         state = holding(size, one, held)
         results[str(held)] = {"state_bytes": sum(x.nbytes for x in jax.tree.leaves(state))}
-        call, facts = repeated(one, state, token, donated=True)
+        call, facts = make_step(one, state, token, donated=True)
         results[str(held)] |= facts
         calls[str(held)] = partial(run_steps, call, size.steps)
     for held, times in in_turns(calls, 3 * size.rounds, size.seconds).items():
@@ -293,7 +293,7 @@ def table(rows: Rows, size: Size) -> str:
 def line(rows: Rows, size: Size, name: str) -> list[str]:
     times = {which: exponent(run_times(rows, which, name)) for which in PASSES}
     bytes_ = {which: counted_exponent(memory(rows, which, name)) for which in PASSES}
-    cells = [name, str(promised(name))]
+    cells = [name, str(expected_power(name))]
     cells += ["-" if x is None else f"{x.middle:.2f} ± {x.half:.2f}" for x in times.values()]
     cells += ["-" if x is None else f"{x:.2f}" for x in bytes_.values()]
     if name == SOFTMAX[True]:
@@ -338,7 +338,7 @@ def off(
     """What is not as promised."""
     deviating = []
     for which, power in times.items():
-        word = HOLDS if power is None else judge_exponent(power, promised(name))
+        word = HOLDS if power is None else judge_exponent(power, expected_power(name))
         deviating += [f"time, {which}"] * (word == FAILS) + [f"open: {which}"] * (word == OPEN)
     deviating += [f"memory, {k}" for k, x in bytes_.items() if x is not None and x > 1 + POWER]
     if step is not None and kind(name) == CONSTANT and more([step[1].over(step[0])]) == HOLDS:

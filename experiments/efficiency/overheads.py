@@ -22,7 +22,7 @@ import optax
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
@@ -81,7 +81,7 @@ def in_turns(ways: dict[str, Any], rounds: int) -> dict[str, Any]:
     return medians | {"overheads": overheads}
 
 
-class Waiting:
+class SlowBatches:
     """Batches that take their time."""
 
     def __init__(self, source: data.Batches, seconds: float) -> None:
@@ -104,7 +104,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     standardizer = data.Standardizer.fit(dataset.series)
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
-    config = configured("classify", features=features, hidden_features=2 * features)
+    config = task_config("classify", features=features, hidden_features=2 * features)
     data_spec = ClassifySpec(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
@@ -116,7 +116,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
             # Of falling losses only the first is the highest: no new best epoch is saved.
             training.Objective(LOSS, OPTIMIZER, mode="max"),
             training.Splits(
-                Waiting(source, wait) if wait else source,
+                SlowBatches(source, wait) if wait else source,
                 data.Batches({k: x[:BATCH_SIZE] for k, x in arrays.items()}, BATCH_SIZE, seed=None),
             ),
             config=training.FitConfig(epochs=epochs, checkpoint_every_steps=every),

@@ -67,20 +67,20 @@ def measured(size: Size, mechanism: str, depth: int) -> dict[str, Any]:
             lambda states: jnp.mean(jnp.square(run(graphs, states, keys, x)))
         )(states)
 
-    programs = {LOOP: gradient(in_turn), AGAIN: gradient(in_turn), SCAN: gradient(scanned)}
+    programs = {LOOP: gradient(apply_loop), AGAIN: gradient(apply_loop), SCAN: gradient(apply_scan)}
     arguments = (list(states), keys, x)
     compile_program(lambda x: x + 1, (x,))  # what the first program of a process pays
     return compare(programs, arguments, size.rounds)
 
 
-def in_turn(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
+def apply_loop(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
     """h [B, T, C] through all blocks."""
     for graph, state, key in zip(graphs, states, keys, strict=True):
         h = apply_block(graph, state, key, h)
     return h
 
 
-def scanned(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
+def apply_scan(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
     """The same, by a scan over their stacked parameters."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     return jax.lax.scan(

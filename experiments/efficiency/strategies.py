@@ -23,7 +23,7 @@ from flax import nnx
 
 from experiments.efficiency.overheads import OPTIMIZER
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from flax_linattn import data, training
 from flax_linattn.bench import Journal, communication_bytes
 from flax_linattn.bench.report import markdown, number
@@ -115,7 +115,7 @@ def train(
     parallel: training.Parallel,
 ) -> Outcome:
     """Trains a model from the same first parameters."""
-    config = configured("classify", mechanism=mechanism, dropout_rate=0.0)
+    config = task_config("classify", mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
     model = ClassifyTask().model(config, data_spec, placement)
     facts = step_facts(model, batches[0].batch(0), placement)

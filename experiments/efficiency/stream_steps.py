@@ -224,7 +224,7 @@ def by_cell(features: int, rows: int, steps: int) -> Turn:
             carry, y = step(variables, carry, x)
             y.block_until_ready()
 
-    return Turn(_nothing, run, steps)
+    return Turn(_no_op, run, steps)
 
 
 def by_cell_program(features: int, rows: int, steps: int) -> Turn:
@@ -244,13 +244,13 @@ def by_cell_program(features: int, rows: int, steps: int) -> Turn:
             carry = step(variables, carry, x)
             carry.block_until_ready()
 
-    return Turn(_nothing, run, steps)
+    return Turn(_no_op, run, steps)
 
 
 def by_unroll(model: Any, rows: int, tokens: int) -> Turn:
     """``unroll`` from the first observation on."""
     x = observations(rows, tokens, CHANNELS)
-    return Turn(_nothing, lambda: inference.unroll(model, x).block_until_ready(), tokens)
+    return Turn(_no_op, lambda: inference.unroll(model, x).block_until_ready(), tokens)
 
 
 def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
@@ -263,10 +263,10 @@ def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
         cell, carry = rebuild(variables), jnp.zeros((rows, features))
         return jax.lax.scan(cell, carry, x)[1]
 
-    return Turn(_nothing, lambda: loop(variables, x).block_until_ready(), tokens)
+    return Turn(_no_op, lambda: loop(variables, x).block_until_ready(), tokens)
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     pass
 
 

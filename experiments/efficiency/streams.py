@@ -45,7 +45,7 @@ class Stream:
         if self._state is not None and same:
             return
         if self._state is not None:
-            new = jax.tree.map(_moved, new, self._state)
+            new = jax.tree.map(_copy_into, new, self._state)
         self._state = new
         arguments = (self._variables, new, self._x)
         self._compiled, self.memory = compile_program(self._step, arguments, donate_argnums=1)
@@ -77,7 +77,7 @@ class Stream:
         return {"state_bytes": state_bytes(self._state), "total_bytes": self.memory["total_bytes"]}
 
 
-def _moved(new: jax.Array, old: jax.Array) -> jax.Array:
+def _copy_into(new: jax.Array, old: jax.Array) -> jax.Array:
     if new.shape == old.shape:
         return old
     return jax.lax.dynamic_update_slice(new, old, (0,) * new.ndim)

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.efficiency.cache import repeated
+from experiments.efficiency.cache import make_step
 from experiments.efficiency.growth import in_turns, run_steps
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
@@ -74,14 +74,14 @@ def steps(size: Size, rows: int) -> dict[str, Any]:
     state_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
     array = jnp.ones((state_bytes // (4 * size.dim), size.dim))
 
-    donated, facts = repeated(one, jax.tree.map(jnp.copy, state), token, donated=True)
+    donated, facts = make_step(one, jax.tree.map(jnp.copy, state), token, donated=True)
     calls = {
         STEP: donated,
         AGAIN: donated,
-        NOT_DONATED: repeated(one, state, token, donated=False)[0],
-        LAUNCH: repeated(one, min_state, scalar, donated=True)[0],
-        IN_PLACE: added(array + 0, donated=True),
-        COPY: added(array, donated=False),
+        NOT_DONATED: make_step(one, state, token, donated=False)[0],
+        LAUNCH: make_step(one, min_state, scalar, donated=True)[0],
+        IN_PLACE: make_adder(array + 0, donated=True),
+        COPY: make_adder(array, donated=False),
         READ: partial(compile_program(jnp.matmul, (array, array[0]))[0], array, array[0]),
     }
     turns = {name: partial(run_steps, call, size.steps) for name, call in calls.items()}
@@ -93,7 +93,7 @@ def steps(size: Size, rows: int) -> dict[str, Any]:
     return {"state_bytes": state_bytes, "temporary_bytes": temporary, "milliseconds": times}
 
 
-def added(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
+def make_adder(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
     """A function that adds 1 to all of an array again."""
     donate = {"donate_argnums": 0} if donated else {}
     compiled, _ = compile_program(lambda x: x + 1, (array,), **donate)

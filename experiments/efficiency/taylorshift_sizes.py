@@ -109,7 +109,7 @@ def intermediates(
     denominator, y = times_v(x**2 + x / 2 + 0.5)
     return np.array(
         [
-            np.linalg.norm(boxed(k, v[:, :dim])) if with_a_mod else np.nan,
+            np.linalg.norm(pair_products(k, v[:, :dim])) if with_a_mod else np.nan,
             mean_norm(squared[1], squared[0]),
             mean_norm(linear[1], linear[0]),
             denominator.mean(),
@@ -118,7 +118,7 @@ def intermediates(
     )
 
 
-def boxed(k: NDArray, v: NDArray, tokens: int = 1024) -> NDArray:
+def pair_products(k: NDArray, v: NDArray, tokens: int = 1024) -> NDArray:
     """A_mod [d^2, d + 1]: products of all pairs of channels of k, transposed, times [1 | v]."""
     v = np.concatenate([np.ones((len(v), 1)), v], axis=1)
     parts = ((k[i : i + tokens], v[i : i + tokens]) for i in range(0, len(k), tokens))
@@ -156,7 +156,7 @@ def doubt(row: dict[str, Any], name: str) -> float:
     return 200 * row["errors"][name] / FORMULAS[name](row["length"], row["dim"])
 
 
-def right(name: str) -> Judge:
+def judge_formula(name: str) -> Judge:
     """The judge of "the formula is right to 1 % for large N", for every d, at the longest N."""
 
     def judge(rows: Rows) -> Verdict:
@@ -194,7 +194,9 @@ def decide(rows: Rows, name: str) -> tuple[Word, str, str]:
 WHERE = "TaylorShift, table 1 and figure 6"
 STATEMENTS = tuple(
     Statement(
-        WHERE, f"{name} is as large as its formula, to {TOLERANCE:g} % for large N", right(name)
+        WHERE,
+        f"{name} is as large as its formula, to {TOLERANCE:g} % for large N",
+        judge_formula(name),
     )
     for name in FORMULAS
 )

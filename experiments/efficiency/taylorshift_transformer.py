@@ -100,10 +100,10 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     return {"results": compare_programs(programs, x, size.rounds, size.seconds, limit)}
 
 
-def measured(row: dict[str, Any], name: str, quantity: str) -> Range | None:
+def cost_range(row: dict[str, Any], name: str, quantity: str) -> Range | None:
     """Milliseconds or bytes; None of what was not run."""
     if name == BEST:
-        softmax_costs = [measured(row, softmax, quantity) for softmax in SOFTMAXES]
+        softmax_costs = [cost_range(row, softmax, quantity) for softmax in SOFTMAXES]
         return min((v for v in softmax_costs if v is not None), default=None)
     result = row["results"].get(name)
     if result is None:
@@ -115,7 +115,7 @@ def measured(row: dict[str, Any], name: str, quantity: str) -> Range | None:
 
 def value(row: dict[str, Any], name: str, quantity: str) -> float | None:
     """The same without its spread."""
-    cost = measured(row, name, quantity)
+    cost = cost_range(row, name, quantity)
     return None if cost is None else cost.middle
 
 
@@ -127,7 +127,7 @@ def measured_names(rows: Rows, names: Iterable[str]) -> list[str]:
 def cost_ratios(rows: Rows, quantity: str, name: str, other: str) -> list[tuple[int, Range]]:
     """One's quantity over the other's by length, where both were measured."""
     points = [
-        (r["length"], measured(r, name, quantity), measured(r, other, quantity)) for r in rows
+        (r["length"], cost_range(r, name, quantity), cost_range(r, other, quantity)) for r in rows
     ]
     return [(n, a.over(b)) for n, a, b in points if a is not None and b is not None]
 
@@ -177,7 +177,7 @@ def faster_and_half(rows: Rows, other: str) -> Verdict:
     return Verdict(word, f"{text} memory of {other}")
 
 
-def short(rows: Rows, other: str) -> Verdict:
+def judge_short(rows: Rows, other: str) -> Verdict:
     """Below 1,000 tokens the direct form takes no more time nor memory than softmax."""
     time = [ratio for n, ratio in cost_ratios(rows, "time", DIRECT, other) if n < 1000]
     memory = [y for n, y in middles(cost_ratios(rows, "memory", DIRECT, other)) if n < 1000]
@@ -191,7 +191,7 @@ def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
     def judge(rows: Rows) -> Verdict:
         row = rows[-1]
         others = measured_names(rows, OTHERS)
-        measured_times = {name: measured(row, name, "time") for name in (*names, *others)}
+        measured_times = {name: cost_range(row, name, "time") for name in (*names, *others)}
         times = {name: time for name, time in measured_times.items() if time is not None}
         if times.keys() != measured_times.keys():
             raise NotMeasuredError("not all of them were run")
@@ -204,7 +204,7 @@ def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
     return judge
 
 
-def scaling(rows: Rows) -> Verdict:
+def judge_scaling(rows: Rows) -> Verdict:
     """With many heads its time grows more slowly than that of any other."""
 
     def power(name: str) -> float:
@@ -244,7 +244,7 @@ STATEMENTS = (
     Statement(
         "TaylorShift, section 5.2 and abstract",
         "for short sequences the direct form stays competitive in time and memory",
-        against_both(short),
+        against_both(judge_short),
     ),
     Statement(
         "TaylorShift, figure 9",
@@ -257,7 +257,7 @@ STATEMENTS = (
         against_others(["efficient, h = 32", "efficient, h = 64"], competitive=True),
     ),
     Statement(
-        "TaylorShift, figure 9", "with 32 or 64 heads it scales better than they do", scaling
+        "TaylorShift, figure 9", "with 32 or 64 heads it scales better than they do", judge_scaling
     ),
 )
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from experiments.efficiency.pytorch import import_torch
-from experiments.efficiency.trials import TRANSFORMER, Learned, Size, Trial
+from experiments.efficiency.trials import TRANSFORMER, LearningTask, Size, Trial
 from experiments.measured import Rows
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
@@ -16,7 +16,7 @@ EPOCH = 1000
 """Sequences of what the table calls an epoch."""
 
 
-def measure(learned: Learned, size: Size, journal: Journal) -> None:
+def measure(learned: LearningTask, size: Size, journal: Journal) -> None:
     """A row for every model and length."""
     torch = import_torch()
     for length, batch_size in size.lengths:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.efficiency.training_steps import measure, table
-from experiments.efficiency.trials import Learned, Size
+from experiments.efficiency.trials import LearningTask, Size
 from experiments.measured import Measured
 from flax_linattn import data
 from flax_linattn.tasks.forecast import ForecastSpec
@@ -50,7 +50,7 @@ def task_options(length: int) -> dict[str, Any]:
     return published | {"schedule": "constant", "normalize": False, "positions": 1}
 
 
-FORECASTER = Learned(
+FORECASTER = LearningTask(
     task="forecast",
     options=task_options,
     data_spec=make_data_spec,

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from experiments.efficiency.training_steps import measure, table
-from experiments.efficiency.trials import Learned, Size
+from experiments.efficiency.trials import LearningTask, Size
 from experiments.measured import Measured
 from flax_linattn import data
 from flax_linattn.tasks.classify import ClassifySpec
@@ -39,7 +39,7 @@ def make_data_spec(length: int) -> ClassifySpec:
     return ClassifySpec("random", channels, classes, (length,), standardizer)
 
 
-CLASSIFIER = Learned(
+CLASSIFIER = LearningTask(
     task="classify",
     options=lambda length: {"preset": "tslib", "schedule": "constant"},
     data_spec=make_data_spec,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.statements import Statement
 from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine
 from flax_linattn import tasks, training
@@ -49,12 +49,12 @@ class Size:
 
 def measure(size: Size, journal: Journal) -> None:
     for mechanism in size.mechanisms:
-        journal.row({"mechanism": mechanism}, partial(one, size, mechanism))
+        journal.row({"mechanism": mechanism}, partial(score_stream, size, mechanism))
 
 
-def one(size: Size, mechanism: str) -> dict[str, Any]:
+def score_stream(size: Size, mechanism: str) -> dict[str, Any]:
     """Scores a long stream with a trained model, event by event and as a batch."""
-    config = configured(
+    config = task_config(
         "events",
         process="hawkes-marked",
         num_sequences=size.train,
@@ -63,8 +63,8 @@ def one(size: Size, mechanism: str) -> dict[str, Any]:
     )
     process = PROCESSES["hawkes-marked"]
     # A quarter more than wanted are to be expected, and the rest is cut off.
-    rate = float(process.draw(50, end=200.0, seed=1).num_events) / (50 * 200.0)
-    generated = process.draw(1, end=1.25 * size.events / rate, seed=2)
+    rate = float(process.sample(50, end=200.0, seed=1).num_events) / (50 * 200.0)
+    generated = process.sample(1, end=1.25 * size.events / rate, seed=2)
     times, event_types = generated.times[0][: size.events], generated.marks[0][: size.events]
     whole = dataclasses.replace(generated, times=(times,), marks=(event_types,), end=None)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.events.problems import PROBLEMS, make_config
+from experiments.events.data_sets import DATA_SETS, make_config
 from experiments.events.rules import comparable
-from experiments.events.trained import QUANTILE_LEVELS, baselines, train_seeds
+from experiments.events.runs import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.intervals import mean_text, over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
@@ -60,7 +60,7 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     own = ("mechanisms", "seeds")
     options = {name: value for name, value in vars(size).items() if name not in own}
-    for name in PROBLEMS:
+    for name in DATA_SETS:
         config = make_config(name, data_folder(), runs=size.seeds, clock=True, **options)
         if config is None:
             continue
@@ -134,7 +134,7 @@ def table(rows: Rows, size: Size) -> str:
         kinds += [("mark_accuracy", "event-type accuracy", 3)] if marked else []
         for name, title, digits in [*kinds, ("ks", "KS distance", 3)]:
             cells = [_cell(numbers(rows_by_mechanism[m], name), digits, name) for m in mechanisms]
-            published = PROBLEMS[data].paper
+            published = DATA_SETS[data].paper
             cells = [
                 _with_paper(cell, published.get(m, {}).get(name))
                 for cell, m in zip(cells, mechanisms, strict=True)
@@ -150,7 +150,7 @@ def table(rows: Rows, size: Size) -> str:
             )
             first = f"{data}, {events:,}" if name == "nll" else ""
             lines.append([first, title, *cells, *others, guesses_text or "-"])
-    origins = "\n".join(f"- {name}: {PROBLEMS[name].from_}." for name in data_sets(rows))
+    origins = "\n".join(f"- {name}: {DATA_SETS[name].from_}." for name in data_sets(rows))
     note = (
         "NLL per event in nats, including the survival of the last interval, with times in the "
         "unit of the file; mean and standard deviation over seeds. *naive* predicts the mean gap "

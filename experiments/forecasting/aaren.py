@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.columns import columns
-from experiments.forecasting.problems import SIZES, problem
-from experiments.options import configured
+from experiments.forecasting.data_sets import SIZES, file_options
+from experiments.options import task_config
 from experiments.tables import QUICK, Cell, Claim, Metric, Says, Table
 
 MECHANISMS = columns("softmax", "aaren", "EA-2", "EA-6", "taylorshift", "expressive")
@@ -26,12 +26,12 @@ def cells(folder: Path | None) -> Sequence[Cell]:
     table = []
     for row, paper in EXPECTED["rows"].items():
         name, horizon = row.split(", ")
-        options = problem(name, folder)
+        options = file_options(name, folder)
         columns = MECHANISMS if row == "ETTh1, 96" else PUBLISHED
         for column in columns:
             config = None
             if options is not None:
-                config = configured(
+                config = task_config(
                     "forecast",
                     mechanism=MECHANISMS[column],
                     model="encoder-decoder",
@@ -43,7 +43,7 @@ def cells(folder: Path | None) -> Sequence[Cell]:
         for mechanism in ("aaren", *(STREAMING if row == "ETTh1, 96" else ())):
             config = None
             if options is not None:
-                config = configured(
+                config = task_config(
                     "forecast", mechanism=mechanism, horizon=int(horizon), **options
                 )
             table.append(Cell(row, f"{mechanism}, streaming", config))

@@ -55,14 +55,16 @@ def measure(size: Size, journal: Journal) -> None:
         for horizon in size.horizons:
             for context in size.contexts:
                 key = {"series": series, "horizon": horizon, "context": context}
-                patch.journaled(journal, {**key, "model": patch.SIMPLE}, of_patch, patch.simple)
-    train = partial(patch.trained, options=patch.chosen_options())
+                patch.write_row(
+                    journal, {**key, "model": patch.SIMPLE}, of_patch, patch.evaluate_simple
+                )
+    train = partial(patch.train_model, options=patch.chosen_options())
     for seed in range(size.seeds):
         for series in size.trained_on:
             for context in size.contexts:
                 key = {"series": series, "horizon": size.horizons[0], "context": context}
                 key |= {"model": patch.OURS, "seed": seed}
-                patch.journaled(journal, key, of_patch, train)
+                patch.write_row(journal, key, of_patch, train)
 
 
 @functools.cache

@@ -25,10 +25,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.forecasting.problems import EMBEDDED, find, problem
+from experiments.forecasting.data_sets import EMBEDDED, file_options, find
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.rules import below
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
@@ -95,14 +95,14 @@ def measure(size: Size, journal: Journal) -> None:
             for model in DEFAULTS:
                 key = {"series": series, "model": model, "seed": seed}
                 if series == EMBEDDED or find(series, data_folder()):
-                    journal.row(key, partial(trained, key))
+                    journal.row(key, partial(train_run, key))
 
 
-def trained(key: dict[str, Any]) -> dict[str, Any]:
+def train_run(key: dict[str, Any]) -> dict[str, Any]:
     """Trains a run; its errors, scores, choices and times."""
     series = key["series"]
     with tempfile.TemporaryDirectory() as folder:
-        data_options: dict[str, Any] = {**(problem(series, data_folder()) or {})}
+        data_options: dict[str, Any] = {**(file_options(series, data_folder()) or {})}
         data_options |= {"split": "0.7/0.1/0.2", **OPTIONS.get(series, {})}
         if series in LAST_ROWS:
             table = pd.read_csv(data_options["csv"]).iloc[-LAST_ROWS[series] :]
@@ -111,7 +111,7 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
         data_options.pop("stride", None)
         horizon = HORIZONS.get(series, HORIZON)
         options = {**data_options, **DEFAULTS[key["model"]], "seed": key["seed"]}
-        config = configured(
+        config = task_config(
             "forecast", preset="patch", horizon=horizon, quantiles="0.1,0.5,0.9", **options
         )
         begin, cpu = time.perf_counter(), time.process_time()
@@ -162,7 +162,7 @@ def differences(rows: Rows, other: str, metric: str) -> dict[str, list[float]]:
     }
 
 
-def compared(other: str, metric: str, rule: Rule, margin: float) -> Judge:
+def judge_default(other: str, metric: str, rule: Rule, margin: float) -> Judge:
     """The verdict on the default, against another forecast."""
 
     def judge(rows: Rows) -> Verdict:
@@ -222,12 +222,12 @@ EXPERIMENT = Measured(
             Statement("ours", f"the default's {title} are below those of {other}", judge)
             for metric, title in (("mse", "errors"), ("crps", "CRPS"))
             for other in ("former default", "ridge of 96 rows, chosen maps", "seasonal naive")
-            for judge in [compared(other, metric, BETTER, 0)]
+            for judge in [judge_default(other, metric, BETTER, 0)]
         ),
         Statement(
             "ours",
             "the default's errors are at most those of the ridge of the chosen context and maps",
-            compared("ridge, chosen", "mse", NOT_ABOVE, 1),
+            judge_default("ridge, chosen", "mse", NOT_ABOVE, 1),
         ),
     ),
     left_out={

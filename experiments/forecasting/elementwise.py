@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.columns import columns
-from experiments.forecasting.problems import SIZES, problem
-from experiments.options import configured
+from experiments.forecasting.data_sets import SIZES, file_options
+from experiments.options import task_config
 from experiments.tables import QUICK, Cell, Claim, Metric, Says, Table
 
 MECHANISMS = columns("SA", "EA-2", "EA-6", "EA", "aaren")
@@ -38,14 +38,14 @@ def cells(folder: Path | None) -> Sequence[Cell]:
     """Every series, horizon and mechanism."""
     table = []
     for name, horizons in PAPER.items():
-        options = problem(name, folder)
+        options = file_options(name, folder)
         if options is not None and (name.startswith("ETT") or name in ("Exchange", "Traffic")):
             options = {**options, "channels": "OT"}
         for horizon, paper in horizons.items():
             for column, mechanism in MECHANISMS.items():
                 config = None
                 if options is not None:
-                    config = configured(
+                    config = task_config(
                         "forecast",
                         mechanism=mechanism,
                         model="encoder-decoder",

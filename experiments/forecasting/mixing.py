@@ -51,8 +51,8 @@ def measure(size: Size, journal: Journal) -> None:
             for mixing in ("", MIXING):
                 key = {"series": series, "horizon": size.horizon, "model": patch.OURS}
                 key |= {"seed": seed, "mixing": mixing}
-                run = partial(patch.trained, options={**options, "channel_mechanism": mixing})
-                patch.journaled(journal, key, of_patch, run)
+                run = partial(patch.train_model, options={**options, "channel_mechanism": mixing})
+                patch.write_row(journal, key, of_patch, run)
 
 
 def errors(rows: Rows, series: str, mixing: str) -> dict[int, float]:

@@ -25,11 +25,11 @@ import jax
 import numpy as np
 from flax import nnx
 
+from experiments.forecasting.data_sets import EMBEDDED, file_options
 from experiments.forecasting.peers import PEERS, RATES, available, train_peer
-from experiments.forecasting.problems import EMBEDDED, problem
 from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.rules import below
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
@@ -107,7 +107,7 @@ class Size:
 
 def make_config(size: Size, series: str, horizon: int, **options: Any) -> Any:
     """The options of a run; None where the file of the series is not available."""
-    options_of_series = problem(series, data_folder())
+    options_of_series = file_options(series, data_folder())
     if options_of_series is None:
         return None
     # As the preset was when the table was measured: nothing is left to the data, nor to the clock.
@@ -118,7 +118,7 @@ def make_config(size: Size, series: str, horizon: int, **options: Any) -> Any:
         "time_limit": 0.0,
     }
     options_of_series = {**options_of_series, "stride": 1, **fixed, **OPTIONS.get(series, {})}
-    return configured(
+    return task_config(
         "forecast",
         preset="patch",
         horizon=horizon,
@@ -151,7 +151,7 @@ def measure(size: Size, journal: Journal) -> None:
     for series in size.series:
         for horizon in size.horizons:
             key = {"series": series, "horizon": horizon, "model": SIMPLE}
-            journaled(journal, key, size, simple)
+            write_row(journal, key, size, evaluate_simple)
     for seed, horizons, models in stages:
         for horizon in horizons:
             for series in size.series:
@@ -160,10 +160,10 @@ def measure(size: Size, journal: Journal) -> None:
                         continue
                     key = {"series": series, "horizon": horizon, "model": model, "seed": seed}
                     options = chosen[model if model in PEERS else OURS]
-                    journaled(journal, key, size, partial(trained, options=options))
+                    write_row(journal, key, size, partial(train_model, options=options))
 
 
-def journaled(
+def write_row(
     journal: Journal, key: dict[str, Any], size: Size, measure: Callable[..., dict[str, Any]]
 ) -> None:
     """Writes a row, unless the file is missing or too short for this horizon.
@@ -176,7 +176,7 @@ def journaled(
     if config is None:
         return
     try:
-        loaded(config)
+        load_windows(config)
     except ValueError:
         return
     journal.row(key, partial(measure, size, config, key))
@@ -196,14 +196,14 @@ def choose(size: Size, journal: Journal) -> dict[str, dict[str, Any]]:
         for number, options in enumerate(candidates):
             key = {"series": EMBEDDED, "horizon": HORIZONS[0], "model": model, "trial": number}
             config = make_config(size, EMBEDDED, HORIZONS[0], seed=0)
-            results.append(journal.row(key, partial(trained, size, config, key, options)))
+            results.append(journal.row(key, partial(train_model, size, config, key, options)))
         best = min(range(len(results)), key=lambda i: results[i]["validation"])
         chosen[model] = candidates[best]
     return chosen
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(config_json: str) -> tuple[Any, Any, training.Splits]:
+def _load_windows(config_json: str) -> tuple[Any, Any, training.Splits]:
     task = tasks.get_task("forecast")
     config = task.Config.of(**json.loads(config_json)).resolve()
     rows = task.load(config)
@@ -211,18 +211,18 @@ def _loaded(config_json: str) -> tuple[Any, Any, training.Splits]:
     return rows, described, task.batches(rows, config, described, 1)
 
 
-def loaded(config: Any) -> tuple[Any, Any, training.Splits]:
+def load_windows(config: Any) -> tuple[Any, Any, training.Splits]:
     """Rows, what is learned of them, and windows.
 
     Raises:
         ValueError: there are too few rows.
     """
-    return _loaded(json.dumps(config.to_json(), sort_keys=True))
+    return _load_windows(json.dumps(config.to_json(), sort_keys=True))
 
 
-def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate_simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
     """Errors of the last value, the last season and the ridge on the test rows."""
-    rows, described, splits = loaded(config)
+    rows, described, splits = load_windows(config)
     run = tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
     assert isinstance(splits.test, PanelWindows)
     values = evaluate_baselines(run, splits.test)
@@ -230,13 +230,13 @@ def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{n}_{m}": values[f"{n}_{m}"] for n in names for m in ("mse", "mae")}
 
 
-def trained(
+def train_model(
     size: Size, config: Any, key: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Trains a model; a trial is not tested."""
     model, is_trial = key["model"], "trial" in key
     if model in PEERS:
-        _, _, splits = loaded(config)
+        _, _, splits = load_windows(config)
         options = {**options}
         rate = options.pop("rate")
         return {
@@ -254,7 +254,7 @@ def trained(
                 validate_every=size.steps // size.validations,
             ),
         }
-    run, values, lines = fitted(config.replace(mechanism=model, **options))
+    run, values, lines = fit_run(config.replace(mechanism=model, **options))
     results = {
         "options": dict(options),
         "validation": min(line["validation_mse"] for line in lines),
@@ -263,11 +263,11 @@ def trained(
     }
     if not is_trial:
         results |= {"mse": values["test_mse"], "mae": values["test_mae"]}
-        results |= streamed(run.model)
+        results |= measure_stream(run.model)
     return results
 
 
-def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
+def fit_run(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
     """A run of ours, its report without baselines, and the lines of its metrics."""
     task: Any = tasks.get_task("forecast")
     task.test_baselines = lambda run, batches: {}
@@ -289,7 +289,7 @@ def stored_rows() -> list[dict[str, Any]]:
     return json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
 
 
-def streamed(model: Any) -> dict[str, Any]:
+def measure_stream(model: Any) -> dict[str, Any]:
     """Bytes of the state and microseconds an observation, compiled; nothing of what cannot."""
     if not model.streams:
         return {}

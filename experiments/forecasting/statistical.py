@@ -73,7 +73,7 @@ def measure(size: Size, journal: Journal) -> None:
         key = {"series": series, "horizon": size.horizon, "context": context, "model": model}
         if fits(of_patch, key):
             stride = size.strides.get(series, STRIDE)
-            patch.journaled(journal, key, of_patch, partial(tested, stride))
+            patch.write_row(journal, key, of_patch, partial(evaluate_model, stride))
 
 
 def fits(size: patch.Size, key: dict[str, Any]) -> bool:
@@ -86,15 +86,17 @@ def fits(size: patch.Size, key: dict[str, Any]) -> bool:
 
 def season_length(config: Any) -> int:
     """Rows of a season, as the seasonal naive forecast has them."""
-    _, described, _ = patch.loaded(config)
+    _, described, _ = patch.load_windows(config)
     return int(config.data.season or described.season)
 
 
-def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> dict[str, Any]:
+def evaluate_model(
+    stride: int, size: patch.Size, config: Any, key: dict[str, Any]
+) -> dict[str, Any]:
     """Errors of a model on every ``stride``-th test window, and the time of one of a channel."""
     model, options = key["model"], config.data
     run = make_run(model, config)
-    test = patch.loaded(config)[2].test
+    test = patch.load_windows(config)[2].test
     assert isinstance(test, data.Windows)
     windows = data.Windows(
         test.arrays,
@@ -120,9 +122,9 @@ def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> d
 
 def make_run(model: str, config: Any) -> tasks.Run:
     """A trained run of ours, or for another model one without parameters."""
-    rows, described, _ = patch.loaded(config)
+    rows, described, _ = patch.load_windows(config)
     if model == patch.OURS:
-        run, *_ = patch.fitted(config.replace(**patch.chosen_options()))
+        run, *_ = patch.fit_run(config.replace(**patch.chosen_options()))
         return run._replace(data=rows)
     return tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
 

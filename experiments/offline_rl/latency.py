@@ -68,7 +68,7 @@ def measure(size: Size, journal: Journal) -> None:
         for steps in size.steps:
             for way in WAYS:
                 key = {"way": way, "rows": rows, "step": steps}
-                journal.row(key, partial(one, size, way, rows, steps))
+                journal.row(key, partial(time_step, size, way, rows, steps))
     for steps in size.steps[1:]:
         for way in WAYS:
             key = {"way": way, "rows": 1, "episode": steps}
@@ -111,7 +111,7 @@ def cache_bytes(size: Size, rows: int, steps: int) -> int:
     return 4 * 2 * 3 * steps * rows * size.features * size.num_layers
 
 
-def one(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
+def time_step(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
     """The median time of a step after ``steps`` others; for restarts the mean."""
     max_steps = steps + size.repeats + 2
     if way == "cache" and cache_bytes(size, rows, max_steps) > size.max_cache_bytes:

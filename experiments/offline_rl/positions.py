@@ -16,7 +16,7 @@ from typing import Any
 
 from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
-from experiments.offline_rl.trained import train_and_play
+from experiments.offline_rl.runs import train_and_play
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal

@@ -17,9 +17,9 @@ from typing import Any
 
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.offline_rl.problems import PROBLEMS, make_config
+from experiments.offline_rl.data_sets import DATA_SETS, make_config
 from experiments.offline_rl.rules import ahead, comparable
-from experiments.offline_rl.trained import episode_metrics, make_run_environments, train_and_play
+from experiments.offline_rl.runs import episode_metrics, make_run_environments, train_and_play
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, rows_with
@@ -76,9 +76,9 @@ def configuration(name: str, size: Size, **options: Any) -> OfflineRLConfig | No
 
 def measure(size: Size, journal: Journal) -> None:
     for seed in range(size.seeds):
-        for name, problem in PROBLEMS.items():
+        for name, data_set in DATA_SETS.items():
             config = configuration(name, size, seed=seed)
-            if config is None or (seed and problem.robot not in size.multi_seed_robots):
+            if config is None or (seed and data_set.robot not in size.multi_seed_robots):
                 continue
             if not seed:
                 key = {"data": name, "mechanism": CUSTOMARY, "seed": seed}
@@ -110,7 +110,7 @@ def baselines(config: OfflineRLConfig) -> dict[str, Any]:
     return results
 
 
-def of(rows: Rows, data: str, mechanism: str) -> Rows:
+def find_rows(rows: Rows, data: str, mechanism: str) -> Rows:
     """The rows of a mechanism on a data set, by seed.
 
     Raises:
@@ -122,12 +122,12 @@ def of(rows: Rows, data: str, mechanism: str) -> Rows:
 
 def data_sets(rows: Rows) -> list[str]:
     """The names of the data sets."""
-    return [name for name in PROBLEMS if any(row["data"] == name for row in rows)]
+    return [name for name in DATA_SETS if any(row["data"] == name for row in rows)]
 
 
 def scores(rows: Rows, data: str, mechanism: str, mode: str = "window") -> list[float]:
     """Scores of the runs, by seed."""
-    return [row[mode]["score"] for row in of(rows, data, mechanism)]
+    return [row[mode]["score"] for row in find_rows(rows, data, mechanism)]
 
 
 def differences(
@@ -137,7 +137,7 @@ def differences(
     by_set = {}
     for data in data_sets(rows):
         mine, theirs = (
-            {row["seed"]: row[mode]["score"] for row in of(rows, data, mechanism)}
+            {row["seed"]: row[mode]["score"] for row in find_rows(rows, data, mechanism)}
             for mechanism, mode in (ours, other)
         )
         if mine.keys() != theirs.keys():
@@ -146,7 +146,7 @@ def differences(
     return by_set
 
 
-def compared(ours: tuple[str, str], other: tuple[str, str]) -> Judge:
+def judge_pair(ours: tuple[str, str], other: tuple[str, str]) -> Judge:
     """The verdict on two mechanisms, each with an inference mode."""
 
     def judge(rows: Rows) -> Verdict:
@@ -168,7 +168,7 @@ def judge_against_baseline(mechanism: str, baseline: str) -> Judge:
     def judge(rows: Rows) -> Verdict:
         by_set = {
             data: [
-                own - of(rows, data, CUSTOMARY)[0][baseline]["score"]
+                own - find_rows(rows, data, CUSTOMARY)[0][baseline]["score"]
                 for own in scores(rows, data, mechanism)
             ]
             for data in data_sets(rows)
@@ -188,15 +188,15 @@ def table(rows: Rows, size: Size) -> str:
               "data, best", "target return"]  # fmt: skip
     lines = []
     for data in data_sets(rows):
-        known = of(rows, data, CUSTOMARY)[0]
+        known = find_rows(rows, data, CUSTOMARY)[0]
         cells = []
         for mechanism in mechanisms:
-            printed = PROBLEMS[data].paper.get(mechanism)
+            printed = DATA_SETS[data].paper.get(mechanism)
             cell = mean_text(scores(rows, data, mechanism), 1)
             paper = "" if printed is None else f" (paper {printed[0]:.1f} ± {printed[1]:.1f})"
             cells.append(cell + paper)
         cells += [f"{known[name]['score']:.1f}" for name in BASELINES]
-        robot = PROBLEMS[data].robot
+        robot = DATA_SETS[data].robot
         target = float(normalized_score(PUBLISHED_TARGETS[robot], f"{robot}-v5"))
         lines.append([data, *cells, f"{known['recorded']['best']:.1f}", f"{target:.1f}"])
     means = ["mean of the data sets"]
@@ -253,7 +253,9 @@ def mean_score(rows: Rows, mechanism: str, mode: str = "window") -> float:
 
 def mean_known(rows: Rows, name: str) -> float:
     """Of a baseline over data sets."""
-    return statistics.mean(of(rows, data, CUSTOMARY)[0][name]["score"] for data in data_sets(rows))
+    return statistics.mean(
+        find_rows(rows, data, CUSTOMARY)[0][name]["score"] for data in data_sets(rows)
+    )
 
 
 def plot(rows: Rows) -> Any:
@@ -262,7 +264,7 @@ def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(11, 6.4), layout="constrained")
     panels = figure.subplots(3, 4, squeeze=False).ravel()
     for axis, data in zip(panels, sets, strict=False):
-        known = of(rows, data, CUSTOMARY)[0]
+        known = find_rows(rows, data, CUSTOMARY)[0]
         for place, mechanism in enumerate(MECHANISMS):
             for number, mode in enumerate(INFERENCE_MODES):
                 values = scores(rows, data, mechanism, mode)
@@ -297,18 +299,18 @@ EXPERIMENT = Measured(
         Statement(
             "Aaren, table 1",
             "Aaren is comparable to the Transformer",
-            compared(("aaren", WINDOW), ("softmax", WINDOW)),
+            judge_pair(("aaren", WINDOW), ("softmax", WINDOW)),
         ),
         Statement(
             "ours",
             "EA-series is comparable to the Transformer",
-            compared(("elementwise_series", WINDOW), ("softmax", WINDOW)),
+            judge_pair(("elementwise_series", WINDOW), ("softmax", WINDOW)),
         ),
         *(
             Statement(
                 "ours",
                 f"with {mechanism}, a stream of all steps scores the same as the window",
-                compared((mechanism, "stream"), (mechanism, WINDOW)),
+                judge_pair((mechanism, "stream"), (mechanism, WINDOW)),
             )
             for mechanism in MECHANISMS
         ),
@@ -316,7 +318,7 @@ EXPERIMENT = Measured(
             Statement(
                 "ours",
                 f"with {mechanism}, a stream with restarts scores the same as the window",
-                compared((mechanism, "restart"), (mechanism, WINDOW)),
+                judge_pair((mechanism, "restart"), (mechanism, WINDOW)),
             )
             for mechanism in MECHANISMS
         ),

@@ -19,7 +19,7 @@ from scipy import stats
 from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
 from experiments.offline_rl.rules import follows
-from experiments.offline_rl.trained import make_run_environments, timed, trained
+from experiments.offline_rl.runs import make_run_environments, play_timed, train_run
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, combine
 from flax_linattn.bench import Journal
@@ -48,17 +48,17 @@ def measure(size: Size, journal: Journal) -> None:
             config = table1.configuration(data, table1.Size(), mechanism=mechanism)
             if config is not None:
                 key = {"data": data, "mechanism": mechanism}
-                journal.row(key, partial(one, config, size.fractions))
+                journal.row(key, partial(play_returns, config, size.fractions))
 
 
-def one(config: OfflineRLConfig, fractions: Sequence[float]) -> dict[str, Any]:
+def play_returns(config: OfflineRLConfig, fractions: Sequence[float]) -> dict[str, Any]:
     """Trains a run and plays it for each target return and inference mode."""
-    run, _ = trained(config)
+    run, _ = train_run(config)
     targets = [fraction * run.data_spec.best_return for fraction in fractions]
     with make_run_environments(run) as environments:
         returns = {
             mode: [
-                timed(run, environments, act=mode, target_return=target)["returns"]
+                play_timed(run, environments, act=mode, target_return=target)["returns"]
                 for target in targets
             ]
             for mode in MODES
@@ -81,7 +81,7 @@ def correlation(row: dict[str, Any], mode: str) -> float:
     return float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
-def followed(mechanism: str, mode: str) -> Any:
+def judge_correlation(mechanism: str, mode: str) -> Any:
     """The verdict on a mechanism and an inference mode, over data sets."""
 
     def judge(rows: Rows) -> Verdict:
@@ -142,7 +142,7 @@ EXPERIMENT = Measured(
         Statement(
             "ours",
             f"with {mechanism} and {act} inference, a higher target return gives a higher return",
-            followed(mechanism, act),
+            judge_correlation(mechanism, act),
         )
         for mechanism in Size().mechanisms
         for act in MODES

@@ -18,9 +18,9 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import IMAGES, LISTOPS, PROBLEMS, make_config
+from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, make_config
 from experiments.sequences.rules import centred
-from experiments.sequences.trained import remembering
+from experiments.sequences.runs import cached_task
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import Verdict, combine, rows_with
@@ -58,12 +58,12 @@ def measure(size: Size, journal: Journal) -> None:
             steps=size.steps,
         )
         if config is not None:
-            journal.row({"data": name}, partial(distributions, PROBLEMS[name].task, config))
+            journal.row({"data": name}, partial(distributions, DATA_SETS[name].task, config))
 
 
 def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
     """Trains a model; counts the products of each layer over test examples."""
-    of_task = remembering(task)
+    of_task = cached_task(task)
     with tempfile.TemporaryDirectory() as folder:
         values = tasks.train(of_task, config, training.Session(folder, progress=False))
         run = tasks.load_run(folder)
@@ -97,12 +97,12 @@ def layer_products(run: tasks.Run, batch: dict[str, Array]) -> list[Array]:
         if isinstance(module, Attention) and isinstance(module.mechanism, TaylorShift):
             given = module.mechanism
             options = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
-            module.mechanism = Noting(**options, noted=_Notes(noted))
+            module.mechanism = RecordingTaylorShift(**options, noted=_Records(noted))
     run.task.compute_logits(again, batch, None)
     return noted
 
 
-class _Notes:
+class _Records:
     """A list that is one value of a frozen dataclass."""
 
     def __init__(self, arrays: list[Array]) -> None:
@@ -110,10 +110,10 @@ class _Notes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Noting(TaylorShift):
+class RecordingTaylorShift(TaylorShift):
     """TaylorShift that notes the products it makes its weights of."""
 
-    noted: _Notes | None = None
+    noted: _Records | None = None
 
     def attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
         """As ``TaylorShift``; notes tau q . k of all real pairs."""
@@ -131,7 +131,7 @@ class Noting(TaylorShift):
         return super().attend(q, k, v, **options)
 
 
-def of(rows: Rows, data: str) -> dict[str, Any]:
+def find_row(rows: Rows, data: str) -> dict[str, Any]:
     """The row of a data set.
 
     Raises:

@@ -14,9 +14,9 @@ from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import LISTOPS, make_config
+from experiments.sequences.data_sets import LISTOPS, make_config
 from experiments.sequences.rules import ahead, falls
-from experiments.sequences.trained import train_and_test
+from experiments.sequences.runs import train_and_test
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
@@ -56,7 +56,7 @@ def measure(size: Size, journal: Journal) -> None:
                 journal.row(key, partial(train_and_test, "sequence", config))
 
 
-def of(rows: Rows, mechanism: str, embedding: str) -> Rows:
+def find_rows(rows: Rows, mechanism: str, embedding: str) -> Rows:
     """The rows of a model, by seed.
 
     Raises:
@@ -87,8 +87,8 @@ def falls_for(mechanism: str, embedding: str) -> Judge:
     """The verdict on a model beyond training."""
 
     def judge(rows: Rows) -> Verdict:
-        fraction = statistics.mean(map(at_longest, of(rows, mechanism, embedding)))
-        longest = max(own["length"] for own in of(rows, mechanism, embedding)[0]["lengths"])
+        fraction = statistics.mean(map(at_longest, find_rows(rows, mechanism, embedding)))
+        longest = max(own["length"] for own in find_rows(rows, mechanism, embedding)[0]["lengths"])
         return Verdict(
             falls(fraction), f"{100 * fraction:.0f} % of it at {longest} tokens (paper: about 80 %)"
         )
@@ -99,7 +99,7 @@ def falls_for(mechanism: str, embedding: str) -> Judge:
 def more_than_softmax(rows: Rows) -> Verdict:
     """The verdict on which of the two falls more."""
     theirs, ours = (
-        {row["seed"]: at_longest(row) for row in of(rows, mechanism, "linear")}
+        {row["seed"]: at_longest(row) for row in find_rows(rows, mechanism, "linear")}
         for mechanism in ("softmax", "taylorshift")
     )
     gap = interval([100 * x for x in paired_differences(theirs, ours)])
@@ -118,7 +118,8 @@ def table(rows: Rows, size: Size) -> str:
         cells = []
         for mechanism, embedding in known:
             values = [
-                100 * row["lengths"][place]["accuracy"] for row in of(rows, mechanism, embedding)
+                100 * row["lengths"][place]["accuracy"]
+                for row in find_rows(rows, mechanism, embedding)
             ]
             cells.append(mean_text(values, 1))
         inside = TRAINED[0] <= length <= TRAINED[1]
@@ -134,7 +135,7 @@ def plot(rows: Rows) -> Any:
     for embedding, style in (("linear", "-"), ("conv", "--")):
         for mechanism, colour in colours.items():
             try:
-                own = of(rows, mechanism, embedding)
+                own = find_rows(rows, mechanism, embedding)
             except NotMeasuredError:
                 continue
             lengths = [point["length"] for point in own[0]["lengths"]]

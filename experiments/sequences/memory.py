@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
+from experiments.sequences.monitoring import logits_by
 from experiments.sequences.rules import longer
-from experiments.sequences.watched import logits_by
 from experiments.statements import Judge, Statement
 from experiments.verdicts import Verdict, combine, rows_with
 from flax_linattn import tasks, training
@@ -78,7 +78,7 @@ def step_bytes(kind: str, num_heads: int, remat: str, length: int, **options: An
     mechanism, form = KINDS[kind]
     chosen = {"mechanism": mechanism, "num_heads": num_heads, "remat": remat, "batch_size": 1}
     chosen |= {"min_length": length, "max_length": length}
-    config = configured("sequence", preset=PRESET, **chosen | options)
+    config = task_config("sequence", preset=PRESET, **chosen | options)
     task = tasks.get_task("sequence")
     digits = tuple(map(str, range(10)))
     data_spec = SequenceSpec("listops", "listops", digits, length, checksum="")
@@ -163,7 +163,7 @@ def measure(size: Size, journal: Journal) -> None:
                 )
 
 
-def of(rows: Rows, kind: str) -> dict[tuple[int, str], dict[str, Any]]:
+def find_rows(rows: Rows, kind: str) -> dict[tuple[int, str], dict[str, Any]]:
     """The rows of a kind by heads and remat.
 
     Raises:
@@ -176,7 +176,7 @@ def judge_longer(ours: str, other: str) -> Judge:
     """The verdict on how much longer sequences one kind can take than another."""
 
     def judge(rows: Rows) -> Verdict:
-        mine, theirs = of(rows, ours), of(rows, other)
+        mine, theirs = find_rows(rows, ours), find_rows(rows, other)
         words, texts = [], []
         for case in mine.keys() & theirs.keys():
             ratio = mine[case]["length"] / max(1, theirs[case]["length"])

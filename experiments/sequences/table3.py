@@ -15,9 +15,9 @@ from typing import Any
 
 from experiments.intervals import interval, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import LISTOPS, PROBLEMS, make_config
+from experiments.sequences.data_sets import DATA_SETS, LISTOPS, make_config
 from experiments.sequences.rules import ahead, competitive, on_majority
-from experiments.sequences.trained import baselines, train_and_test
+from experiments.sequences.runs import baselines, train_and_test
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, combine
@@ -76,7 +76,7 @@ def measure(size: Size, journal: Journal) -> None:
     order = [(seed, name) for names in (printed, others) for seed in range(size.seeds)
              for name in names]  # fmt: skip
     for seed, mechanism in order:
-        for name, problem in PROBLEMS.items():
+        for name, data_set in DATA_SETS.items():
             config = make_config(
                 name,
                 data_folder(),
@@ -87,16 +87,16 @@ def measure(size: Size, journal: Journal) -> None:
             if config is None:
                 continue
             key = {"data": name, "mechanism": mechanism, "seed": seed}
-            journal.row(key, partial(train_and_test, problem.task, config))
-    for name, problem in PROBLEMS.items():
-        for seed in range(size.seeds if problem.file is None else 1):
+            journal.row(key, partial(train_and_test, data_set.task, config))
+    for name, data_set in DATA_SETS.items():
+        for seed in range(size.seeds if data_set.file is None else 1):
             config = make_config(name, data_folder(), seed=seed)
             if config is not None:
                 key = {"data": name, "mechanism": SIMPLE, "seed": seed}
-                journal.row(key, partial(baselines, problem.task, config))
+                journal.row(key, partial(baselines, data_set.task, config))
 
 
-def of(rows: Rows, data: str, mechanism: str) -> dict[int, dict[str, Any]]:
+def find_rows(rows: Rows, data: str, mechanism: str) -> dict[int, dict[str, Any]]:
     """The rows of a mechanism on a data set, by seed; failed runs have no accuracy.
 
     Raises:
@@ -114,7 +114,10 @@ def of(rows: Rows, data: str, mechanism: str) -> dict[int, dict[str, Any]]:
 
 def accuracies(rows: Rows, data: str, mechanism: str) -> dict[int, float]:
     """In per cent, by seed; of a run that failed 0."""
-    return {seed: 100 * row.get("accuracy", 0.0) for seed, row in of(rows, data, mechanism).items()}
+    return {
+        seed: 100 * row.get("accuracy", 0.0)
+        for seed, row in find_rows(rows, data, mechanism).items()
+    }
 
 
 def differences(rows: Rows, data: str, ours: str, other: str) -> list[float]:
@@ -124,7 +127,7 @@ def differences(rows: Rows, data: str, ours: str, other: str) -> list[float]:
 
 def data_sets(rows: Rows) -> list[str]:
     """The names of the data sets."""
-    return [name for name in PROBLEMS if any(row["data"] == name for row in rows)]
+    return [name for name in DATA_SETS if any(row["data"] == name for row in rows)]
 
 
 def judge_against_softmax(rows: Rows) -> Verdict:
@@ -139,7 +142,7 @@ def judge_against_softmax(rows: Rows) -> Verdict:
 
 
 def _paper(data: str) -> float:
-    printed = PROBLEMS[data].paper
+    printed = DATA_SETS[data].paper
     return printed["taylorshift"] - printed["softmax"]
 
 
@@ -171,7 +174,7 @@ def judge_against_simple(rows: Rows) -> Verdict:
 
 def best_simple(rows: Rows, data: str) -> tuple[str, dict[int, float]]:
     """The name of the best simple method, and its accuracy; by seed where these have other data."""
-    by_seed = of(rows, data, SIMPLE)
+    by_seed = find_rows(rows, data, SIMPLE)
     means = simple_means(rows, data)
     name = max(means, key=means.__getitem__)
     return name, {seed: row[name] for seed, row in by_seed.items()}
@@ -179,7 +182,7 @@ def best_simple(rows: Rows, data: str) -> tuple[str, dict[int, float]]:
 
 def simple_means(rows: Rows, data: str) -> dict[str, float]:
     """Accuracy of each simple method, the mean over seeds."""
-    baseline_rows = list(of(rows, data, SIMPLE).values())
+    baseline_rows = list(find_rows(rows, data, SIMPLE).values())
     names = [name for name in baseline_rows[0] if name not in ("data", "mechanism", "seed")]
     return {name: statistics.mean(row[name] for row in baseline_rows) for name in names}
 
@@ -195,10 +198,10 @@ def table(rows: Rows, size: Size) -> str:
     for mechanism in size.mechanisms:
         cells, seconds = [], []
         for data in sets:
-            printed = PROBLEMS[data].paper.get(mechanism)
+            printed = DATA_SETS[data].paper.get(mechanism)
             cells.append("-" if printed is None else f"{printed:.1f}")
             try:
-                own = of(rows, data, mechanism)
+                own = find_rows(rows, data, mechanism)
             except NotMeasuredError:
                 cells.append("not run")
                 continue
@@ -214,7 +217,7 @@ def table(rows: Rows, size: Size) -> str:
             value = _simple(rows, data).get(name)
             cells += ["", "-" if value is None else f"{100 * value:.1f}"]
         lines.append([name.replace("_", " "), *cells, ""])
-    sizes = "\n".join(f"- {data}: {PROBLEMS[data].sizes}" for data in sets)
+    sizes = "\n".join(f"- {data}: {DATA_SETS[data].sizes}" for data in sets)
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences import trained
+from experiments.sequences import runs
 from experiments.sequences.as_coded import FORMS, MAX_FLOAT16, STAGES, AsCoded
-from experiments.sequences.problems import PIXELS, make_config
+from experiments.sequences.data_sets import PIXELS, make_config
+from experiments.sequences.monitoring import train_monitored
 from experiments.sequences.rules import acceptable, ahead, converges, overflows
-from experiments.sequences.watched import train_watched
 from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict, Word, combine, opposite, rows_with
@@ -83,12 +83,12 @@ def cases(size: Size) -> list[dict[str, Any]]:
     """The keys of all rows, what decides most first."""
     curves = [(CODED, stage, form, HALF) for stage in STAGES for form in reversed(FORMS)]
     curves += [(CODED, "plain", "efficient", FULL), (OURS, "plain", "efficient", HALF)]
-    trained = [(CURVE, *case, 0) for case in curves]
+    keys = [(CURVE, *case, 0) for case in curves]
     for seed in range(size.seeds):
-        trained += [(ACCURACY, OURS, s, form, FULL, seed) for s in STAGES for form in FORMS]
-    trained += [(ACCURACY, OURS, stage, form, HALF, 0) for stage in STAGES for form in FORMS]
+        keys += [(ACCURACY, OURS, s, form, FULL, seed) for s in STAGES for form in FORMS]
+    keys += [(ACCURACY, OURS, stage, form, HALF, 0) for stage in STAGES for form in FORMS]
     names = ("run", "by", "stage", "form", "dtype", "seed")
-    return [dict(zip(names, case, strict=True)) for case in trained]
+    return [dict(zip(names, case, strict=True)) for case in keys]
 
 
 def run_options(key: dict[str, Any], size: Size) -> dict[str, Any]:
@@ -111,13 +111,13 @@ def measure(size: Size, journal: Journal) -> None:
         if isinstance(config, SequenceConfig):  # else its files are not available
             tests = key["run"] == ACCURACY
             every = size.every if key["run"] == CURVE else size.steps // 10
-            journal.row(key, partial(train_watched, config, key["form"], every, tests=tests))
+            journal.row(key, partial(train_monitored, config, key["form"], every, tests=tests))
 
 
 def accuracies(rows: Rows, stage: str, form: str) -> dict[int, float]:
     """In per cent by seed, in float32; of a run that failed 0."""
     wanted = {"run": ACCURACY, "by": OURS, "stage": stage, "form": form, "dtype": FULL}
-    return trained.accuracies(rows, **wanted)
+    return runs.accuracies(rows, **wanted)
 
 
 def differences(rows: Rows, stage: str, other: str, form: str) -> list[float]:
@@ -131,7 +131,7 @@ def plain_direct(rows: Rows) -> Verdict:
     return Verdict(acceptable(difference), f"{text(difference, 1)} points (paper -0.4)")
 
 
-def improved(rows: Rows) -> Verdict:
+def judge_output_norm(rows: Rows) -> Verdict:
     """The verdict on normalising the output, too, by form."""
     words, texts = [], []
     for form in FORMS:
@@ -320,7 +320,7 @@ EXPERIMENT = Measured(
         Statement(
             "TaylorShift, section 5.4",
             "normalising the output improves accuracy",
-            improved,
+            judge_output_norm,
         ),
         Statement(
             "this library, not in the paper",

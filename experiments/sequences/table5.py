@@ -12,8 +12,8 @@ from functools import partial
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences import trained
-from experiments.sequences.problems import PIXELS, make_config
+from experiments.sequences import runs
+from experiments.sequences.data_sets import PIXELS, make_config
 from experiments.sequences.rules import ahead
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -49,7 +49,7 @@ def measure(size: Size, journal: Journal) -> None:
                 )
                 if config is not None:
                     key = {"mechanism": mechanism, "heads": heads, "seed": seed}
-                    journal.row(key, partial(trained.train_and_test, "sequence", config))
+                    journal.row(key, partial(runs.train_and_test, "sequence", config))
 
 
 def accuracies(rows: Rows, mechanism: str, heads: int) -> dict[int, float]:
@@ -59,7 +59,7 @@ def accuracies(rows: Rows, mechanism: str, heads: int) -> dict[int, float]:
         NotMeasuredError: nothing of it was trained.
     """
     what = f"{mechanism} with {heads} heads"
-    return trained.accuracies(rows, what, mechanism=mechanism, heads=heads)
+    return runs.accuracies(rows, what, mechanism=mechanism, heads=heads)
 
 
 def more_heads(rows: Rows) -> Verdict:

@@ -16,9 +16,9 @@ from typing import Any
 
 from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import IMAGES, PROBLEMS
+from experiments.sequences.data_sets import DATA_SETS, IMAGES
 from experiments.sequences.rules import ahead
-from experiments.sequences.trained import remembering, train_and_test
+from experiments.sequences.runs import cached_task, train_and_test
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
@@ -47,7 +47,7 @@ class Size:
 
 def configuration(size: Size, mechanism: str, seed: int, **options: Any) -> Config | None:
     """The options of a run; None where its files are not available."""
-    folder, file = data_folder(), PROBLEMS[IMAGES].file
+    folder, file = data_folder(), DATA_SETS[IMAGES].file
     if folder is None or file is None or not (folder / file).is_file():
         return None
     layers = vit_layers("ti", mechanism=mechanism)
@@ -82,7 +82,7 @@ def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     assert probe is not None
     with tempfile.TemporaryDirectory() as folder:
         session = training.Session(folder, progress=False)
-        tasks.train(remembering("image"), probe, session)
+        tasks.train(cached_task("image"), probe, session)
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
     step = json.loads(lines[1])["seconds"] / PROBE
     steps = max(4, round(60 * size.minutes / step))
@@ -93,7 +93,7 @@ def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     return {"step_seconds": step, "steps": steps, **train_and_test("image", config)}
 
 
-def of(rows: Rows, mechanism: str) -> dict[int, dict[str, Any]]:
+def find_rows(rows: Rows, mechanism: str) -> dict[int, dict[str, Any]]:
     """The rows of a mechanism by seed.
 
     Raises:
@@ -107,16 +107,16 @@ def of(rows: Rows, mechanism: str) -> dict[int, dict[str, Any]]:
     return by_seed
 
 
-def compared(rows: Rows) -> Verdict:
+def judge_pair(rows: Rows) -> Verdict:
     """The verdict on the two at equal time."""
-    ours, theirs = of(rows, "taylorshift"), of(rows, "softmax")
+    ours, theirs = find_rows(rows, "taylorshift"), find_rows(rows, "softmax")
     gap = interval(
         [100 * (ours[s]["accuracy"] - theirs[s]["accuracy"]) for s in ours.keys() & theirs.keys()]
     )
     each = ", ".join(
         f"{mechanism} {100 * row['accuracy']:.1f} % after {row['steps']} steps"
         for mechanism in ("taylorshift", "softmax")
-        for row in of(rows, mechanism).values()
+        for row in find_rows(rows, mechanism).values()
     )
     gap_text = "" if gap is None else f"{text(gap, 1)} points; "
     return Verdict(ahead(gap), f"{gap_text}{each} (paper, equal epochs: 75.0 and 75.6 %)")
@@ -128,13 +128,13 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for mechanism in size.mechanisms:
         try:
-            own = list(of(rows, mechanism).values())
+            own = list(find_rows(rows, mechanism).values())
         except NotMeasuredError:
             continue
         lines.append(
             [
                 f"`{mechanism}`",
-                f"{PROBLEMS[IMAGES].paper[mechanism]:.1f}",
+                f"{DATA_SETS[IMAGES].paper[mechanism]:.1f}",
                 mean_text([100 * row["accuracy"] for row in own], 1),
                 " ".join(str(row["steps"]) for row in own),
                 " ".join(f"{row['step_seconds']:.2f}" for row in own),
@@ -150,7 +150,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    statements=(Statement("ours", "at equal time TaylorShift is ahead of softmax", compared),),
+    statements=(Statement("ours", "at equal time TaylorShift is ahead of softmax", judge_pair),),
     left_out={
         "": "ImageNet-1k, 224 x 224 pixels, 300 epochs of batches of 2,048, DeiT's augmentation, "
         "which take GPUs for days; a few minutes of a CPU core cover the images about once"

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from experiments import rules
 from experiments.intervals import Interval, interval, mean_text, text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict, rows_with
 from flax_linattn import tasks, training
@@ -120,14 +120,14 @@ def after_changes(errors: NDArray[np.float64], level: NDArray[np.float64]) -> li
     ]
 
 
-def trained(folder: str, **options: Any) -> tasks.Run:
+def train_run(folder: str, **options: Any) -> tasks.Run:
     """Trains a forecaster that can stream."""
     fixed: dict[str, Any] = {
         "model": "decoder",
         "schedule": "constant",
         "absolute_positions": False,
     }
-    config = configured("forecast", **fixed, **options)
+    config = task_config("forecast", **fixed, **options)
     tasks.train("forecast", config, training.Session(folder, progress=False))
     return tasks.load_run(folder)
 
@@ -138,7 +138,7 @@ def stream_regimes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
         csv = Path(folder) / "regimes.csv"
         values, _ = regimes(TRAINED_ROWS, seed)
         csv.write_text("value\n" + "".join(f"{value:.6f}\n" for value in values))
-        run = trained(
+        run = train_run(
             str(Path(folder) / "run"),
             csv=csv,
             header="yes",
@@ -186,7 +186,7 @@ def _stream(model: Any, values: NDArray[np.float64]) -> list[Any]:
 def stream_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     """Errors over all rows after training: of one stream, and of a restarted one."""
     with tempfile.TemporaryDirectory() as folder:
-        run = trained(
+        run = train_run(
             folder,
             mechanism=mechanism,
             seed=seed,
@@ -224,9 +224,9 @@ def baselines(size: Size) -> dict[str, Any]:
     train, _ = regimes(TRAINED_ROWS, 0)
     values, level = regimes(size.steps + 1, 1000)
     rates = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2]
-    rate = min(rates, key=lambda r: float(np.mean((_smoothed(train, r)[:-1] - train[1:]) ** 2)))
+    rate = min(rates, key=lambda r: float(np.mean((_smooth(train, r)[:-1] - train[1:]) ** 2)))
     every = np.cumsum(values) / np.arange(1, values.size + 1)
-    models = {"smoothing": _smoothed(values, rate), "mean of all": every, "level known": None}
+    models = {"smoothing": _smooth(values, rate), "mean of all": every, "level known": None}
     results = {}
     for name, forecast in models.items():
         guess = level[1:] if forecast is None else forecast[:-1]
@@ -235,7 +235,7 @@ def baselines(size: Size) -> dict[str, Any]:
     return {"rate": rate, "models": results}
 
 
-def _smoothed(values: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
+def _smooth(values: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
     smooth, result = values[0], np.empty_like(values)
     for row, value in enumerate(values):
         smooth += rate * (value - smooth)
@@ -246,7 +246,7 @@ def _smoothed(values: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
 # -- what the rows say ---------------------------------------------------------------------
 
 
-def of(rows: Rows, what: str, mechanism: str) -> dict[int, dict[str, Any]]:
+def find_rows(rows: Rows, what: str, mechanism: str) -> dict[int, dict[str, Any]]:
     """The rows of a mechanism by seed.
 
     Raises:
@@ -267,11 +267,11 @@ def growth(rows: Rows, what: str, mechanism: str) -> dict[int, float]:
     if what == "ETTh1":
         return {
             seed: 100 * (last(row, "endless") / last(row, "restarted") - 1)
-            for seed, row in of(rows, what, mechanism).items()
+            for seed, row in find_rows(rows, what, mechanism).items()
         }
     return {
         seed: 100 * (last(row) / row["stretches"][0]["mse"] - 1)
-        for seed, row in of(rows, what, mechanism).items()
+        for seed, row in find_rows(rows, what, mechanism).items()
     }
 
 
@@ -290,7 +290,7 @@ def better(what: str) -> Judge:
 
     def judge(rows: Rows) -> Verdict:
         name = "endless" if what == "ETTh1" else "stretches"
-        ours, theirs = of(rows, what, "forgetting_aaren"), of(rows, what, "aaren")
+        ours, theirs = find_rows(rows, what, "forgetting_aaren"), find_rows(rows, what, "aaren")
         seeds = sorted(ours.keys() & theirs.keys())
         gap = interval([100 * (last(ours[s], name) / last(theirs[s], name) - 1) for s in seeds])
         return below(gap, 0, BETTER, "% of its error")
@@ -313,7 +313,7 @@ def table(rows: Rows, size: Size) -> str:
     baseline_row = next((row for row in rows if row["mechanism"] == "baselines"), None)
     lines, ages = [], []
     for mechanism in known:
-        own = list(of(rows, "regimes", mechanism).values())
+        own = list(find_rows(rows, "regimes", mechanism).values())
         header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["stretches"]]
         lines.append(
             [f"`{mechanism}`"]
@@ -345,7 +345,7 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for mechanism in known:
         try:
-            own = list(of(rows, "ETTh1", mechanism).values())
+            own = list(find_rows(rows, "ETTh1", mechanism).values())
         except NotMeasuredError:
             continue
         header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["endless"]]
@@ -368,7 +368,7 @@ def plot(rows: Rows) -> Any:
     for name in names:
         if name == "baselines":
             continue
-        own = list(of(rows, "regimes", name).values())
+        own = list(find_rows(rows, "regimes", name).values())
         ends = [s["to"] for s in own[0]["stretches"]]
         means = [statistics.mean(r["stretches"][i]["mse"] for r in own) for i in range(len(ends))]
         left.plot(ends, means, "o-", label=name, markersize=4)

@@ -66,7 +66,7 @@ def first(mechanism: ops.Mechanism, batch: int) -> tuple[Any, Any]:
     return token, mechanism.init_state(batch, HEADS, CHANNELS, CHANNELS)
 
 
-def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float, float]:
+def time_call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float, float]:
     """One call: its result, and the microseconds that passed and that this process computed."""
     begin = time.perf_counter(), time.process_time()
     result = jax.block_until_ready(function(*arguments))
@@ -74,7 +74,7 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float, fl
     return result, 1e6 * (end[0] - begin[0]), 1e6 * (end[1] - begin[1])
 
 
-def looped(mechanism: ops.Mechanism, length: int) -> Callable[..., Any]:
+def make_loop(mechanism: ops.Mechanism, length: int) -> Callable[..., Any]:
     """A program of ``length`` steps, each on the output of the one before."""
 
     def body(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -87,7 +87,7 @@ def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> dict[str
     """Microseconds a token of the loop inside jit, by length, and the state's bytes after it."""
     mechanism = ops.get_mechanism(name)
     begin = first(mechanism, 1)
-    programs = {length: looped(mechanism, length) for length in lengths}
+    programs = {length: make_loop(mechanism, length) for length in lengths}
     ends = {length: program(*begin) for length, program in programs.items()}
     times: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
     medians: dict[int, list[float]] = {length: [] for length in lengths}
@@ -96,7 +96,7 @@ def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> dict[str
             # A short program runs as often as gives the tokens of the longest.
             calls = max(lengths) // length
             for _ in range(calls):
-                _, passed, computed = timed(program, *begin)
+                _, passed, computed = time_call(program, *begin)
                 times[length].append((passed / length, computed / length))
             medians[length].append(statistics.median(us for us, _ in times[length][-calls:]))
     by_length = [
@@ -126,7 +126,7 @@ def from_python(name: str, batch: int, rounds: int, calls: int) -> dict[str, Any
     for _ in range(rounds):
         for kind, program in programs.items():
             for _ in range(calls):
-                carries[kind], passed, _ = timed(program, *carries[kind])
+                carries[kind], passed, _ = time_call(program, *carries[kind])
                 times[kind].append(passed)
     return {f"{kind}_us": statistics.median(values) for kind, values in times.items()}
 

@@ -15,22 +15,22 @@ import numpy as np
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Judge, Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DEFAULT,
     DOT_PRODUCT,
     EXPRESSIVE,
     Place,
     Size,
     find_row,
-    learns,
+    first_epochs,
+    judge_learned,
+    judge_median,
+    judge_not_learned,
     measure,
-    ours,
     plot,
-    reached,
-    stands_at,
+    results_text,
     success_rate,
     table,
-    trapped,
 )
 from experiments.synthetic.rules import LEARNED, RIGHT, STATED, majority
 from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine
@@ -47,13 +47,15 @@ SOON = Rule(
 
 def both_learn(rows: Rows) -> Verdict:
     both = [find_row(rows, mechanism, AMPLE) for mechanism in (EXPRESSIVE, DOT_PRODUCT)]
-    return Verdict(combine(majority(success_rate(row), LEARNED) for row in both), ours(both))
+    return Verdict(
+        combine(majority(success_rate(row), LEARNED) for row in both), results_text(both)
+    )
 
 
 def within(epochs: float, mechanisms: tuple[str, ...], context: int) -> Judge:
     def judge(rows: Rows) -> Verdict:
         selected = [find_row(rows, mechanism, context) for mechanism in mechanisms]
-        firsts = [float(np.median(reached(row, RIGHT))) for row in selected]
+        firsts = [float(np.median(first_epochs(row, RIGHT))) for row in selected]
         words = [Word(HOLDS if first <= 2 * epochs else FAILS, SOON) for first in firsts]
         texts = [f"{first:,.0f}" if np.isfinite(first) else "never" for first in firsts]
         names = zip(mechanisms, texts, strict=True)
@@ -93,19 +95,21 @@ EXPERIMENT = Measured(
         Statement(
             WHERE,
             "dot-product attention does not at the smallest context",
-            trapped(DOT_PRODUCT, SMALL),
+            judge_not_learned(DOT_PRODUCT, SMALL),
         ),
-        Statement(WHERE, "it stays at about 0.55", stands_at(DOT_PRODUCT, SMALL, 0.55)),
+        Statement(WHERE, "it stays at about 0.55", judge_median(DOT_PRODUCT, SMALL, 0.55)),
         Statement(
             WHERE,
             "whatever the initial conditions and the training",
-            trapped(DOT_PRODUCT, SMALL, DOT_PRODUCT),
+            judge_not_learned(DOT_PRODUCT, SMALL, DOT_PRODUCT),
         ),
-        Statement(WHERE, "expressive attention reaches 100 % there", learns(EXPRESSIVE, SMALL)),
+        Statement(
+            WHERE, "expressive attention reaches 100 % there", judge_learned(EXPRESSIVE, SMALL)
+        ),
         Statement(
             WHERE,
             "at a smaller context it still does, in about 2,000 epochs",
-            learns(EXPRESSIVE, SMALLER),
+            judge_learned(EXPRESSIVE, SMALLER),
         ),
     ),
     left_out={

@@ -14,16 +14,16 @@ from scipy.stats import mannwhitneyu
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DOT_PRODUCT,
     EXPRESSIVE,
     Place,
     Size,
     find_row,
+    first_epochs,
     measure,
-    ours,
     plot,
-    reached,
+    results_text,
     success_rate,
     table,
 )
@@ -44,7 +44,9 @@ SOONER = Rule(
 
 
 def sooner(rows: Rows) -> Verdict:
-    exits = [reached(find_row(rows, name, CONTEXT), LEFT) for name in (EXPRESSIVE, DOT_PRODUCT)]
+    exits = [
+        first_epochs(find_row(rows, name, CONTEXT), LEFT) for name in (EXPRESSIVE, DOT_PRODUCT)
+    ]
     test = mannwhitneyu(*exits)
     first = test.statistic < len(exits[0]) * len(exits[1]) / 2  # of the ranks: some never leave
     word = OPEN if test.pvalue > 0.05 else HOLDS if first else FAILS
@@ -55,7 +57,9 @@ def sooner(rows: Rows) -> Verdict:
 
 def both_learn(rows: Rows) -> Verdict:
     both = [find_row(rows, name, CONTEXT) for name in (EXPRESSIVE, DOT_PRODUCT)]
-    return Verdict(combine(majority(success_rate(row), LEARNED) for row in both), ours(both))
+    return Verdict(
+        combine(majority(success_rate(row), LEARNED) for row in both), results_text(both)
+    )
 
 
 WHERE = "expressive attention, figure 4"

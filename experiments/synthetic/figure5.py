@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from experiments.measured import Measured
 from experiments.statements import Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DOT_PRODUCT,
     EXPRESSIVE,
     Place,
     Size,
-    learns,
+    judge_learned,
+    judge_median,
+    judge_not_learned,
     measure,
     plot,
-    stands_at,
     table,
-    trapped,
 )
 
 CONTEXT = 128
@@ -38,10 +38,12 @@ EXPERIMENT = Measured(
     plot=plot,
     statements=(
         Statement(
-            WHERE, "dot-product attention does not learn N16T5", trapped(DOT_PRODUCT, CONTEXT)
+            WHERE,
+            "dot-product attention does not learn N16T5",
+            judge_not_learned(DOT_PRODUCT, CONTEXT),
         ),
-        Statement(WHERE, "it stays at about 0.2", stands_at(DOT_PRODUCT, CONTEXT, 0.2)),
-        Statement(WHERE, "expressive attention reaches 100 %", learns(EXPRESSIVE, CONTEXT)),
+        Statement(WHERE, "it stays at about 0.2", judge_median(DOT_PRODUCT, CONTEXT, 0.2)),
+        Statement(WHERE, "expressive attention reaches 100 %", judge_learned(EXPRESSIVE, CONTEXT)),
         Statement(
             WHERE,
             "at the largest context both become unstable",

@@ -23,7 +23,7 @@ from flax import nnx
 from experiments.measured import Measured, Rows
 from experiments.statements import Judge, Statement
 from experiments.synthetic.mechanisms import EVERY
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic.runs import Cell, train_cells
 from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine, rows_with
 from flax_linattn import inference, models
 from flax_linattn.bench import Journal

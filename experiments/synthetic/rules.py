@@ -60,7 +60,7 @@ class SuccessRate(NamedTuple):
         return f"{self.did} of {self.of} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
-def learned(accuracies: Sequence[float | None]) -> SuccessRate:
+def count_learned(accuracies: Sequence[float | None]) -> SuccessRate:
     """How many runs reached 100 %; one that failed did not."""
     return SuccessRate(sum((a or 0.0) >= RIGHT for a in accuracies), len(accuracies))
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from experiments.measured import Measured, Rows
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic.runs import Cell, train_cells
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.synthetic import SyntheticConfig
@@ -206,7 +206,7 @@ def best(rows: Rows, size: Size, mechanism: str) -> Setting:
     return max(scores, key=accuracy)
 
 
-def stored_setting(mechanism: str | None = None) -> Setting:
+def load_setting(mechanism: str | None = None) -> Setting:
     """The stored search's standard, or what is best for one of its attentions."""
     rows, size = json.loads(EXPERIMENT.stored("").read_text())["rows"], EXPERIMENT.sizes[""]
     return standard(rows, size) if mechanism is None else best(rows, size, mechanism)

@@ -22,10 +22,10 @@ from flax import nnx
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.synthetic.ladder import Place, Size, make_config
+from experiments.synthetic.learning_curves import Place, Size, make_config
 from experiments.synthetic.rules import RIGHT
-from experiments.synthetic.search import stored_setting
-from experiments.synthetic.trained import Cell, make_runs, train_runs
+from experiments.synthetic.runs import Cell, make_runs, train_runs
+from experiments.synthetic.search import load_setting
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word
 from flax_linattn import models, ops, training
 from flax_linattn.bench import Journal
@@ -65,23 +65,23 @@ def measure(size: Snapshots, journal: Journal) -> None:
 
 def look(size: Snapshots, place: Place, mechanism: str, epochs: int) -> dict[str, Any]:
     """Trains one run, and averages its weights over windows."""
-    setting = stored_setting()
-    ladder = Size((place,), epochs=max(epochs, 1), test=4)
-    config = make_config(ladder, place, mechanism, setting)
+    setting = load_setting()
+    one_place = Size((place,), epochs=max(epochs, 1), test=4)
+    config = make_config(one_place, place, mechanism, setting)
     cells = [Cell(setting.learning_rate, setting.momentum, seed=0)]
-    trained = make_runs(config, cells)
+    runs = make_runs(config, cells)
     if epochs:
-        train_runs(trained, config, cells)
-    test = trained.splits[0].test
+        train_runs(runs, config, cells)
+    test = runs.splits[0].test
     assert test is not None
     batch = test.batch(0)
     tokens = jnp.asarray(batch["tokens"][: size.windows])
-    weights = np.asarray(head_weights(trained.models[0], tokens)).mean(axis=0)
+    weights = np.asarray(head_weights(runs.models[0], tokens)).mean(axis=0)
     decide = [place.context - 1, place.context - 1 - place.delay]
     return {
-        "test_accuracy": trained.test(0)["accuracy"],
+        "test_accuracy": runs.test(0)["accuracy"],
         "on_deciding": float(weights[-1, decide].sum()),
-        "score_gradient": score_gradient(trained.models[0], trained.objective.loss, batch),
+        "score_gradient": score_gradient(runs.models[0], runs.objective.loss, batch),
         "weights": np.round(weights, 4).tolist(),
     }
 

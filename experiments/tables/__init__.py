@@ -1,6 +1,6 @@
 """Tables of trained runs: what all experiments on accuracy and error share.
 
-A table has a row a data set or problem, a column a mechanism, and a run for each cell and seed.
+A table has a row for each data set, a column a mechanism, and a run for each cell and seed.
 Runs resume where they stopped; results are stored with the commit that made them.
 """
 

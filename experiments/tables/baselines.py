@@ -83,7 +83,7 @@ def row_baselines(name: str, row: str, metric: Metric) -> Numbers:
     return {column: numbers for column, numbers in by_column.items() if numbers}
 
 
-def shared(
+def shared_baselines(
     numbers_by_row: Mapping[str, Numbers], cluster: Callable[[str], str] = data_set
 ) -> Mapping[str, Numbers]:
     """The baselines by data set, where its rows share them; none where rows have their own.
@@ -127,7 +127,7 @@ def comparison(
 
     own = [
         [f"*{name}*", *(baseline_cell(numbers.get(column), metric) for column in names)]
-        for name, numbers in shared(numbers_by_row, cluster).items()
+        for name, numbers in shared_baselines(numbers_by_row, cluster).items()
     ]
     lines = [[column, *(cell(column, name) for name in names)] for column in list_columns(rows)]
     return [

@@ -62,7 +62,7 @@ def _numbers(table: Table, rows: Rows, store: Store) -> str:
     columns = list_columns(rows)
     by_metric = {metric.name: collect_baselines(table, rows, metric) for metric in table.metrics}
     for of_metric in by_metric.values():
-        if baselines.shared(of_metric, table.data_set):  # they stand below, once
+        if baselines.shared_baselines(of_metric, table.data_set):  # they stand below, once
             of_metric.clear()
     names = list(
         dict.fromkeys(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.experiment import Experiment, Flags
-from experiments.options import changed
 from experiments.store import Store
 from experiments.tables import page
 from experiments.tables.cells import Cell, Metric, data_set
@@ -108,7 +107,7 @@ class Table(Experiment):
         store = self.store(scale, output)
         for seed in range(1 if scale == "quick" else seeds):
             for cell in cells:
-                config = changed(cell.config, seed=seed, **self.options(scale))
+                config = cell.config.replace(seed=seed, **self.options(scale))
                 command = self.run_command(scale, cell, seed)
                 store.train(cell.row, cell.column, config, runs / store.path.stem, command)
 

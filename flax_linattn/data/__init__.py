@@ -1,4 +1,4 @@
-"""Data: official file formats to arrays, embedded and drawn sets, transforms, splits, batches."""
+"""Data: official file formats, embedded and synthetic data sets, transforms, splits, batches."""
 
 from flax_linattn.data.batches.batches import Batches, BucketBatches, RaggedBatches
 from flax_linattn.data.batches.generated import GeneratedBatches

@@ -53,7 +53,7 @@ class EventColumns(NamedTuple):
 
     def to_array(self) -> Array:
         """Concatenates the columns to observations [..., 3 + 2 P]."""
-        first = jnp.stack([self.log_gap, self.known, self.mark], axis=-1)
+        first = jnp.stack([self.log_gap, self.known, self.event_type], axis=-1)
         return jnp.concatenate([first, self.waves], axis=-1)
 
 

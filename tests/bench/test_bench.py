@@ -71,7 +71,7 @@ def test_results_of_another_platform_are_refused(
     other = tmp_path / "stored.json"
     other.write_text(json.dumps({"platform": "gpu", "finished": True, "rows": []}))
     assert bench(tmp_path, "--against", str(other)) == 2
-    assert "different platforms" in capsys.readouterr().err
+    assert "but this platform is" in capsys.readouterr().err
     other.write_text("[]")
     assert bench(tmp_path, "--against", str(other)) == 2
     assert "expected a ratios.json" in capsys.readouterr().err

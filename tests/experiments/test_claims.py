@@ -304,7 +304,7 @@ def test_the_recipe_of_table_1_is_the_authors() -> None:
 
 def test_a_formula_is_judged_at_the_longest_sequence() -> None:
     """Whatever shorter ones would decide."""
-    from experiments.efficiency.taylorshift_sizes import FORMULAS, right
+    from experiments.efficiency.taylorshift_sizes import FORMULAS, judge_formula
 
     def row(length: int, off: float, error: float, dim: int = 8) -> dict:
         size = FORMULAS["Y"](length, dim)
@@ -312,7 +312,7 @@ def test_a_formula_is_judged_at_the_longest_sequence() -> None:
             "sizes": {"Y": size * (1 + off)}, "errors": {"Y": size * error}
         }  # fmt: skip
 
-    judge = right("Y")
+    judge = judge_formula("Y")
     assert judge([row(4096, 0.03, 1e-3)]).word == FAILS
     assert judge([row(4096, 0.03, 1e-3), row(65536, 0.012, 4e-3)]).word == OPEN
     assert judge([row(4096, 0.001, 1e-3), row(65536, 0.01, 0.05)]).word == OPEN

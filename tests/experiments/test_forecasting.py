@@ -58,11 +58,13 @@ def test_the_table_has_a_line_for_what_was_run():
 
 def test_series_with_too_few_rows_for_a_horizon_are_passed_over(tmp_path, monkeypatch):
     journal = Journal(tmp_path / "rows.json", {}, progress=False)
-    monkeypatch.setattr(patch, "problem", lambda name, folder: {"csv": None, "split": "300/9/9"})
+    monkeypatch.setattr(
+        patch, "file_options", lambda name, folder: {"csv": None, "split": "300/9/9"}
+    )
     key = {"series": "ETTh1", "horizon": 96, "model": patch.SIMPLE}
-    patch.journaled(journal, key, patch.Size(), lambda *arguments: {})
-    monkeypatch.setattr(patch, "problem", lambda name, folder: None)
-    patch.journaled(journal, key, patch.Size(), lambda *arguments: {})
+    patch.write_row(journal, key, patch.Size(), lambda *arguments: {})
+    monkeypatch.setattr(patch, "file_options", lambda name, folder: None)
+    patch.write_row(journal, key, patch.Size(), lambda *arguments: {})
     assert journal.rows == []
 
 
@@ -120,7 +122,7 @@ def test_a_statistical_model_is_fitted_to_each_channel_of_each_window():
     arrays = {"values": np.stack([waves, waves[::-1]]), "weight": np.array([1.0, 0.0])}
     none = np.zeros(2, np.int64)
     batch = WindowBatch(arrays, none, none, arrays["values"][:1, 48:])
-    options = patch.configured("forecast", context_length=48, horizon=12).data
+    options = patch.task_config("forecast", context_length=48, horizon=12).data
     for model in (statistical.ets(12), statistical.mstl(12)):
         found = statistical.refit_forecast(model, options)(batch)
         assert found.shape == (1, 12, 2)
@@ -154,9 +156,9 @@ def test_the_default_is_compared_with_other_forecasts_over_series():
         for number, series in enumerate(defaults.SERIES)
         for model, level in (("default", 1.0), ("former default", 1.2))
     ]  # fmt: skip
-    found = defaults.compared("former default", "mse", defaults.BETTER, 0)(rows)
+    found = defaults.judge_default("former default", "mse", defaults.BETTER, 0)(rows)
     assert found.word == HOLDS and "ETTh1 -16.7" in found.ours
-    assert defaults.compared("ridge, chosen", "mse", defaults.NOT_ABOVE, 1)(rows).word == HOLDS
+    assert defaults.judge_default("ridge, chosen", "mse", defaults.NOT_ABOVE, 1)(rows).word == HOLDS
     assert defaults.EXPERIMENT.statements[0].verdict([]).word == "not run"
     page = defaults.table(rows, defaults.Size())
     assert "| ETTh1 | 1.000 | 1.000 | 1.000 | 1.000 | 1.200 |" in page

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.intervals import Interval
-from experiments.offline_rl import latency, positions, problems, rules, table1, target_return
+from experiments.offline_rl import data_sets, latency, positions, rules, table1, target_return
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError
 
 
@@ -15,7 +15,7 @@ def played(score):
 def rows_of(shift):
     """Three data sets of two seeds: Aaren is so much better in all, and streams are worse."""
     found = []
-    for place, data in enumerate(list(problems.PROBLEMS)[:3]):
+    for place, data in enumerate(list(data_sets.DATA_SETS)[:3]):
         beside = {
             "behavior_cloning": played(40.0),
             "percentile_behavior_cloning": played(60.0 + place),
@@ -51,7 +51,7 @@ def test_comparable_is_within_the_margin_and_ahead_above_nothing(interval, compa
 @pytest.mark.parametrize(("shift", "word"), [(1.0, HOLDS), (9.0, FAILS)])
 def test_the_claim_is_judged_over_data_sets(shift, word):
     """Of each data set one number, however many seeds there are."""
-    judge = table1.compared(("aaren", "window"), ("softmax", "window"))
+    judge = table1.judge_pair(("aaren", "window"), ("softmax", "window"))
     found = judge(rows_of(shift))
     assert found.word == word and "over 3 data sets" in found.ours
     with pytest.raises(NotMeasuredError, match="softmax on"):
@@ -60,8 +60,8 @@ def test_the_claim_is_judged_over_data_sets(shift, word):
 
 def test_ways_to_act_and_clones_are_judged_alike():
     rows = rows_of(1.0)
-    assert table1.compared(("aaren", "stream"), ("aaren", "window"))(rows).word == FAILS
-    assert table1.compared(("aaren", "restart"), ("aaren", "window"))(rows).word == HOLDS
+    assert table1.judge_pair(("aaren", "stream"), ("aaren", "window"))(rows).word == FAILS
+    assert table1.judge_pair(("aaren", "restart"), ("aaren", "window"))(rows).word == HOLDS
     assert table1.judge_against_baseline("aaren", "behavior_cloning")(rows).word == HOLDS
     best = table1.judge_against_baseline("aaren", "percentile_behavior_cloning")(rows)
     assert best.word == FAILS and "worse on 3 of them" in best.ours
@@ -75,18 +75,18 @@ def test_the_table_has_means_deviations_and_the_paper():
 
 
 def test_data_sets_that_are_not_at_hand_are_left_out(tmp_path):
-    assert not [name for name in problems.PROBLEMS if problems.make_config(name, tmp_path)]
-    for problem in problems.PROBLEMS.values():
-        for file in problem.files:
+    assert not [name for name in data_sets.DATA_SETS if data_sets.make_config(name, tmp_path)]
+    for each in data_sets.DATA_SETS.values():
+        for file in each.files:
             (tmp_path / file).parent.mkdir(exist_ok=True)
             (tmp_path / file).touch()
-    config = problems.make_config("Ant medium-expert", tmp_path, steps=3)
+    config = data_sets.make_config("Ant medium-expert", tmp_path, steps=3)
     assert [path.name for path in config.data.file] == [
         "ant-medium-sb3.hdf5",
         "ant-expert-sb3.hdf5",
     ]
     assert config.fit.steps == 3 and config.data.env == "Ant-v5"
-    assert {problem.robot for problem in problems.PROBLEMS.values()} == set(problems.ROBOTS)
+    assert {each.robot for each in data_sets.DATA_SETS.values()} == set(data_sets.ROBOTS)
 
 
 def test_positions_are_compared_over_data_sets():
@@ -109,8 +109,8 @@ def test_what_is_asked_for_beyond_the_best_does_not_count():
            "restart": [[9.0], [8.0], [7.0], [99.0]]}  # fmt: skip
     assert target_return.correlation(row, "window") == pytest.approx(1.0)
     assert target_return.correlation(row, "restart") == pytest.approx(-1.0)
-    assert target_return.followed("aaren", "window")([row]).word == HOLDS
-    assert target_return.followed("aaren", "restart")([row]).word == FAILS
+    assert target_return.judge_correlation("aaren", "window")([row]).word == HOLDS
+    assert target_return.judge_correlation("aaren", "restart")([row]).word == FAILS
     size = target_return.Size(fractions=(0.1, 0.5, 1.0, 1.25))
     assert "| a, 100 | `aaren` | target return | 10 | 50 | 100 | 125 |" in target_return.table(
         [row], size

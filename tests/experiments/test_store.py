@@ -139,7 +139,7 @@ def test_every_published_run_has_the_options_that_its_table_asks_for(table):
         for cell in table.cells(data_folder()):
             if cell.config is not None:  # its data are at hand
                 for seed, run in runs.of(cell.row, cell.column).items():
-                    config = options.changed(cell.config, seed=seed, **table.options(scale))
+                    config = cell.config.replace(seed=seed, **table.options(scale))
                     assert run["options"] == options.run_options(config)
         file = json.loads(stored.read_text())
         assert {(run["row"], run["column"]) for run in file["runs"]} <= {

@@ -1,4 +1,4 @@
-"""The ladder of symbols: what is chosen, judged and measured by it."""
+"""Synthetic sequence tasks: what is chosen, judged and measured."""
 
 import functools
 import itertools
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from experiments.synthetic import figure6, ladder, recall, rules, search, snapshots
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic import figure6, learning_curves, recall, rules, search, snapshots
+from experiments.synthetic.runs import Cell, train_cells
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, opposite
 from flax_linattn import models
 from flax_linattn.tasks.synthetic import SyntheticConfig
@@ -65,9 +65,9 @@ def test_an_unfinished_search_says_what_is_missing():
 
 def test_a_run_that_failed_counts_nothing():
     assert search.score({"failed": 7, "validation_accuracy": 0.9}) == 0
-    assert rules.learned([1.0, None, 0.9989, 0.999]) == (2, 4)
+    assert rules.count_learned([1.0, None, 0.9989, 0.999]) == (2, 4)
     row = {"runs": [{"test_accuracy": a} for a in (None, 0.5, 1.0)]}
-    assert ladder.median(row) == 0.5
+    assert learning_curves.median(row) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_intervals_of_shares(did, of, low, high, word):
 def test_when_runs_first_came_so_far():
     row = {"epochs": [50, 100, 150], "runs": [{"accuracies": a} for a in ([0, 0.5, 1], [0, None])]}
     row["runs"][1]["accuracies"].append(0.2)
-    assert ladder.reached(row, 0.5) == [100, math.inf]
+    assert learning_curves.first_epochs(row, 0.5) == [100, math.inf]
 
 
 @pytest.mark.parametrize(

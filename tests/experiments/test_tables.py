@@ -204,7 +204,7 @@ def test_runs_older_than_a_margin_are_told(date, early, tmp_path):
     runs, rows = many_rows(tmp_path, SHARES, date)
     found = outcome(CLAIM, METRICS, rows, runs)
     assert (found.early, found.runs, found.holds) == (early, 18, None if early else True)
-    line = findings.claim_line(findings.Stored(report.tables()[2], "", runs, rows), found)
+    line = findings.claim_line(findings.StoredTable(report.tables()[2], "", runs, rows), found)
     assert ("18 of 18 runs predate the margin and are excluded" in line[-1]) == bool(early)
 
 
@@ -228,7 +228,7 @@ def test_one_or_two_data_sets_decide_nothing(second, tmp_path):
     found = outcome(CLAIM, METRICS, rows, runs)
     assert (found.holds, found.over_data_sets, found.over_rows) == (None, None, None)
     *_, difference, alone, verdict = findings.claim_line(
-        findings.Stored(report.tables()[2], "", runs, rows), found
+        findings.StoredTable(report.tables()[2], "", runs, rows), found
     )
     assert (difference, alone, verdict) == ("-", "-", "not decided, too few data sets")
     table = table_of(cells_of(rows), claims=(CLAIM,))
@@ -240,7 +240,7 @@ def test_a_summary_says_of_each_measure_what_decides_it(tmp_path):
     runs, rows = many_rows(tmp_path, SHARES | {"z, one": 0.02})
     claims = [dataclasses.replace(CLAIM, rows=of) for of in ("", "z", "one")]
     found = [outcome(claim, METRICS, rows, runs) for claim in claims]
-    line = findings.summary_line(findings.Stored(report.tables()[2], "", runs, rows), found)
+    line = findings.summary_line(findings.StoredTable(report.tables()[2], "", runs, rows), found)
     assert line[2] == "MSE: **holds**; MSE, z and MSE, one: not decided, too few data sets"
 
 

@@ -65,7 +65,7 @@ def make_run(events, **options) -> Run:
 
 def drawn(*lengths):
     """Sequences of so many events of three marks, observed from 0 to the last one."""
-    whole = PROCESSES["hawkes-marked"].draw(60, 60.0, seed=1)
+    whole = PROCESSES["hawkes-marked"].sample(60, 60.0, seed=1)
     long = [i for i, own in enumerate(whole.times) if len(own) >= max(lengths)][: len(lengths)]
     return dataclasses.replace(
         whole.select(long),
@@ -900,7 +900,7 @@ SMALL = [*flags(SIZES | {"num_components": 2, "epochs": 1}), "--parallel", "none
 def csv(tmp_path_factory):
     """The events of the run of ``test_contract.py``, so that its programs do here, too."""
     path = tmp_path_factory.mktemp("data") / "drawn.csv"
-    path.write_text(text_of(PROCESSES["hawkes-marked"].draw(10, 100.0, seed=0), names=True))
+    path.write_text(text_of(PROCESSES["hawkes-marked"].sample(10, 100.0, seed=0), names=True))
     return path
 
 

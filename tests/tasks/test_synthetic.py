@@ -130,8 +130,8 @@ def test_the_longest_match_is_the_longest():
 def test_the_longest_match_recalls_what_it_is_asked():
     rng = np.random.default_rng(0)
     for task in (data.AssociativeRecall(3, 20, 16), data.Induction(20, 16)):
-        assert count_matches(task.draw(rng, 50)) in [(150, 150), (50, 50)]
-    right, asked = count_matches(data.Parity(20).draw(rng, 50))
+        assert count_matches(task.sample(rng, 50)) in [(150, 150), (50, 50)]
+    right, asked = count_matches(data.Parity(20).sample(rng, 50))
     assert 0.3 < right / asked < 0.7
 
 
@@ -143,7 +143,7 @@ def test_one_lag_guesses_by_the_cycles(context, lag, expected):
     every = {"tokens": series[:, :context], "target": series[:, context]}
     drawn = make_generator(SyntheticConfig.of(context=context).data)
     rng = np.random.default_rng(0)
-    for batches, error in (([every], 0), ((drawn.draw(rng, 40) for _ in range(500)), 0.05)):
+    for batches, error in (([every], 0), ((drawn.sample(rng, 40) for _ in range(500)), 0.05)):
         found, guesses = fit_lag(batches, 16)
         right = np.mean(guesses[every["tokens"][:, -found]] == every["target"])
         assert found == lag and right == pytest.approx(expected, abs=error)
@@ -222,7 +222,7 @@ def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
     """Of drawn sequences the same places and answers, also where a state was saved between."""
     options = SyntheticData(rules, **ASKED[rules])
     drawn = make_generator(options)
-    batch = drawn.draw(np.random.default_rng(0), 50)
+    batch = drawn.sample(np.random.default_rng(0), 50)
     whole = RecallQueries(options, drawn.num_tokens)
     for tokens, targets, asked in zip(
         *(batch[n] for n in ("tokens", "targets", "asked")), strict=True
@@ -255,7 +255,7 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     succeed(capsys, "train", "synthetic", *args, "--run", folder)
     run = tasks.load_run(folder)
     drawn = make_generator(run.config.data)
-    batch = drawn.draw(np.random.default_rng(5), 3)
+    batch = drawn.sample(np.random.default_rng(5), 3)
     lines = "\n\n".join("\n".join(map(str, row)) for row in batch["tokens"]).splitlines()
     guesses = call(run.model, batch["tokens"]).argmax(-1)
     hits = ((guesses == batch["targets"]) & batch["asked"]).cumsum()

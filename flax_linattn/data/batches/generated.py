@@ -12,25 +12,25 @@ from flax_linattn.checks import MAX_SEED, at_least
 from flax_linattn.data.batches.batches import ALL_ROWS
 
 
-class Drawable(Protocol):
-    """A task whose examples are drawn, such as ``NextSymbol`` or ``Parity``."""
+class ExampleGenerator(Protocol):
+    """A task that generates its examples, such as ``NextSymbol`` or ``Parity``."""
 
-    def draw(self, rng: np.random.Generator, rows: int) -> Mapping[str, NDArray]:
-        """Returns arrays of so many rows, drawn from ``rng`` alone."""
+    def sample(self, rng: np.random.Generator, rows: int) -> Mapping[str, NDArray]:
+        """Samples arrays of ``rows`` examples from ``rng`` alone."""
 
 
 class GeneratedBatches:
-    """Batches of a task that draws its examples; there is no state to save, and no data set.
+    """Batches of a task that generates its examples: no state to save, and no data set.
 
     The batch of a step depends on nothing but the task, the options and the step.
 
     Args:
-        task: What draws a batch.
+        task: Generator of the examples.
         batch_size: B, the rows of every batch.
         num_batches: Batches of an epoch.
         seed: Of all streams.
-        stream: Which of the seed's independent streams to draw from: give training, validation and
-            test one each.
+        stream: Which of the seed's independent streams to sample from: one each for training,
+            validation and test.
         fixed: Whether every epoch has the same batches, as validation and test are to have; else
             none comes twice.
         num_examples: Examples of an epoch, where the last batch is to hold fewer of them: "weight",
@@ -50,7 +50,7 @@ class GeneratedBatches:
 
     def __init__(
         self,
-        task: Drawable,
+        task: ExampleGenerator,
         batch_size: int,
         num_batches: int,
         *,
@@ -88,8 +88,8 @@ class GeneratedBatches:
         at_least(0, step=step)
         number = step % len(self) if self.fixed else step
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.stream, number))
-        drawn = self.task.draw(np.random.default_rng(sequence), self.batch_size)
+        arrays = self.task.sample(np.random.default_rng(sequence), self.batch_size)
         if self._num_examples is not None:
             left = self._num_examples - step % len(self) * self.batch_size
-            drawn = {**drawn, "weight": (np.arange(self.batch_size) < left).astype(np.float32)}
-        return {name: array[rows] for name, array in drawn.items()}
+            arrays = {**arrays, "weight": (np.arange(self.batch_size) < left).astype(np.float32)}
+        return {name: array[rows] for name, array in arrays.items()}

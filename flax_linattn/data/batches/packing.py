@@ -65,11 +65,11 @@ def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
     }
     for row, members in enumerate(rows):
         begin = 0
-        for segment, member in enumerate(members):
-            span = slice(begin, begin + lengths[member])
-            sequence[row, span], segment_ids[row, span] = member, segment
+        for segment, index in enumerate(members):
+            span = slice(begin, begin + lengths[index])
+            sequence[row, span], segment_ids[row, span] = index, segment
             for name, parts in arrays.items():
-                packed[name][row, span] = parts[member]
+                packed[name][row, span] = parts[index]
             begin = span.stop
         segment_ids[row, begin:] = len(members) - 1
     return Packed({**packed, "mask": sequence >= 0, "segment_ids": segment_ids}, sequence)
@@ -99,14 +99,14 @@ def _best_fit(lengths: Sequence[int], length: int) -> list[list[int]]:
     """Which sequences each row holds."""
     rows: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
-    for member in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        size = lengths[member]
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        size = lengths[index]
         place = bisect.bisect_left(room, (size, -1))
         if place < len(room):
             left, row = room.pop(place)
         else:
             left, row = length, len(rows)
             rows.append([])
-        rows[row].append(member)
+        rows[row].append(index)
         bisect.insort(room, (left - size, row))
     return rows

@@ -45,7 +45,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 _LINES = 10
-"""That are looked at."""
+"""Number of lines from which the format is inferred."""
 
 
 def load_events(
@@ -142,15 +142,8 @@ def load_events(
     path, zone = Path(path), parse_zone(timezone)
     chosen = _format(path, marks is not None) if format == "auto" else format
     reader, takes = _READERS[chosen]
-    options = {
-        "marks": marks,
-        "time": time,
-        "mark": mark,
-        "sequence": sequence,
-        "timezone": timezone,
-        "gaps": gaps,
-        "sort": sort,
-    }
+    options: dict[str, Any] = {"marks": marks, "time": time, "mark": mark, "sequence": sequence}
+    options |= {"timezone": timezone, "gaps": gaps, "sort": sort}
     options = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
     for name in options:
         if name not in takes:

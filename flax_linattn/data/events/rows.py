@@ -38,7 +38,7 @@ class EventFileError(DataFormatError):
 
 @dataclasses.dataclass
 class EventRows:
-    """The n events of a file; those of a sequence are in order, and need not be adjacent.
+    """The n events of a file; a sequence is in order, its rows need not be adjacent.
 
     Attributes:
         path: The file.

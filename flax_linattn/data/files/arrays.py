@@ -17,7 +17,7 @@ MAX_BYTES = 2**31
 
 
 def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
-    """Reads those of the arrays that the file has; see ``safe_npz.NpzFile``.
+    """Reads the named arrays that the file has; see ``safe_npz.NpzFile``.
 
     Those that the file has of ``names``, of at most 2 GiB in all and without pickles.
     """

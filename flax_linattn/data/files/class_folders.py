@@ -113,8 +113,8 @@ def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:
     same_depth = [top for top in shortest if top.count("/") == shortest[0].count("/")]
     if len(same_depth) == 1:
         return same_depth[0]
-    found = sorted({"/".join(name.split("/")[:2]) for name in files})
-    got = f"several: {itemize(same_depth, 10)}" if tops else f"{itemize(found, 10) or 'none'}"
+    folders = sorted({"/".join(name.split("/")[:2]) for name in files})
+    got = f"several: {itemize(same_depth, 10)}" if tops else f"{itemize(folders, 10) or 'none'}"
     archives = [name for name in tree.sizes if name.endswith(ARCHIVES)]
     hint = f", or of an archive, such as {quote(archives[0], 80)[1:-1]}" if archives else ""
     raise DataFormatError(
@@ -124,13 +124,13 @@ def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:
 
 
 def files_by_class(files: Sequence[str], prefix: str) -> dict[str, list[str]]:
-    """Files below a folder by the folder of their class; those that are in none are left out."""
-    found: dict[str, list[str]] = {}
+    """Files below a folder by the folder of their class; others are left out."""
+    by_class: dict[str, list[str]] = {}
     for name in files:
         label, slash, _ = name.removeprefix(prefix).partition("/")
         if name.startswith(prefix) and slash:
-            found.setdefault(label, []).append(name)
-    return found
+            by_class.setdefault(label, []).append(name)
+    return by_class
 
 
 def make_split(by_class: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Split:
@@ -151,14 +151,14 @@ def _differ(
     parts: Mapping[str, Mapping[str, object]],
 ) -> str:
     """The message where nothing can be tested on."""
-    for part, found in parts.items():
-        if unknown := sorted(set(found) - set(classes)):
+    for part, labels in parts.items():
+        if unknown := sorted(set(labels) - set(classes)):
             return (
                 f"{tree.place(top + part)}: expected the classes of {TRAIN}, got "
                 f"{itemize([quote(name)[1:-1] for name in unknown], 10)} besides; sort the {kind} "
                 f"into the folders of {itemize(classes, 10)}"
             )
     return (
-        f"{tree.place(top + TRAIN)}: expected {kind} to test on beside it, in folders test/CLASS "
-        f"or val/CLASS, got none; set a share of the {kind} aside in test"
+        f"{tree.place(top + TRAIN)}: expected {kind} to test on, in folders test/CLASS "
+        f"or val/CLASS, got none; move a part of the {kind} into test"
     )

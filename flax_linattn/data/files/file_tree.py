@@ -27,8 +27,8 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 """Suffixes of archives, for messages: what is read is known by its first bytes."""
 
 
-class _Member(NamedTuple):
-    """Where a file stands: in a tar the byte where it begins, in a zip which one it is."""
+class _Entry(NamedTuple):
+    """A file of an archive: its first byte in a tar or its index in a zip, and its size."""
 
     place: int
     size: int
@@ -60,18 +60,18 @@ class FileTree:
         expected = "a folder, or a whole .tar, .tar.gz, .tar.xz or .zip"
         self._guard = partial(report_damage, self.path, expected)
         self._is_folder, self._is_zip = self.path.is_dir(), False
-        self._members: dict[str, _Member] = {}
+        self._entries: dict[str, _Entry] = {}
         with self._guard():
             if self._is_folder:
                 self.sizes = dict(_below(self.path))
                 return
             self._is_zip = self._start().startswith(b"PK")
-            for name, member in self._listed_zip() if self._is_zip else self._listed_tar():
-                if member is None:
+            for name, entry in self._listed_zip() if self._is_zip else self._listed_tar():
+                if entry is None:
                     self.links += 1
                 elif not _is_hidden(name.split("/")):
-                    self._members[name] = member  # the last of a name stands, as when unpacked
-        self.sizes = {name: member.size for name, member in self._members.items()}
+                    self._entries[name] = entry  # the last of a name stands, as when unpacked
+        self.sizes = {name: entry.size for name, entry in self._entries.items()}
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class FileTree:
         return f"{self.path / name}" if self._is_folder else f"{self.path}!{quote(name, 200)[1:-1]}"
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """Reads files whole, those of an archive in the order in which they stand there.
+        """Yields the content of each file, in an archive in the order of the archive.
 
         In an archive in the order in which they stand there; more than 1 GiB is refused.
         """
@@ -100,7 +100,7 @@ class FileTree:
             for name in dict.fromkeys(names):
                 yield name, self._read_file(name)
             return
-        in_order = sorted(dict.fromkeys(names), key=lambda name: self._members[name].place)
+        in_order = sorted(dict.fromkeys(names), key=lambda name: self._entries[name].place)
         contents = self._contents_of_zip if self._is_zip else self._contents_of_tar
         with self._guard():
             yield from contents(in_order)
@@ -118,30 +118,30 @@ class FileTree:
                 f"({quote(error, 100)}); check its permissions and the disk"
             ) from error
 
-    def _listed_zip(self) -> Iterator[tuple[str, _Member | None]]:
+    def _listed_zip(self) -> Iterator[tuple[str, _Entry | None]]:
         with zipfile.ZipFile(self.path) as archive:
             for place, info in enumerate(archive.infolist()):
                 is_link = stat.S_ISLNK(info.external_attr >> 16)
                 if not info.is_dir():
-                    member = None if is_link else _Member(place, info.file_size)
-                    yield info.filename.removeprefix("./"), member
+                    entry = None if is_link else _Entry(place, info.file_size)
+                    yield info.filename.removeprefix("./"), entry
 
     def _contents_of_zip(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(self.path) as archive:
             infos = archive.infolist()
             for name in names:
-                yield name, archive.read(infos[self._members[name].place])
+                yield name, archive.read(infos[self._entries[name].place])
 
-    def _listed_tar(self) -> Iterator[tuple[str, _Member | None]]:
+    def _listed_tar(self) -> Iterator[tuple[str, _Entry | None]]:
         """Reads the archive to its end, so that its checksums are compared."""
         with self._opened_tar() as content, tarfile.open(fileobj=content, mode="r:") as archive:
-            while (found := archive.next()) is not None:
+            while (info := archive.next()) is not None:
                 cast("Any", archive).members = []  # which tarfile keeps; there may be a million
-                name = found.name.removeprefix("./")
-                if found.issym() or found.islnk():
+                name = info.name.removeprefix("./")
+                if info.issym() or info.islnk():
                     yield name, None
-                elif found.isreg() and not found.issparse():
-                    yield name, _Member(found.offset_data, found.size)
+                elif info.isreg() and not info.issparse():
+                    yield name, _Entry(info.offset_data, info.size)
             # An empty block ends a whole archive. To tarfile one that is cut short there is whole.
             if content.tell() != archive.offset + tarfile.BLOCKSIZE:
                 raise EOFError("its end is missing")
@@ -151,12 +151,12 @@ class FileTree:
     def _contents_of_tar(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         with self._opened_tar() as content:
             for name in names:
-                place, size = self._members[name]
+                place, size = self._entries[name]
                 content.seek(place)
-                found = content.read(size)
-                if len(found) != size:
-                    raise EOFError(f"{len(found):,} of {size:,} bytes of {quote(name)}")
-                yield name, found
+                data = content.read(size)
+                if len(data) != size:
+                    raise EOFError(f"{len(data):,} of {size:,} bytes of {quote(name)}")
+                yield name, data
 
     def _start(self) -> bytes:
         with open(self.path, "rb") as file:
@@ -173,7 +173,7 @@ class FileTree:
 
 
 def _is_hidden(parts: Iterable[str]) -> bool:
-    """Whether a name is of what systems keep beside the files, or leads out of the tree."""
+    """Whether a name is a hidden file or folder of a system, or leads out of the tree."""
     return any(part in ("", "__MACOSX") or part.startswith(".") for part in parts)
 
 
@@ -181,8 +181,8 @@ def _below(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[str
     """The files below a folder with their sizes, sorted."""
     if depth > DEEPEST:
         return
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(folder) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
     for entry in entries:
         if _is_hidden([entry.name]):
             continue

@@ -195,10 +195,10 @@ def count_cycles(rule: Rule) -> dict[int, int]:
             "condition",
         )
     # The least state of the first 1, 2, 4, ... from each one on, until that is all of the cycle.
-    least = np.arange(after.size)
-    while np.any((lower := np.minimum(least, least[after])) < least):
-        least, after = lower, after[after]
-    lengths = np.bincount(least)
+    roots = np.arange(after.size)
+    while np.any((lower := np.minimum(roots, roots[after])) < roots):
+        roots, after = lower, after[after]
+    lengths = np.bincount(roots)
     lengths, counts = np.unique(lengths[lengths > 0], return_counts=True)
     return dict(zip(lengths[::-1].tolist(), counts[::-1].tolist(), strict=True))
 
@@ -218,7 +218,7 @@ class NextSymbol:
 
     Example:
         >>> task = NextSymbol(parse_rules("nt", base=2, delay=1), context=4)
-        >>> batch = task.draw(np.random.default_rng(0), rows=3)
+        >>> batch = task.sample(np.random.default_rng(0), rows=3)
         >>> batch["tokens"]
         array([[1, 1, 0, 1],
                [1, 0, 1, 1],
@@ -255,7 +255,7 @@ class NextSymbol:
         """How often a guess at random is right, 1/N."""
         return 1 / self.num_tokens
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray[np.int32]]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray[np.int32]]:
         """Generates a series and cuts it into rows, each one symbol later than the one before.
 
         The first symbols fill the context; the rows then ask for those that follow, one by one.
@@ -268,12 +268,12 @@ class NextSymbol:
             OptionError: There are to be no rows.
         """
         at_least(1, rows=rows)
-        (series,) = self.draw_series(rng, 1, self.context + rows)
+        (series,) = self.sample_series(rng, 1, self.context + rows)
         windows = np.lib.stride_tricks.sliding_window_view(series, self.context + 1)
         windows = windows.astype(np.int32)  # a copy, which may be written to
         return {"tokens": windows[:, :-1], "target": windows[:, -1]}
 
-    def draw_series(
+    def sample_series(
         self, rng: np.random.Generator, num_series: int, length: int
     ) -> NDArray[np.int32]:
         """Generates series int32 ``[num_series, length]``, each from a uniformly random state.

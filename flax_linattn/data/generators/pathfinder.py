@@ -27,7 +27,7 @@ _TURNS = 16  # that a curve tries for its next dash
 _PLACES = 16  # that are tried for the beginning of a curve
 _SECONDS = 4  # second curves that are tried for a first one
 _SHORT_DASHES = 20  # of all short curves, at most
-_ROUNDS = 200  # of drawing pictures anew where a long curve found no way
+_ROUNDS = 200  # of sampling pictures again where a long curve has no room
 _AT_ONCE = 512  # pictures
 
 _CELLS = 4  # a length, of the map of what is taken
@@ -61,7 +61,7 @@ class Pathfinder:
         OptionError: A number is out of range.
 
     Example:
-        >>> batch = Pathfinder(size=32).draw(np.random.default_rng(0), 4)
+        >>> batch = Pathfinder(size=32).sample(np.random.default_rng(0), 4)
         >>> batch["tokens"].shape, int(batch["tokens"].max()), batch["mask"].all()
         ((4, 1024), 255, np.True_)
         >>> sorted(batch["labels"].tolist())
@@ -78,7 +78,7 @@ class Pathfinder:
     num_tokens = 256
     """Different tokens: grey values."""
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Generates pictures, half of them of either label, to one.
 
         Returns:
@@ -117,7 +117,7 @@ class Pathfinder:
         return dashes, firsts, others
 
     def _attempt(self, rng: np.random.Generator, rows: int) -> tuple[Points, Points, Points]:
-        """As ``_curves``, of those pictures among so many in which both long curves found room."""
+        """``_curves`` of each sampled picture that has room for both long curves."""
         sheet = _Sheet(rng, rows)
         first = rng.uniform(_WALL, _SIDE - _WALL, size=(rows, 2))
         a, is_whole = sheet.grow(first, self.contour_length)
@@ -265,11 +265,11 @@ def _paint(
         for middle, start in ((x, begin[:, 0, None]), (y, begin[:, 1, None]))
     )
     length = np.maximum(np.sum(along**2, axis=1), 1e-12)
-    share = (dx * along[:, 0, None])[:, None] + (dy * along[:, 1, None])[:, :, None]
-    share = np.clip(share / length[:, None, None], 0, 1)
+    fraction = (dx * along[:, 0, None])[:, None] + (dy * along[:, 1, None])[:, :, None]
+    fraction = np.clip(fraction / length[:, None, None], 0, 1)
     distance = np.hypot(
-        dx[:, None] - share * along[:, 0, None, None],
-        dy[:, :, None] - share * along[:, 1, None, None],
+        dx[:, None] - fraction * along[:, 0, None, None],
+        dy[:, :, None] - fraction * along[:, 1, None, None],
     )
     value = grey * np.clip(half_width + 0.5 - distance, 0, 1)
     inside = ((y >= 0) & (y < size))[:, :, None] & ((x >= 0) & (x < size))[:, None]

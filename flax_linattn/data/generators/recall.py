@@ -13,7 +13,7 @@ from flax_linattn.checks import OptionError, at_least
 _MAX_SYMBOLS = 2**31 - 2  # so that they and a special token are int32
 
 
-class AskedSequences(abc.ABC):
+class QueriedSequences(abc.ABC):
     """Sequences of T = ``length`` tokens, most of ``num_symbols`` symbols and a special token."""
 
     length: int
@@ -30,7 +30,7 @@ class AskedSequences(abc.ABC):
         return 1 / self.num_symbols
 
     @abc.abstractmethod
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Generates a batch of sequences with recall queries.
 
         Returns:
@@ -41,7 +41,7 @@ class AskedSequences(abc.ABC):
 
 
 @dataclass(frozen=True)
-class AssociativeRecall(AskedSequences):
+class AssociativeRecall(QueriedSequences):
     """Multi-query associative recall: each key of the sequence is asked for its value, once.
 
     A sequence begins with its pairs, key and value in turn, all keys and all values different. What
@@ -65,7 +65,7 @@ class AssociativeRecall(AskedSequences):
 
     Example:
         >>> task = AssociativeRecall(num_pairs=2, length=10, num_symbols=8)
-        >>> batch = task.draw(np.random.default_rng(0), rows=1)
+        >>> batch = task.sample(np.random.default_rng(0), rows=1)
         >>> batch["tokens"]
         array([[3, 8, 1, 7, 3, 0, 0, 0, 1, 0]], dtype=int32)
         >>> batch["targets"]
@@ -99,10 +99,10 @@ class AssociativeRecall(AskedSequences):
 
     @property
     def chance(self) -> float:
-        """1 / all values; who guesses among those of the sequence is right in 1 / num_pairs."""
+        """Accuracy of a guess among all values; among a sequence's it is 1 / num_pairs."""
         return 1 / (self.num_symbols - self._num_keys)
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         keys = 1 + _distinct(rng, rows, self.num_pairs, self._num_keys)
         num_values = self.num_symbols - self._num_keys
         values = 1 + self._num_keys + _distinct(rng, rows, self.num_pairs, num_values)
@@ -112,9 +112,9 @@ class AssociativeRecall(AskedSequences):
         # The first to ring of independent clocks, then the next: a draw without replacement.
         rates = np.arange(1.0, (self.length - begin) // 2 + 1) ** (self.power_a - 1)
         clocks = rng.exponential(size=(rows, len(rates))) / rates
-        asked_at = begin + 2 * np.argsort(clocks, axis=1)[:, : self.num_pairs]
-        np.put_along_axis(tokens, asked_at, keys, axis=1)
-        np.put_along_axis(targets, asked_at, values, axis=1)
+        query_positions = begin + 2 * np.argsort(clocks, axis=1)[:, : self.num_pairs]
+        np.put_along_axis(tokens, query_positions, keys, axis=1)
+        np.put_along_axis(targets, query_positions, values, axis=1)
         return {"tokens": tokens, "targets": targets, "asked": targets > 0}
 
     @property
@@ -123,7 +123,7 @@ class AssociativeRecall(AskedSequences):
 
 
 @dataclass(frozen=True)
-class Copying(AskedSequences):
+class Copying(QueriedSequences):
     """Symbols, a separator, and the same symbols again, each asked for after the one before.
 
     The last symbol is asked for and not shown a second time.
@@ -140,7 +140,7 @@ class Copying(AskedSequences):
         OptionError: Less than 1 symbol to copy, or 2 to choose from.
 
     Example:
-        >>> batch = Copying(num_copied=3, num_symbols=8).draw(np.random.default_rng(0), rows=1)
+        >>> batch = Copying(num_copied=3, num_symbols=8).sample(np.random.default_rng(0), rows=1)
         >>> batch["tokens"]
         array([[6, 5, 4, 8, 6, 5]], dtype=int32)
         >>> batch["targets"]
@@ -156,19 +156,19 @@ class Copying(AskedSequences):
         at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
         object.__setattr__(self, "length", 2 * self.num_copied)
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         symbols = rng.integers(self.num_symbols, size=(rows, self.num_copied), dtype=np.int32)
         separator = np.full((rows, 1), self.num_symbols, np.int32)
-        asked = np.broadcast_to(np.arange(self.length) >= self.num_copied, (rows, self.length))
+        is_query = np.broadcast_to(np.arange(self.length) >= self.num_copied, (rows, self.length))
         return {
             "tokens": np.concatenate([symbols, separator, symbols[:, :-1]], axis=1),
             "targets": np.concatenate([np.zeros_like(symbols), symbols], axis=1),
-            "asked": asked.copy(),
+            "asked": is_query.copy(),
         }
 
 
 @dataclass(frozen=True)
-class Induction(AskedSequences):
+class Induction(QueriedSequences):
     """Random symbols with a trigger among them, and again at the end: what came after the first?
 
     Source: the induction heads of D. Y. Fu et al., "Hungry hungry hippos: Towards language
@@ -182,7 +182,7 @@ class Induction(AskedSequences):
         OptionError: Less than 3 tokens, or 2 symbols.
 
     Example:
-        >>> batch = Induction(length=8, num_symbols=9).draw(np.random.default_rng(0), rows=1)
+        >>> batch = Induction(length=8, num_symbols=9).sample(np.random.default_rng(0), rows=1)
         >>> batch["tokens"]
         array([[7, 9, 4, 2, 2, 0, 0, 9]], dtype=int32)
         >>> batch["targets"]
@@ -196,20 +196,20 @@ class Induction(AskedSequences):
         at_least(3, length=self.length)
         at_least(2, _MAX_SYMBOLS, num_symbols=self.num_symbols)
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         tokens = rng.integers(self.num_symbols, size=(rows, self.length), dtype=np.int32)
         trigger_at = rng.integers(self.length - 2, size=rows)
         each = np.arange(rows)
         tokens[each, trigger_at] = tokens[:, -1] = self.num_symbols
         targets = np.zeros_like(tokens)
         targets[:, -1] = tokens[each, trigger_at + 1]
-        asked = np.zeros(tokens.shape, bool)
-        asked[:, -1] = True
-        return {"tokens": tokens, "targets": targets, "asked": asked}
+        is_query = np.zeros(tokens.shape, bool)
+        is_query[:, -1] = True
+        return {"tokens": tokens, "targets": targets, "asked": is_query}
 
 
 @dataclass(frozen=True)
-class Parity(AskedSequences):
+class Parity(QueriedSequences):
     """Random bits: is the number of ones so far odd? Asked after each.
 
     Attributes:
@@ -219,7 +219,7 @@ class Parity(AskedSequences):
         OptionError: It is below 1.
 
     Example:
-        >>> batch = Parity(length=6).draw(np.random.default_rng(0), rows=1)
+        >>> batch = Parity(length=6).sample(np.random.default_rng(0), rows=1)
         >>> batch["tokens"]
         array([[1, 1, 1, 0, 0, 0]], dtype=int32)
         >>> batch["targets"]
@@ -236,7 +236,7 @@ class Parity(AskedSequences):
     def num_tokens(self) -> int:
         return 2
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         bits = rng.integers(2, size=(rows, self.length), dtype=np.int32)
         odd = np.bitwise_xor.accumulate(bits, axis=1)
         return {"tokens": bits, "targets": odd, "asked": np.ones(bits.shape, bool)}

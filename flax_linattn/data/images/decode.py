@@ -223,10 +223,10 @@ def _decode(
 
 def _orientation(image: Any) -> int:
     try:
-        found: int = image.getexif().get(_ORIENTATION, 1)
+        orientation: int = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # damaged metadata say nothing, and the image is whole
         return 1
-    return found
+    return orientation
 
 
 def _cropped(image_module: Any, image: Any, size: int) -> Any:

@@ -86,14 +86,14 @@ def choose_channels(
     table: Table, names: list[str], channels: Sequence[str] | None
 ) -> Sequence[str]:
     """The names of the channels to read; default all."""
-    counts, seen = Counter(names), set()
+    counts, chosen = Counter(names), set()
     for name in names if channels is None else channels:
         if name not in counts:
             raise UnknownChannelError.of(name, table.source, names)
         _check_once(table, name, counts[name])
-        if name in seen:
+        if name in chosen:
             raise OptionError(f"expected each channel once, got {name!r} twice", "channels")
-        seen.add(name)
+        chosen.add(name)
     return names if channels is None else channels
 
 
@@ -138,7 +138,7 @@ def find_times(
         return (since[0],)
     if dialect.date_format or dialect.time_unit != "none" or not table.has_header:
         return ()
-    found = []
+    candidates = []
     for i in others:
         pattern = YEAR if names[i] == YEAR_COLUMN else _INTEGER if names[i] in TIME else None
         if pattern is None or (channels is not None and table.names[i] in channels):
@@ -146,8 +146,8 @@ def find_times(
         if _match(frame.iloc[:, i], pattern) and _is_ordered(
             frame, i, of_id, is_year=pattern == YEAR
         ):
-            found.append(i)
-    return tuple(found[:1]) if len(found) == 1 or first in found[:1] else ()
+            candidates.append(i)
+    return tuple(candidates[:1]) if len(candidates) == 1 or first in candidates[:1] else ()
 
 
 def _is_ordered(frame: pd.DataFrame, column: int, of_id: int | None, *, is_year: bool) -> bool:
@@ -176,7 +176,7 @@ def _are_numbered(column: pd.Series, dialect: Dialect) -> bool:
 
 
 def _match(column: pd.Series, pattern: str) -> bool:
-    """Whether all cells match, the first of which tells nearly always."""
+    """Whether all cells match; the first cell alone nearly always decides."""
     first = re.fullmatch(pattern, _text(column.iloc[0])) is not None
     return first and bool(column.map(_text).str.fullmatch(pattern).all())
 
@@ -197,11 +197,12 @@ def read_times(
             raise table.error(
                 bad.row,
                 f"{bad.expected} in the index",
-                bad.found,
+                bad.got,
                 "convert it by pandas.to_datetime, or leave it out by reset_index(drop=True)",
             ) from None
-        kept = isinstance(frame.index, pd.DatetimeIndex) and not dialect.timezone  # with its freq
-        return frame.index if kept else times.rename(frame.index.name)
+        if isinstance(frame.index, pd.DatetimeIndex) and not dialect.timezone:
+            return frame.index  # with its freq
+        return times.rename(frame.index.name)
     try:
         if len(columns) == 2:
             dates, clocks = (frame.iloc[:, i].map(_text) for i in columns)
@@ -220,7 +221,7 @@ def read_times(
 
 def time_error(table: Table, bad: BadTimeError, row: int, place: str = "") -> DataFormatError:
     """Returns the error to raise about the time of a row."""
-    return table.error(row, bad.expected + place, bad.found, bad.advice, *bad.options)
+    return table.error(row, bad.expected + place, bad.got, bad.advice, *bad.options)
 
 
 def _text(value: Any) -> str:
@@ -421,7 +422,7 @@ def find_id(table: Table, dialect: Dialect) -> str:
         return ""
     if times is None or (times.is_monotonic_increasing and times.is_unique):
         return ""
-    exact, found = times.astype(np.int64).to_numpy(), []
+    exact, candidates = times.astype(np.int64).to_numpy(), []
     for i, name in enumerate(table.names):
         if i in columns:
             continue
@@ -430,5 +431,5 @@ def find_id(table: Table, dialect: Dialect) -> str:
         rise = (np.diff(exact[order]) > 0) | (np.diff(codes[order]) != 0)
         if 1 < len(labels) <= MAX_ID_FRACTION * len(frame) and codes.min() >= 0 and rise.all():
             words = not any(dialect.is_value(_text(label)) for label in labels)
-            found.append((not words, len(labels), i, name))
-    return min(found)[-1] if found else ""
+            candidates.append((not words, len(labels), i, name))
+    return min(candidates)[-1] if candidates else ""

@@ -80,13 +80,13 @@ class TimeSeriesDataset(LabelledExamples):
         used = [self.classes[index] for index in np.unique(self.labels)]
         if unknown := [label for label in used if label not in position]:
             raise ValueError(
-                f"{self.name}: expected labels among the classes {_shown(classes)}, got "
-                f"{_shown(unknown)[1:-1]} (this data set's classes: {_shown(self.classes)}); "
+                f"{self.name}: expected labels among the classes {_format(classes)}, got "
+                f"{_format(unknown)[1:-1]} (this data set's classes: {_format(self.classes)}); "
                 "use the training and test files of the same problem"
             )
         table = np.array([position.get(label, -1) for label in self.classes], np.int32)
         return replace(self, labels=table[self.labels], classes=tuple(classes))
 
 
-def _shown(classes: Sequence[str]) -> str:
+def _format(classes: Sequence[str]) -> str:
     return f"({itemize([quote(label) for label in classes])})"

@@ -98,8 +98,8 @@ def from_frame(
         pandas = index_to_columns(pandas, levels)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
-    several = table_to_series(table, name, id_column, channels, times, resample, dialect, sort)
-    return several if id_column else several[0]
+    panel = table_to_series(table, name, id_column, channels, times, resample, dialect, sort)
+    return panel if id_column else panel[0]
 
 
 def to_pandas_frame(frame: Any) -> pd.DataFrame:
@@ -135,8 +135,8 @@ def table_to_series(
     if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
         dialect = replace(dialect, time_column=NIXTLA_TIME)
     try:
-        found = _read(table, name, id_column, channels, times, dialect, sort)
-        return apply_times_policy(found, table.source, times, resample)
+        panel = _read(table, name, id_column, channels, times, dialect, sort)
+        return apply_times_policy(panel, table.source, times, resample)
     except DataFormatError as error:
         what, *_ = str(error).split("; ")  # what else may be done is the less likely
         if pair := find_clock(table, dialect, id_column):
@@ -189,7 +189,7 @@ def _read(
     chosen = [at[channel] for channel in choose_channels(table, names, channels)]
     index = read_times(table, of_times, dialect, keep=of_id is None)
     values = read_numbers(table, chosen, dialect)
-    found: list[TimeSeries] = []
+    panel: list[TimeSeries] = []
     alike: dict[bytes, TimeSeries] = {}  # the series of a panel often have the same times
     for label, rows in group_rows(table, of_id):
         whole = len(rows) == len(frame)
@@ -197,7 +197,7 @@ def _read(
         own = index if whole or index is None else index[rows]
         key = b"" if own is None or whole or sort else own.astype(np.int64).to_numpy().tobytes()
         if key in alike:
-            found.append(replace(alike[key], name=label, values=values[rows], lines=lines))
+            panel.append(replace(alike[key], name=label, values=values[rows], lines=lines))
             continue
         if dialect.timezone and isinstance(own, pd.DatetimeIndex) and own.tz is None:
             try:
@@ -208,7 +208,7 @@ def _read(
             order = np.argsort(own, kind="stable")
             rows, own, whole = rows[order], own[order], False
         check_order(table, own, rows, times)
-        found.append(
+        panel.append(
             TimeSeries(
                 name if of_id is None else label,
                 values if whole else values[rows],
@@ -218,8 +218,8 @@ def _read(
             )
         )
         if key:
-            alike[key] = found[-1]
-    return found
+            alike[key] = panel[-1]
+    return panel
 
 
 def to_frame(
@@ -252,11 +252,11 @@ def to_frame(
         ['time', 'load']
     """
     choice(("pandas", "polars", "pyarrow"), library=library)
-    several = [series] if isinstance(series, TimeSeries) else list(series)
-    indices = [one.row_times for one in several]
+    panel = [series] if isinstance(series, TimeSeries) else list(series)
+    indices = [one.row_times for one in panel]
     kinds = {
         (one.channels, one.time_zone, None if index is None else index.dtype.kind)
-        for one, index in zip(several, indices, strict=True)
+        for one, index in zip(panel, indices, strict=True)
     }
     if len(kinds) != 1:
         raise ValueError(
@@ -266,13 +266,13 @@ def to_frame(
     ((channels, _, time_kind),) = kinds
     columns: dict[str, Any] = {}
     if not isinstance(series, TimeSeries):
-        columns[id_column] = [one.name for one in several for _ in range(one.num_steps)]
+        columns[id_column] = [one.name for one in panel for _ in range(one.num_steps)]
     if time_kind is not None:
         first, *others = [index for index in indices if index is not None]
         columns[time_column] = first.append(others)
     if twice := columns.keys() & set(channels):
         raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
-    values = np.concatenate([one.values for one in several])
+    values = np.concatenate([one.values for one in panel])
     frame = pd.DataFrame(columns | dict(zip(channels, values.T, strict=True)))
     if time_kind is None and isinstance(series, TimeSeries):
         frame.index = series.index

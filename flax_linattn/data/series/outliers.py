@@ -67,18 +67,18 @@ def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
     distance = np.abs(values - median)
     order = np.argpartition(distance, -few, axis=0)
     rest, rows = order[:-few], order[-few:]
-    deviation = np.take_along_axis(values, rest, axis=0).std(axis=0)
+    rest_std = np.take_along_axis(values, rest, axis=0).std(axis=0)
     others = np.take_along_axis(distance, rest, axis=0)
     limit = FACTOR * others.max(axis=0)
     for channel in np.flatnonzero(2 * np.count_nonzero(others, axis=0) < len(others)).tolist():
         apart = others[:, channel][others[:, channel] > 0]
         limit[channel] = SPARSE_FACTOR * np.median(apart) if len(apart) else np.inf
     out = np.take_along_axis(distance, rows, axis=0) > limit
-    out &= values.std(axis=0) > FACTOR * deviation
-    found = [
+    out &= values.std(axis=0) > FACTOR * rest_std
+    cells = [
         (row, channel) for channel, at in enumerate(rows.T) for row in np.sort(at[out[:, channel]])
     ]
-    return np.array(found, np.int64).reshape(-1, 2)
+    return np.array(cells, np.int64).reshape(-1, 2)
 
 
 def _few(values: NDArray[np.float64]) -> int:
@@ -118,7 +118,7 @@ def find_codes(values: NDArray[np.float64]) -> list[RepeatedValue]:
         >>> [(code.value, code.rows.tolist()) for code in find_codes(values)]
         [(-9999.0, [7, 30, 31])]
     """
-    found = []
+    codes = []
     for channel, column in enumerate(values.T):
         known = column[~np.isnan(column)]
         if not known.size:
@@ -127,8 +127,8 @@ def find_codes(values: NDArray[np.float64]) -> list[RepeatedValue]:
             is_code = column == value
             count = int(np.count_nonzero(is_code))
             if REPEATS <= count <= known.size / 2 and _stands_apart(value, count, known):
-                found.append(RepeatedValue(channel, value, np.flatnonzero(is_code)))
-    return found
+                codes.append(RepeatedValue(channel, value, np.flatnonzero(is_code)))
+    return codes
 
 
 def _stands_apart(value: float, count: int, known: NDArray[np.float64]) -> bool:
@@ -161,7 +161,7 @@ def find_far(values: NDArray[np.float64]) -> NDArray[np.int64]:
         >>> find_far(values).tolist()
         [[7, 0]]
     """
-    found = []
+    cells = []
     for channel, column in enumerate(values.T):
         known = column[~np.isnan(column)]
         few = max(1, len(known) // FARTHEST)
@@ -172,5 +172,5 @@ def find_far(values: NDArray[np.float64]) -> NDArray[np.int64]:
         if near[len(near) // 2] == 0:
             continue
         limit = max(DEVIATIONS * np.sqrt(np.mean(near**2)), APART * near[-1])
-        found += [(row, channel) for row in np.flatnonzero(distance > limit).tolist()]
-    return np.array(found, np.int64).reshape(-1, 2)
+        cells += [(row, channel) for row in np.flatnonzero(distance > limit).tolist()]
+    return np.array(cells, np.int64).reshape(-1, 2)

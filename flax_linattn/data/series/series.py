@@ -120,7 +120,7 @@ class TimeSeries:
 
     @property
     def num_steps(self) -> int:
-        """Number of rows, T."""
+        """Number of rows, T, the time steps."""
         return len(self.values)
 
     @property
@@ -167,7 +167,7 @@ class TimeSeries:
 
     @property
     def num_gaps(self) -> int:
-        """Number of ``gaps``."""
+        """Number of ``gaps`` between the rows."""
         return len(self.gaps)
 
     @property

@@ -35,7 +35,7 @@ def calendar_features(times: pd.DatetimeIndex, freq: str) -> tuple[NDArray[np.fl
         (['hour', 'weekday', 'day', 'day of year'], [-0.5, 0.5])
     """
     step = shortest_step(freq)
-    names = next(names for least, names in _BY_STEP if step >= least)
+    names = next(names for min_step, names in _BY_STEP if step >= min_step)
     scaled = [place / (size - 1) - 0.5 for place, size in _places(times, names)]
     return np.stack(scaled, axis=-1).astype(np.float32), list(names)
 

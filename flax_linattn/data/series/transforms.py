@@ -119,9 +119,9 @@ class Standardizer:
                 "expected finite values to fit on, got missing or infinite ones; call "
                 "interpolate_missing first"
             )
-        if (largest := float(np.abs(steps).max())) > MAX_VALUE:
+        if (max_abs := float(np.abs(steps).max())) > MAX_VALUE:
             raise ValueError(
-                f"expected values up to {MAX_VALUE:g}, got {largest:g}; does it stand for a "
+                f"expected values up to {MAX_VALUE:g}, got {max_abs:g}; does it stand for a "
                 "missing one? Leave that empty"
             )
         mean = steps.mean(axis=0)

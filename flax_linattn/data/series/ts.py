@@ -80,7 +80,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
 def _split(
     reader: LineReader, text: str, classes: frozenset[str], colons: int
 ) -> tuple[list[str], str | None]:
-    """The dimensions of an example, and its label, which may hold so many colons."""
+    """The dimensions of an example and its label, which may contain ``colons`` colons."""
     *dimensions, last = text.split(":")
     for count in range(min(colons, len(dimensions) - 1), -1, -1):  # one may end another
         end = len(dimensions) - count

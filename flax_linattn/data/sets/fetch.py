@@ -84,7 +84,7 @@ def _extract(path: Path, sources: list[Source], scratch: Path) -> None:
             f"again, or put {_names(sources)} there by hand."
         )
     with zipfile.ZipFile(path) as archive:
-        members = {Path(member).name: member for member in archive.namelist()}
+        members = {Path(file_name).name: file_name for file_name in archive.namelist()}
         for source in sources:
             if source.name not in members:
                 raise ValueError(
@@ -92,8 +92,8 @@ def _extract(path: Path, sources: list[Source], scratch: Path) -> None:
                     "the archive has changed: fetch the file by hand."
                 )
             target = scratch / source.name
-            with archive.open(members[source.name]) as member, open(target, "wb") as file:
-                shutil.copyfileobj(member, file)
+            with archive.open(members[source.name]) as content, open(target, "wb") as file:
+                shutil.copyfileobj(content, file)
 
 
 def _checksum(path: Path) -> str:

@@ -137,11 +137,11 @@ class Dialect:
             for separator in _SEPARATORS.values()
             if separator != self.decimal
         }
-        found = [s for s, (first, *rest) in counts.items() if first > 1 and {*rest} <= {first}]
-        if not found:  # one column, or a line is damaged, of which the reader tells
-            found = [s for s, (first, *_) in counts.items() if first > 1] or [next(iter(counts))]
-            found = ["," if "," in found else found[0]] if len(found) > 1 else found
-        return found
+        columns = [s for s, (first, *_) in counts.items() if first > 1]
+        alike = [s for s in columns if {*counts[s]} == {counts[s][0]}]
+        if alike or not columns:
+            return alike or [next(iter(counts))]
+        return [","] if "," in columns else columns[:1]  # a damaged line, which the reader reports
 
     def numbers(self, cells: Sequence[str]) -> NDArray[np.float64]:
         """Finite numbers; NaN stands for a missing one.
@@ -156,7 +156,7 @@ class Dialect:
         return self.without_codes(values)
 
     def without_codes(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers with NaN for those that stand for a missing value."""
+        """Numbers, with NaN in place of each missing-value code."""
         codes = self._missing[1]
         return np.where(np.isin(values, codes), np.nan, values) if codes.size else values
 
@@ -222,8 +222,8 @@ class Dialect:
     @property
     def missing_texts(self) -> list[str]:
         """How files write a missing value most often, for a reader that minds upper case."""
-        found = self._missing[0]
-        spelled = (spelling for text in found for spelling in (text, text.upper(), text.title()))
+        texts = self._missing[0]
+        spelled = (spelling for text in texts for spelling in (text, text.upper(), text.title()))
         return [*dict.fromkeys((*spelled, "NaN", *self.missing_values))]
 
     def point(self, text: str) -> str:

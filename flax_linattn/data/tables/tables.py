@@ -160,7 +160,7 @@ def _read_excel(path: Path, header: bool) -> Table:
     with report_damage(path, "a whole Excel file", "save it again"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and the like
         with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _MAX_EXCEL:
+            if sum(info.file_size for info in archive.infolist()) > _MAX_EXCEL:
                 raise ValueError(f"more than {_MAX_EXCEL:,} bytes")
         with pd.ExcelFile(path) as book:
             sheet = str(book.sheet_names[0])
@@ -200,8 +200,8 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
             name in texts or name.lower() in TIME or dialect.number(cell) is None
             for name, cell in zip(names, chain(row, names), strict=False)
         ]
-        found = _read_whole(path, dialect, rows.separator, skip, is_text)
-        if found is None:  # with comments, line breaks within quotes, or a fault to find
+        parsed = _read_whole(path, dialect, rows.separator, skip, is_text)
+        if parsed is None:  # with comments, line breaks within quotes, or a fault to find
             read: list[list[str]] = []
             places: list[int] = []
             for cells in chain([row], rows):
@@ -211,8 +211,8 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
                     )
                 read.append(cells)
                 places.append(reader.line)
-            found = pd.DataFrame(read, dtype=object), np.array(places)
-    frame, lines = found
+            parsed = pd.DataFrame(read, dtype=object), np.array(places)
+    frame, lines = parsed
     frame.columns = pd.Index(names, dtype=object)
     return Table(frame, str(path), lines, header_line, has_header)
 
@@ -315,15 +315,15 @@ class _Watched(io.RawIOBase):
 def _read_whole(
     path: Path, dialect: Dialect, separator: str, skip: int, is_text: list[bool]
 ) -> tuple[pd.DataFrame, NDArray[np.int64]] | None:
-    """Reads the rows after the header with Arrow; None where ``_Rows`` might read them otherwise.
+    """Reads the rows after the header with Arrow; None where ``_Rows`` might read others.
 
     Columns that are no text have to hold numbers and missing values alone.
     """
     missing = dialect.missing_texts
     if len(is_text) > _WIDE:  # Arrow builds a trie of these texts for each column
-        found = _read_arrow_csv(path, dialect, separator, skip, is_text, [""])
-        if found is not None:
-            return found
+        parsed = _read_arrow_csv(path, dialect, separator, skip, is_text, [""])
+        if parsed is not None:
+            return parsed
     return _read_arrow_csv(path, dialect, separator, skip, is_text, missing)
 
 
@@ -369,8 +369,8 @@ def _read_arrow_csv(
         if len(lines) != table.num_rows:
             return None
     # Numbers of many rows are copied once alone, into a series.
-    kept = {pa.float64(): pd.ArrowDtype(pa.float64())} if len(lines) > _BLOCK // 64 else {}
-    frame: pd.DataFrame = table.to_pandas(types_mapper=kept.get)
+    types = {pa.float64(): pd.ArrowDtype(pa.float64())} if len(lines) > _BLOCK // 64 else {}
+    frame: pd.DataFrame = table.to_pandas(types_mapper=types.get)
     return frame, lines
 
 

@@ -33,7 +33,7 @@ _MONTH_DAY = re.compile(r"(\d{0,4})M@(\d{1,2})")
 
 
 class MonthDay(NamedTuple):
-    """The same day every so many months, or the last one of a shorter month."""
+    """The same day every n months, or the last day of a shorter month."""
 
     months: int
     day: int
@@ -176,15 +176,15 @@ def follows(index: pd.Index, freq: str | None) -> NDArray[np.bool_]:
                 before = times[:-1].where([offset.is_on_offset(time) for time in times[:-1]])
             else:
                 before = times[1:] - offset
-    found = np.array((after == times[1:]) & (before == times[:-1]))
-    if zoned.tz is None or found.all():
-        return found
+    matches = np.array((after == times[1:]) & (before == times[:-1]))
+    if zoned.tz is None or matches.all():
+        return matches
     # A row whose time the clocks skip stands right after it, as continue_index puts it.
     for expected, row in ((after, zoned[1:]), (before, zoned[:-1])):
-        first = np.ones(len(found), bool)  # of two equal clock times
+        first = np.ones(len(matches), bool)  # of two equal clock times
         there = expected.tz_localize(zoned.tz, ambiguous=first, nonexistent="shift_forward")
-        found |= np.asarray((there == row) & (there.tz_localize(None) != expected))
-    return found
+        matches |= np.asarray((there == row) & (there.tz_localize(None) != expected))
+    return matches
 
 
 def find_gaps(index: pd.Index, freq: str | None) -> NDArray[np.int64]:
@@ -207,10 +207,10 @@ def find_gaps(index: pd.Index, freq: str | None) -> NDArray[np.int64]:
     odd = ~follows(index, freq) & (index[1:] != index[:-1])
     if times is None or freq is None:
         return 1 + np.flatnonzero(odd)
-    least, most = step_bounds(freq)
-    if least >= _MONTH:
+    min_step, max_step = step_bounds(freq)
+    if min_step >= _MONTH:
         passed = times[1:] - times[:-1]
-        odd &= (passed < 7 / 8 * least) | (passed > 9 / 8 * most)
+        odd &= (passed < 7 / 8 * min_step) | (passed > 9 / 8 * max_step)
     return 1 + np.flatnonzero(odd)
 
 
@@ -337,50 +337,50 @@ def _infer_whole(times: pd.DatetimeIndex) -> pd.offsets.BaseOffset | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that offsets will come in place of texts
-        found = pd.infer_freq(times)
-    if found == "bh" and not follows(times, found).all():  # any eight hours of a day
+        freq = pd.infer_freq(times)
+    if freq == "bh" and not follows(times, freq).all():  # any eight hours of a day
         return None
-    return pd.tseries.frequencies.to_offset(found)
+    return pd.tseries.frequencies.to_offset(freq)
 
 
 def _candidates(times: pd.DatetimeIndex) -> list[str]:
     """Frequencies that rows may have, the likelier ones first."""
     local, exact = times.tz_localize(None), times.tz_convert(None) if times.tz else times
-    days = _most_frequent(local[1:].normalize() - local[:-1].normalize()) // _DAY
-    elapsed = _most_frequent(exact[1:] - exact[:-1])
-    found = []
+    days = _mode(local[1:].normalize() - local[:-1].normalize()) // _DAY
+    elapsed = _mode(exact[1:] - exact[:-1])
+    candidates = []
     if elapsed >= _MONTH - _DAY / 12:
-        found += _monthly(local)
+        candidates += _monthly(local)
     if days and days % 7 == 0:
-        found.append(f"{days // 7 if days > 7 else ''}W-{local[-1]:%a}".upper())
+        candidates.append(f"{days // 7 if days > 7 else ''}W-{local[-1]:%a}".upper())
     if days == 1 and elapsed > _DAY / 2 and (local.day_of_week < 5).all():
         weeks = (local[-1].normalize() - local[0].normalize()) // _DAY > local[-1].day_of_week
-        found += ["B", "D"] if weeks else ["D", "B"]
+        candidates += ["B", "D"] if weeks else ["D", "B"]
     if days and elapsed > _DAY / 2:
-        found.append(_text(parse_offset(f"{days}D")))
-    return [*found, _text(pd.tseries.frequencies.to_offset(elapsed))]
+        candidates.append(_text(parse_offset(f"{days}D")))
+    return [*candidates, _text(pd.tseries.frequencies.to_offset(elapsed))]
 
 
 def _monthly(local: pd.DatetimeIndex) -> list[str]:
     """Candidate frequencies that are whole numbers of months."""
     month = local.year * 12 + local.month
-    months = int(_most_frequent(np.diff(month)))
+    months = int(_mode(np.diff(month)))
     if not 0 < months <= _MAX_MONTHS:
         return []
     day = min(int(local.day.max()), 31)
-    found = [f"{'' if months == 1 else months}M@{day}"]
+    candidates = [f"{'' if months == 1 else months}M@{day}"]
     for kind in ("BME", "ME", "BMS", "MS"):  # as pandas writes them: quarters by their own names
         text = f"{months}{kind}"
         try:
             ahead = continue_index(local[-1:], text, 9)
         except (ValueError, OverflowError):  # beyond the times that pandas holds
             ahead = local[:0]
-        found.insert(0, _text(_infer_whole(ahead) or _parse(text)))
-    return found
+        candidates.insert(0, _text(_infer_whole(ahead) or _parse(text)))
+    return candidates
 
 
-def _most_frequent(steps: pd.TimedeltaIndex | NDArray) -> pd.Timedelta | int:
-    """The smallest of the most frequent ones."""
+def _mode(steps: pd.TimedeltaIndex | NDArray) -> pd.Timedelta | int:
+    """The most frequent step; the smallest one of a tie."""
     values, counts = np.unique(np.asarray(steps), return_counts=True)
-    found = values[np.argmax(counts)]
-    return pd.Timedelta(found) if np.asarray(steps).dtype.kind == "m" else found
+    step = values[np.argmax(counts)]
+    return pd.Timedelta(step) if np.asarray(steps).dtype.kind == "m" else step

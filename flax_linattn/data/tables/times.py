@@ -29,7 +29,7 @@ _EXPECTED = {"none": "a time such as 2016-07-01 00:00:00", "s": "seconds since 1
 
 
 class BadTimeError(OptionError):
-    """A row has no time, or one that does not go with those of other rows.
+    """The time of a row is missing, or does not fit the times of other rows.
 
     Attributes:
         row: Which one, from 0.
@@ -38,9 +38,9 @@ class BadTimeError(OptionError):
         advice: What to do about it; ``options`` are those that it is about.
     """
 
-    def __init__(self, row: int, expected: str, found: str, advice: str, *options: str) -> None:
-        super().__init__(f"expected {expected}, got {found}; {advice}", *options)
-        self.row, self.expected, self.found, self.advice = row, expected, found, advice
+    def __init__(self, row: int, expected: str, got: str, advice: str, *options: str) -> None:
+        super().__init__(f"expected {expected}, got {got}; {advice}", *options)
+        self.row, self.expected, self.got, self.advice = row, expected, got, advice
 
 
 def parse_times(column: pd.Series, dialect: Dialect) -> pd.DatetimeIndex | pd.PeriodIndex:

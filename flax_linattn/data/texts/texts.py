@@ -113,10 +113,10 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
         (('neg', 'pos'), [0, 1], b'a pos text')
     """
     tree = FileTree(path)
-    found = find_class_folders(
+    folders = find_class_folders(
         tree, lambda name: name.lower().endswith(".txt"), "texts", no_class=UNLABELLED
     )
-    names = (*found.train.names, *found.test.names)
+    names = (*folders.train.names, *folders.test.names)
     if (needed := sum(tree.sizes[name] for name in names)) > MAX_BYTES:
         raise DataFormatError(
             f"{tree.path}: expected texts of at most {MAX_BYTES:,} bytes, got {needed:,}; take "
@@ -133,10 +133,10 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
     def chosen(split: Split) -> LabelledTexts:
         return LabelledTexts(
             tree.name,
-            found.classes,
+            folders.classes,
             np.array(split.labels, np.int32),
             tuple(texts[name] for name in split.names),
-            found.notes,
+            folders.notes,
         )
 
-    return chosen(found.train), chosen(found.test)
+    return chosen(folders.train), chosen(folders.test)

@@ -272,9 +272,9 @@ class _ScaledPathfinder:
     def __init__(self, task: Pathfinder, mean: float, std: float) -> None:
         self._task, self._mean, self._std = task, mean, std
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Samples a batch of scaled images and labels."""
-        batch, size = self._task.draw(rng, rows), self._task.size
+        batch, size = self._task.sample(rng, rows), self._task.size
         pixels = batch["tokens"].reshape(rows, size, size, 1).astype(np.float32) / 255
         scaled = (pixels - np.float32(self._mean)) / np.float32(self._std)
         return {"image": scaled, "labels": batch["labels"]}

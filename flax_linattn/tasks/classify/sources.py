@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.batches.generated import Drawable
+from flax_linattn.data.batches.generated import ExampleGenerator
 from flax_linattn.data.images import LabelledImages, load_images
 from flax_linattn.data.labels import LabelledExamples
 from flax_linattn.tasks.classify.label_options import LabelData
@@ -158,7 +158,7 @@ def about_classes(classes: Sequence[str]) -> str:
 
 
 def generated_batches(
-    task: Drawable, config: Config, size: int, stream: int
+    task: ExampleGenerator, config: Config, size: int, stream: int
 ) -> data.GeneratedBatches:
     """Makes synthetic batches of ``size`` examples from a random stream of the run's seed.
 
@@ -176,7 +176,7 @@ def generated_batches(
     )
 
 
-def generated_splits(task: Drawable, config: Any) -> training.Splits:
+def generated_splits(task: ExampleGenerator, config: Any) -> training.Splits:
     """Makes synthetic splits: training examples are always new, others are always the same."""
     options: LabelData = config.data
     sizes = (options.epoch_size, options.validation_size, options.test_size)

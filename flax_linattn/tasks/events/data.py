@@ -136,7 +136,7 @@ def load_data(source: EventsData) -> EventSequences:
     if source.file is None:
         end = processes.SIN_END if source.process == "poisson-sine" else GENERATOR_END
         number = source.num_sequences or DEFAULT_NUM_SEQUENCES
-        return PROCESSES[source.process].draw(number, end, seed=GENERATOR_SEED)
+        return PROCESSES[source.process].sample(number, end, seed=GENERATOR_SEED)
     try:
         events = load_events(
             source.file,

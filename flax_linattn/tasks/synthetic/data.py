@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.data.generators.nt import RULES
-from flax_linattn.data.generators.recall import AskedSequences
+from flax_linattn.data.generators.recall import QueriedSequences
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.spec import DataSpec
 from flax_linattn.tasks.synthetic.options import RECALL, SyntheticConfig, SyntheticData
@@ -45,7 +45,7 @@ class SyntheticSpec(DataSpec):
         at_least(2, 2**31, num_tokens=self.num_tokens)
 
 
-Generator: TypeAlias = data.NextSymbol | AskedSequences
+Generator: TypeAlias = data.NextSymbol | QueriedSequences
 
 ROWS = 100
 """Number of predictions per validation or test series, as in the paper."""
@@ -64,7 +64,7 @@ def make_generator(options: SyntheticData) -> Generator:
             f"rules='copying' needs an even context, because a half is copied, got {context}.",
             "context",
         )
-    make: dict[str, Callable[[], AskedSequences]] = {
+    make: dict[str, Callable[[], QueriedSequences]] = {
         "recall": lambda: data.AssociativeRecall(options.num_pairs, context, base),
         "copying": lambda: data.Copying(context // 2, base),
         "induction": lambda: data.Induction(context, base),

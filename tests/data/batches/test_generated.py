@@ -12,7 +12,7 @@ steps = st.integers(0, 2**32 - 1)
 class Bits:
     """64 random bits a row: no two draws are alike by chance."""
 
-    def draw(self, rng, rows):
+    def sample(self, rng, rows):
         return {"x": rng.integers(2**64, size=rows, dtype=np.uint64)}
 
 

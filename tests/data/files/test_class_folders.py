@@ -63,7 +63,7 @@ def test_what_is_tested_on(tmp_path):
         ([], "expected texts in folders train/CLASS and test/CLASS .*, got none"),
         (["a/1.txt", "b/1.txt"], "got a/1.txt, b/1.txt; name the folders so"),
         (["x/train/a/1.txt", "y/train/a/1.txt"], "got several: x/, y/; "),
-        (["train/a/1.txt"], "train: expected texts to test on beside it"),
+        (["train/a/1.txt"], "train: expected texts to test on"),
         (["train/a/1.txt", "test/b/1.txt"], "test: expected the classes of train, got b besides"),
         (["a.tar.gz"], "got none; name .* data set, or of an archive, such as a.tar.gz"),
         (["train/1.txt"], "train: expected a folder for each class"),

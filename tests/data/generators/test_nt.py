@@ -108,7 +108,7 @@ def test_any_condition_is_read_or_refused(text, delay):
         (lambda: Rule(4, 1).follow([1, 4], 1), "symbols from 0 to 3, got 1 to 4"),
         (lambda: Rule(4, 1).follow([1, 3], -1), "length must be at least 0"),
         (
-            lambda: NextSymbol((Rule(4, 1),), 3).draw(np.random.default_rng(0), 0),
+            lambda: NextSymbol((Rule(4, 1),), 3).sample(np.random.default_rng(0), 0),
             "rows must be at least 1, got 0",
         ),
     ],
@@ -130,7 +130,7 @@ def test_a_condition_is_of_nt_r_alone():
 @given(rules, st.integers(0, 5), st.integers(1, 9), st.integers(0, 9))
 def test_rows_are_the_windows_of_one_series(rule, extra, rows, seed):
     task = NextSymbol((rule,), rule.order + extra)
-    batch = task.draw(np.random.default_rng(seed), rows)
+    batch = task.sample(np.random.default_rng(seed), rows)
     tokens, target = batch["tokens"], batch["target"]
     assert (tokens.shape, tokens.dtype) == ((rows, task.context), np.int32)
     assert (target.shape, target.dtype) == ((rows,), np.int32)
@@ -144,7 +144,7 @@ def test_rows_are_the_windows_of_one_series(rule, extra, rows, seed):
 def test_half_the_series_of_a_mixture_follow_each_rule():
     """Delays may differ, and the first state is uniform."""
     rules = Rule(16, 2), Rule(16, 4, "nt-s")
-    series = NextSymbol(rules, 5).draw_series(np.random.default_rng(0), 4000, 12)
+    series = NextSymbol(rules, 5).sample_series(np.random.default_rng(0), 4000, 12)
     assert (series.shape, series.dtype) == ((4000, 12), np.int32)
     follows = np.array(
         [
@@ -162,7 +162,7 @@ def test_half_the_series_of_a_mixture_follow_each_rule():
 
 
 def test_series_may_be_shorter_than_a_state():
-    series = NextSymbol(parse_rules("nt", 16, 5), 6).draw_series(np.random.default_rng(0), 2, 3)
+    series = NextSymbol(parse_rules("nt", 16, 5), 6).sample_series(np.random.default_rng(0), 2, 3)
     assert series.shape == (2, 3)
 
 

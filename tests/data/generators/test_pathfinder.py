@@ -66,7 +66,7 @@ def test_both_places_of_the_second_dot_are_as_far():
 @pytest.mark.parametrize("size", [32, 64])
 def test_labels_are_those_of_the_curves_that_dots_are_on(size):
     task = Pathfinder(size, 9)
-    batch = task.draw(np.random.default_rng(5), 40)
+    batch = task.sample(np.random.default_rng(5), 40)
     long, _, _, _ = curves_of(task, 40, seed=5)
     for row, label in enumerate(batch["labels"]):
         picture = batch["tokens"][row].reshape(size, size)
@@ -83,7 +83,7 @@ def test_labels_are_those_of_the_curves_that_dots_are_on(size):
 
 def test_pictures_against_a_plain_loop():
     task = Pathfinder(32, 3)
-    batch = task.draw(np.random.default_rng(1), 1)
+    batch = task.sample(np.random.default_rng(1), 1)
     dashes, first, others = task._curves(np.random.default_rng(1), 1)
     second = others[0, 1 - batch["labels"][0]]
     lines = [(a, b, 0.25, 0.75 * 255) for a, b in dashes[0] if np.isfinite(a).all()]
@@ -103,7 +103,7 @@ def test_pictures_against_a_plain_loop():
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_arrays(rows):
     task = Pathfinder(32, 3)
-    batch = task.draw(np.random.default_rng(rows), rows)
+    batch = task.sample(np.random.default_rng(rows), rows)
     assert {name: (array.dtype, array.shape) for name, array in batch.items()} == {
         "tokens": (np.int32, (rows, 1024)),
         "mask": (np.bool_, (rows, 1024)),
@@ -116,7 +116,7 @@ def test_arrays(rows):
 
 
 def test_a_single_picture_has_either_label():
-    labels = [Pathfinder(32, 3).draw(np.random.default_rng(i), 1)["labels"][0] for i in range(40)]
+    labels = [Pathfinder(32, 3).sample(np.random.default_rng(i), 1)["labels"][0] for i in range(40)]
     assert stats.binomtest(int(sum(labels)), 40).pvalue > 0.01
 
 
@@ -164,7 +164,7 @@ def accuracy(x, labels, train):
     ("count", "rows"), [(6, 2400), pytest.param(14, 6000, marks=pytest.mark.slow)]
 )
 def test_simple_baselines_stay_near_one_half(count, rows):
-    batch = Pathfinder(32, count).draw(np.random.default_rng(2), rows)
+    batch = Pathfinder(32, count).sample(np.random.default_rng(2), rows)
     train = rows // 2
     limit = 4 * 0.5 / np.sqrt(rows - train)  # four standard deviations of chance
     for name, x in features(batch).items():
@@ -175,7 +175,7 @@ def test_no_room_is_said(monkeypatch):
     monkeypatch.setattr(pathfinder, "_ROUNDS", 2)
     monkeypatch.setattr(pathfinder, "_APART", 1.5)
     with pytest.raises(OptionError, match="found no room for two curves of 16 dashes"):
-        Pathfinder(32, 16).draw(np.random.default_rng(0), 50)
+        Pathfinder(32, 16).sample(np.random.default_rng(0), 50)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def answers(task, tokens):
 
 @given(tasks, st.integers(0, 4), seeds)
 def test_answers_follow_from_the_tokens(task, rows, seed):
-    batch = task.draw(np.random.default_rng(seed), rows)
+    batch = task.sample(np.random.default_rng(seed), rows)
     assert sorted(batch) == ["asked", "targets", "tokens"]
     for name, array in batch.items():
         assert array.shape == (rows, task.length)
@@ -57,15 +57,15 @@ def test_answers_follow_from_the_tokens(task, rows, seed):
 
 
 @given(tasks, seeds)
-def test_draws_are_those_of_the_generator(task, seed):
-    one, same = (task.draw(np.random.default_rng(seed), 50) for _ in range(2))
+def test_samples_are_those_of_the_generator(task, seed):
+    one, same = (task.sample(np.random.default_rng(seed), 50) for _ in range(2))
     assert all(np.array_equal(one[name], same[name]) for name in one)
 
 
 @given(recall_tasks(), seeds)
 def test_each_key_is_asked_once_in_a_slot_of_its_own(task, seed):
     begin, num_keys = 2 * task.num_pairs, task.num_symbols // 2
-    batch = task.draw(np.random.default_rng(seed), 3)
+    batch = task.sample(np.random.default_rng(seed), 3)
     for tokens, asked in zip(batch["tokens"], batch["asked"], strict=True):
         keys, values = tokens[0:begin:2], tokens[1:begin:2]
         assert len({*keys}) == len({*values}) == task.num_pairs
@@ -77,7 +77,7 @@ def test_each_key_is_asked_once_in_a_slot_of_its_own(task, seed):
 
 def test_slots_are_drawn_by_the_power_law_without_replacement():
     task = AssociativeRecall(num_pairs=2, length=14, num_symbols=4)
-    batch = task.draw(np.random.default_rng(0), 40_000)
+    batch = task.sample(np.random.default_rng(0), 40_000)
     tokens, later = batch["tokens"], batch["tokens"][:, 4::2]
     slots = np.stack([np.argmax(later == tokens[:, [2 * pair]], axis=1) for pair in range(2)])
     law = np.arange(1, 6) ** (0.01 - 1)
@@ -100,14 +100,14 @@ def test_slots_are_drawn_by_the_power_law_without_replacement():
 )
 def test_chance_is_the_share_of_each_answer(task, num_symbols):
     assert task.chance == 1 / num_symbols
-    batch = task.draw(np.random.default_rng(1), 8000)
+    batch = task.sample(np.random.default_rng(1), 8000)
     found, counts = np.unique(batch["targets"][batch["asked"]], return_counts=True)
     assert len(found) == num_symbols
     np.testing.assert_allclose(counts / counts.sum(), task.chance, atol=0.02)
 
 
 def test_the_trigger_of_induction_stands_anywhere():
-    tokens = Induction(6, 3).draw(np.random.default_rng(0), 4000)["tokens"]
+    tokens = Induction(6, 3).sample(np.random.default_rng(0), 4000)["tokens"]
     assert ((tokens == 3).sum(axis=1) == 2).all()
     shares = np.mean(tokens == 3, axis=0)
     np.testing.assert_allclose(shares, [0.25, 0.25, 0.25, 0.25, 0, 1], atol=0.03)

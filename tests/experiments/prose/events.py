@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from experiments.events import known, rules, table2
+from experiments.events import known_processes, rules, table2
 from experiments.intervals import over_sets
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -50,9 +50,9 @@ def wikipedia() -> list[float]:
 
 def found() -> list[Any]:
     """How near the model comes to known processes."""
-    rows = stored("events/known.json")["rows"]
-    poisson, hawkes = (known.find_row(rows, process) for process in ("poisson", "hawkes"))
-    gaps = [known.mean_nll(row) - row["true_nll"] for row in (poisson, hawkes)]
+    rows = stored("events/known_processes.json")["rows"]
+    poisson, hawkes = (known_processes.find_row(rows, process) for process in ("poisson", "hawkes"))
+    gaps = [known_processes.mean_nll(row) - row["true_nll"] for row in (poisson, hawkes)]
     return [
         100 * rules.MAX_RELATIVE_GAP,
         100 * gaps[0] / poisson["true_nll"],

@@ -51,7 +51,7 @@ def streamed() -> list[float]:
 def restarted() -> list[float]:
     """Restarts, all of which hold."""
     for mechanism in table1.MECHANISMS:
-        judge = table1.compared((mechanism, "restart"), (mechanism, "window"))
+        judge = table1.judge_pair((mechanism, "restart"), (mechanism, "window"))
         assert judge(rows()).word == HOLDS
     return acts("restart")
 
@@ -62,7 +62,7 @@ def cloned() -> list[Any]:
     for baseline in ("behavior_cloning", "percentile_behavior_cloning"):
         own = {
             data: statistics.mean(table1.scores(rows(), data, "aaren"))
-            - table1.of(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
+            - table1.find_rows(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
             for data in table1.data_sets(rows())
         }
         found = over_sets({data: [value] for data, value in own.items()})

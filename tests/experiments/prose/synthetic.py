@@ -4,27 +4,27 @@ from typing import Any
 
 import numpy as np
 
-from experiments.synthetic import ladder, recall, search
+from experiments.synthetic import learning_curves, recall, search
 from tests.experiments.prose import Allowed, Sentence, stored
 
-OWN, OTHER = ladder.EXPRESSIVE, ladder.DOT_PRODUCT
+OWN, OTHER = learning_curves.EXPRESSIVE, learning_curves.DOT_PRODUCT
 
 
 def row(*place: Any) -> dict[str, Any]:
     """Of figure 3: attention, context, setting."""
-    return ladder.find_row(stored("synthetic/figure3.json")["rows"], *place)
+    return learning_curves.find_row(stored("synthetic/figure3.json")["rows"], *place)
 
 
 def trapped() -> list[Any]:
     """How both attentions fare at the middle context."""
-    own, other = (ladder.success_rate(row(name, 32)) for name in (OWN, OTHER))
-    return [own.did, own.of, other.did, other.of, ladder.median(row(OTHER, 32))]
+    own, other = (learning_curves.success_rate(row(name, 32)) for name in (OWN, OTHER))
+    return [own.did, own.of, other.did, other.of, learning_curves.median(row(OTHER, 32))]
 
 
 def escaped() -> list[Any]:
     """Dot-product attention by its own setting."""
     there, standard = row(OTHER, 32, OTHER), row(OTHER, 32)
-    share = ladder.success_rate(there)
+    share = learning_curves.success_rate(there)
     assert there["learning_rate"] == 4 * standard["learning_rate"]
     smallest = max(
         search.score(run)
@@ -38,8 +38,14 @@ def escaped() -> list[Any]:
 
 def plateaus() -> list[Any]:
     """Of dot-product attention, and when both reach 100 % with an ample context."""
-    ample = {float(np.median(ladder.reached(row(name, 64), 0.999))) for name in (OWN, OTHER)}
-    return [*(ladder.median(row(OTHER, context)) for context in (24, 32)), *map(int, ample)]
+    ample = {
+        float(np.median(learning_curves.first_epochs(row(name, 64), 0.999)))
+        for name in (OWN, OTHER)
+    }
+    return [
+        *(learning_curves.median(row(OTHER, context)) for context in (24, 32)),
+        *map(int, ample),
+    ]
 
 
 def turned() -> list[float]:
@@ -56,11 +62,11 @@ def turned() -> list[float]:
 def states() -> list[Any]:
     """How both attentions end on N16T5."""
     rows = stored("synthetic/figure5.json")["rows"]
-    own, other = (ladder.find_row(rows, name, 128) for name in (OWN, OTHER))
+    own, other = (learning_curves.find_row(rows, name, 128) for name in (OWN, OTHER))
     ends = [run["test_accuracy"] for run in own["runs"]]
     others = {round(run["test_accuracy"], 2) for run in other["runs"]}
-    assert min(ends) > 2 * ladder.median(other) and max(others) - min(others) < 0.02
-    return [len(ends), min(ends), max(ends), ladder.median(other)]
+    assert min(ends) > 2 * learning_curves.median(other) and max(others) - min(others) < 0.02
+    return [len(ends), min(ends), max(ends), learning_curves.median(other)]
 
 
 def recalled(*places: tuple[str, str, str, int]) -> list[float]:

@@ -19,7 +19,7 @@ AAREN, ELEMENTWISE = "forecasting.aaren", "forecasting.elementwise"
 
 
 @functools.cache
-def stored() -> Mapping[str, findings.Stored]:
+def stored() -> Mapping[str, findings.StoredTable]:
     return {of.table.short_name: of for of in findings.stored(report.tables())}
 
 

@@ -28,7 +28,7 @@ class GeneratedListOps(abc.ABC):
     num_classes = DIGITS
 
     @abc.abstractmethod
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Generates a batch of expressions and their values.
 
         Returns:
@@ -60,10 +60,10 @@ LRA_OPERATIONS = (MIN, MAX, MED, SM)
 
 @dataclass(frozen=True)
 class SampledListOps(GeneratedListOps):
-    """Expressions as they fall, of which those of a length between two bounds are kept.
+    """Random expressions whose length is between two bounds, by rejection sampling.
 
-    A value is a list with a probability of ``list_share`` while lists may still be deeper, and else
-    a digit; a list has 2 to ``max_arguments`` values and one of four operations.
+    A value is a list with probability ``list_probability`` while lists may be deeper, else a digit;
+    a list has 2 to ``max_arguments`` values and one of four operations.
 
     Source: Y. Tay et al., "Long Range Arena" (2021), ``listops.py`` of its public code, which keeps
     lengths from 501 to 1,999. It never keeps an expression twice, which drawn ones of hundreds of
@@ -74,14 +74,14 @@ class SampledListOps(GeneratedListOps):
         max_length: At most; batches are padded to it.
         max_depth: Lists in lists, the outermost one among them.
         max_arguments: Values of a list, at least 2.
-        list_share: Of values that may be lists.
+        list_probability: Probability that a value that may be a list is one.
 
     Raises:
         OptionError: A number is out of range.
 
     Example:
         >>> task = SampledListOps(min_length=5, max_length=12)
-        >>> batch = task.draw(np.random.default_rng(0), 2)
+        >>> batch = task.sample(np.random.default_rng(0), 2)
         >>> batch["tokens"].shape, bool((batch["mask"].sum(axis=1) >= 5).all())
         ((2, 12), True)
     """
@@ -90,27 +90,28 @@ class SampledListOps(GeneratedListOps):
     max_length: int = 1999
     max_depth: int = 10
     max_arguments: int = 10
-    list_share: float = 0.25
+    list_probability: float = 0.25
 
     def __post_init__(self) -> None:
         at_least(4, 10**6, min_length=self.min_length)
         at_least(self.min_length, 10**6, max_length=self.max_length)
         at_least(1, 100, max_depth=self.max_depth)
         at_least(2, 1000, max_arguments=self.max_arguments)
-        if not 0 < self.list_share < 1:
+        if not 0 < self.list_probability < 1:
             raise OptionError(
-                f"list_share must be above 0 and below 1, got {self.list_share}.", "list_share"
+                f"list_probability must be above 0 and below 1, got {self.list_probability}.",
+                "list_probability",
             )
-        mean = self.list_share * (2 + self.max_arguments) / 2
+        mean = self.list_probability * (2 + self.max_arguments) / 2
         if mean <= 1 and self.min_length > 100:
             raise OptionError(
                 f"a list holds {mean:.2g} lists on average, so that expressions of "
-                f"{self.min_length:,} tokens hardly ever come; raise list_share.",
-                "list_share",
+                f"{self.min_length:,} tokens hardly ever come; raise list_probability.",
+                "list_probability",
                 "min_length",
             )
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         randoms = RandomIntegers(rng)
         tokens = np.zeros((rows, self.max_length), np.int32)
         mask = np.zeros((rows, self.max_length), bool)
@@ -119,20 +120,20 @@ class SampledListOps(GeneratedListOps):
             own: list[int] = []
             while True:
                 own.clear()
-                value = self._draw(randoms, own)
+                value = self._sample(randoms, own)
                 if value is not None and len(own) >= self.min_length:
                     break
             tokens[row, : len(own)], mask[row, : len(own)], labels[row] = own, True, value
         return {"tokens": tokens, "mask": mask, "labels": labels}
 
-    def _draw(self, randoms: RandomIntegers, tokens: list[int]) -> int | None:
+    def _sample(self, randoms: RandomIntegers, tokens: list[int]) -> int | None:
         """Writes an expression, and returns its value; None once it is too long."""
-        below, share = randoms.below, self.list_share
+        below, probability = randoms.below, self.list_probability
         open_lists: list[tuple[int, int, list[int]]] = []  # operation, values asked for, values
         while True:
             if len(tokens) + len(open_lists) >= self.max_length:
                 return None
-            if len(open_lists) < self.max_depth and below(2**32) < share * 2**32:
+            if len(open_lists) < self.max_depth and below(2**32) < probability * 2**32:
                 operation = LRA_OPERATIONS[below(len(LRA_OPERATIONS))]
                 tokens.append(operation)
                 open_lists.append((operation, 2 + below(self.max_arguments - 1), []))
@@ -183,7 +184,7 @@ class GrownListOps(GeneratedListOps):
 
     Example:
         >>> task = GrownListOps(min_length=9, max_length=9)
-        >>> batch = task.draw(np.random.default_rng(0), 2)
+        >>> batch = task.sample(np.random.default_rng(0), 2)
         >>> batch["tokens"].shape, batch["mask"].all(), batch["labels"].dtype
         ((2, 9), np.True_, dtype('int32'))
     """
@@ -201,19 +202,19 @@ class GrownListOps(GeneratedListOps):
         at_least(2, 1000, max_arguments=self.max_arguments)
         at_least(1, 10**6, multiple_of=self.multiple_of)
         # Half of what a full tree holds: above it few of the drawn trees reach the length.
-        most = sum(self.max_arguments**depth for depth in range(min(self.max_depth, 8) + 1))
-        if self.max_length > most / 2:
+        max_tokens = sum(self.max_arguments**depth for depth in range(min(self.max_depth, 8) + 1))
+        if self.max_length > max_tokens / 2:
             raise OptionError(
                 f"lists of {self.max_arguments} values, {self.max_depth} deep, hold at most "
-                f"{most:,} tokens or so, of which half can be asked for; got "
+                f"{max_tokens:,} tokens or so, of which half can be asked for; got "
                 f"max_length={self.max_length:,}.",
                 "max_length",
                 "max_depth",
                 "max_arguments",
             )
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
-        """Generates expressions of one length; see ``GeneratedListOps.draw``.
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+        """Generates expressions of one length; see ``GeneratedListOps.sample``.
 
         Raises:
             ValueError: No expression has that length, as where lists have few values.
@@ -241,16 +242,16 @@ class GrownListOps(GeneratedListOps):
         )
 
     def _grown(self, randoms: RandomIntegers, length: int) -> list[Any] | None:
-        """A tree of so many tokens: each list is its operation and its values; None if it is full.
+        """A tree of ``length`` tokens; a list is an operation and its values; None if it is full.
 
         A value is a digit or a list.
         """
-        below, most = randoms.below, self.max_arguments
+        below, max_values = randoms.below, self.max_arguments
         lists: list[list[Any]] = []
         digits: list[tuple[list[Any], int, int]] = []  # that may turn: list, place, depth
 
         def new_list(room: int, depth: int) -> list[Any]:
-            size = 2 + below(min(room, most) - 1)
+            size = 2 + below(min(room, max_values) - 1)
             made = [DIGITS + below(len(OPERATIONS)), *(below(DIGITS) for _ in range(size))]
             lists.append(made)
             if depth < self.max_depth:
@@ -267,7 +268,7 @@ class GrownListOps(GeneratedListOps):
             child = new_list(length - taken - 2, depth + 1)
             parent[place] = child
             taken += len(child)
-        slots = [own for own in lists for _ in range(most + 1 - len(own))]
+        slots = [own for own in lists for _ in range(max_values + 1 - len(own))]
         if len(slots) < length - taken:
             return None
         for _ in range(length - taken):

@@ -1,4 +1,4 @@
-"""Point processes of known likelihood: drawn, scored and fitted, in NumPy with float64."""
+"""Point processes of known likelihood: sampled, scored and fitted, in NumPy with float64."""
 
 from flax_linattn.data.generators.processes.hawkes import HawkesProcess
 from flax_linattn.data.generators.processes.hawkes_fit import MAX_EVENT_TYPES

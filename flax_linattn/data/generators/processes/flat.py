@@ -54,7 +54,7 @@ class Flat:
 
 
 def flatten(events: EventSequences, num_marks: int | None = None) -> Flat:
-    """Returns the forecast events of all sequences, of so many marks where the number is given.
+    """Returns the forecast events of all sequences; checks the number of marks if it is given.
 
     Example:
         >>> two = (np.array([1.0, 3.0]), np.array([5.0, 9.0]))

@@ -12,12 +12,12 @@ from flax_linattn.data.generators.processes.hawkes_fit import fit_hawkes
 from flax_linattn.data.generators.processes.marks import log
 from flax_linattn.data.generators.processes.poisson import check_rates
 from flax_linattn.data.generators.processes.process import (
-    Drawn,
     LogLikelihood,
     Process,
+    SampledEvents,
     check_expected,
     check_window,
-    draw_sequences,
+    sample_sequences,
 )
 
 
@@ -53,7 +53,7 @@ class HawkesProcess(Process):
         ...                         begin=np.zeros(1), end=np.array([4.0]))
         >>> process.log_likelihood(events).total.round(2)
         array([-4.94])
-        >>> len(process.draw(3, end=100.0, seed=0))
+        >>> len(process.sample(3, end=100.0, seed=0))
         3
     """
 
@@ -108,7 +108,7 @@ class HawkesProcess(Process):
 
         Example:
             >>> true = HawkesProcess([0.5], [[0.6]], decay=2.0)
-            >>> process = HawkesProcess.fit(true.draw(50, end=100.0, seed=0))
+            >>> process = HawkesProcess.fit(true.sample(50, end=100.0, seed=0))
             >>> process.base.round(1), process.excitation.round(1), round(process.decay)
             (array([0.5]), array([[0.6]]), 2)
         """
@@ -123,14 +123,14 @@ class HawkesProcess(Process):
         """Of the excitation; from 1 on, the events that one excites may never end."""
         return float(np.abs(np.linalg.eigvals(self.excitation)).max())
 
-    def draw(
+    def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
     ) -> EventSequences:
-        """Draws independent sequences, as every ``Process``: nothing excites before the begin.
+        """Samples independent sequences; there is no excitation before the begin.
 
         Raises:
-            OptionError: The spectral radius is 1 or more, or as ``Process.draw``.
-            ValueError: As ``Process.draw``.
+            OptionError: The spectral radius is 1 or more, or as ``Process.sample``.
+            ValueError: As ``Process.sample``.
         """
         check_window(begin, end)
         if not self.spectral_radius < 1:
@@ -146,13 +146,13 @@ class HawkesProcess(Process):
         # Where nothing is excited, no child asks for its mark.
         shares = np.cumsum(self.excitation / np.where(children > 0, children, 1), axis=0)
 
-        def sample(rng: np.random.Generator, rows: int) -> Drawn:
+        def sample(rng: np.random.Generator, rows: int) -> SampledEvents:
             owner = np.repeat(np.arange(rows), rng.poisson(self.base.sum() * span, rows))
             times = rng.uniform(0, span, len(owner))
             marks = rng.choice(M, len(owner), p=self.base / self.base.sum())
             generations = []
             while owner.size:
-                generations.append(Drawn(owner, begin + times, marks))
+                generations.append(SampledEvents(owner, begin + times, marks))
                 born = rng.poisson(children[marks])
                 parent = np.repeat(np.arange(len(owner)), born)
                 times = times[parent] + rng.exponential(1 / self.decay, len(parent))
@@ -160,10 +160,12 @@ class HawkesProcess(Process):
                 threshold = rng.uniform(0, shares[-1, marks[parent]])
                 owner, marks = owner[parent], _first_above(shares, marks[parent], threshold)
             if not generations:
-                return Drawn(owner, times, marks)
-            return Drawn(*(np.concatenate(parts) for parts in zip(*generations, strict=True)))
+                return SampledEvents(owner, times, marks)
+            return SampledEvents(
+                *(np.concatenate(parts) for parts in zip(*generations, strict=True))
+            )
 
-        return draw_sequences("hawkes", sample, M, num_sequences, begin, end, seed)
+        return sample_sequences("hawkes", sample, M, num_sequences, begin, end, seed)
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
         check_marks(events, self.num_marks)

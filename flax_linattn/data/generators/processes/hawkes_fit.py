@@ -52,11 +52,11 @@ def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations:
     starts = [(base, excitation, float(np.clip(scale / mean_gap, *bounds))) for scale in _STARTS]
     search = Search(few, bounds)
     best, _ = min(
-        (search.run(start, _FEW_ITERATIONS) for start in starts), key=lambda found: found[1]
+        (search.run(start, _FEW_ITERATIONS) for start in starts), key=lambda pair: pair[1]
     )
     (base, excitation, decay), _ = Search(events, bounds).run(best, max_iterations)
-    seen = np.bincount(np.concatenate(events.marks), minlength=M) > 0
-    return base, excitation * seen, decay
+    occurs = np.bincount(np.concatenate(events.marks), minlength=M) > 0
+    return base, excitation * occurs, decay
 
 
 class Search:
@@ -93,7 +93,7 @@ class Search:
             ]
         )
         low, high = np.log(self.bounds)
-        found = optimize.minimize(
+        result = optimize.minimize(
             self.minimised,
             x,
             jac=True,
@@ -102,7 +102,7 @@ class Search:
             options={"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20}
             | {"ftol": 1e-9, "gtol": 1e-6},
         )
-        return self.parameters(found.x), float(found.fun)
+        return self.parameters(result.x), float(result.fun)
 
     def parameters(self, x: NDArray[np.float64]) -> Parameters:
         """What a point [M + M * M + 1] of the search stands for."""
@@ -117,13 +117,13 @@ class Search:
         base, excitation, decay = self.parameters(x)
         # A base rate of 0 has no logarithm; a point on the way may come there.
         base = np.maximum(base, 1e-300)
-        found = log_likelihood_and_gradient(self.steps, base, excitation, decay)
-        value = found.value + np.log(base).sum()
+        result = log_likelihood_and_gradient(self.steps, base, excitation, decay)
+        value = result.value + np.log(base).sum()
         gradient = np.concatenate(
             [
-                (found.base + 1 / base) * 2 * x[:M] * self.base_unit,
-                (found.excitation * self.excitation_unit).ravel() * 2 * x[M:-1],
-                [found.decay * decay],
+                (result.base + 1 / base) * 2 * x[:M] * self.base_unit,
+                (result.excitation * self.excitation_unit).ravel() * 2 * x[M:-1],
+                [result.decay * decay],
             ]
         )
         return -value / self.number, -gradient / self.number
@@ -162,11 +162,11 @@ def log_likelihood_and_gradient(
         rate = base[marks] + decay * excited
         scored = steps.forecast[step]
         value += float(np.log(np.where(scored, rate, 1)).sum())
-        share = scored / rate
+        weight = scored / rate
         own = one_hot[marks]
-        by_base += share @ own
-        by_excitation += (own * share[:, None]).T @ now
-        by_decay += float(share @ (excited - decay * np.einsum("nm,nm->n", rows, old)))
+        by_base += weight @ own
+        by_excitation += (own * weight[:, None]).T @ now
+        by_decay += float(weight @ (excited - decay * np.einsum("nm,nm->n", rows, old)))
         now += own
     by_excitation *= decay
 

@@ -68,7 +68,7 @@ class IndependentMarks(Process):
     Example:
         >>> from flax_linattn.data.generators.processes import SinePoisson
         >>> process = IndependentMarks(SinePoisson(1.0, 0.5, period=10.0), [0.9, 0.1])
-        >>> events = process.draw(3, end=100.0, seed=0)
+        >>> events = process.sample(3, end=100.0, seed=0)
         >>> len(events), events.mark_names, process.log_likelihood(events).mark.shape
         (3, ('0', '1'), (3,))
     """
@@ -100,10 +100,10 @@ class IndependentMarks(Process):
     def num_marks(self) -> int:
         return len(self.mark_probabilities)
 
-    def draw(
+    def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
     ) -> EventSequences:
-        events = self.process.draw(num_sequences, end, seed=seed, begin=begin)
+        events = self.process.sample(num_sequences, end, seed=seed, begin=begin)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
         marks = rng.choice(self.num_marks, events.num_events, p=self.mark_probabilities)
         bounds = np.cumsum([len(times) for times in events.times])[:-1]

@@ -12,12 +12,12 @@ from flax_linattn.data.events import EventSequences
 from flax_linattn.data.generators.processes.flat import flatten, some_forecast
 from flax_linattn.data.generators.processes.marks import log, mark_frequencies
 from flax_linattn.data.generators.processes.process import (
-    Drawn,
     LogLikelihood,
     Process,
+    SampledEvents,
     check_expected,
     check_window,
-    draw_sequences,
+    sample_sequences,
 )
 
 
@@ -36,7 +36,7 @@ class PoissonProcess(Process):
         ...                         begin=np.zeros(1), end=np.array([4.0]))
         >>> process.log_likelihood(events).total.round(2)
         array([-8.29])
-        >>> PoissonProcess.fit(process.draw(200, end=50.0, seed=0)).rates.round(1)
+        >>> PoissonProcess.fit(process.sample(200, end=50.0, seed=0)).rates.round(1)
         array([0.5, 1.5])
     """
 
@@ -67,21 +67,21 @@ class PoissonProcess(Process):
         """Events of all marks in a unit of time."""
         return float(self.rates.sum())
 
-    def draw(
+    def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
     ) -> EventSequences:
         check_window(begin, end)
         expected = self.rate * (end - begin)
         check_expected(expected * num_sequences)
 
-        def sample(rng: np.random.Generator, rows: int) -> Drawn:
+        def sample(rng: np.random.Generator, rows: int) -> SampledEvents:
             owner = np.repeat(np.arange(rows), rng.poisson(expected, rows))
             times = rng.uniform(begin, end, len(owner))
-            return Drawn(
+            return SampledEvents(
                 owner, times, rng.choice(self.num_marks, len(owner), p=self.rates / self.rate)
             )
 
-        return draw_sequences("poisson", sample, self.num_marks, num_sequences, begin, end, seed)
+        return sample_sequences("poisson", sample, self.num_marks, num_sequences, begin, end, seed)
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
         flat = flatten(events, self.num_marks)
@@ -135,7 +135,7 @@ class SinePoisson(Process):
         ...                         begin=np.zeros(1), end=np.array([4.0]))
         >>> process.log_likelihood(events).total.round(2)
         array([-5.23])
-        >>> len(process.draw(3, end=100.0, seed=0))
+        >>> len(process.sample(3, end=100.0, seed=0))
         3
     """
 
@@ -167,20 +167,22 @@ class SinePoisson(Process):
         wave = self.period / np.pi * np.sin(middle) * np.sin(np.pi * span / self.period)
         return self.mean * (span + self.amplitude * wave)
 
-    def draw(
+    def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
     ) -> EventSequences:
         check_window(begin, end)
-        most = self.mean * (1 + abs(self.amplitude))
-        check_expected(most * (end - begin) * num_sequences)
+        max_rate = self.mean * (1 + abs(self.amplitude))
+        check_expected(max_rate * (end - begin) * num_sequences)
 
-        def sample(rng: np.random.Generator, rows: int) -> Drawn:
-            owner = np.repeat(np.arange(rows), rng.poisson(most * (end - begin), rows))
+        def sample(rng: np.random.Generator, rows: int) -> SampledEvents:
+            owner = np.repeat(np.arange(rows), rng.poisson(max_rate * (end - begin), rows))
             times = rng.uniform(begin, end, len(owner))
-            kept = rng.uniform(0, most, len(owner)) < self.rate(times)
-            return Drawn(owner[kept], times[kept], np.zeros(kept.sum(), np.int64))
+            accepted = rng.uniform(0, max_rate, len(owner)) < self.rate(times)
+            return SampledEvents(
+                owner[accepted], times[accepted], np.zeros(accepted.sum(), np.int64)
+            )
 
-        return draw_sequences("sine", sample, 1, num_sequences, begin, end, seed)
+        return sample_sequences("sine", sample, 1, num_sequences, begin, end, seed)
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
         flat = flatten(events, 1)

@@ -1,4 +1,4 @@
-"""What every point process offers, and how its sequences are drawn."""
+"""The protocol of point processes, and how their sequences are sampled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flax_linattn.data.events import UNMARKED, EventSequences
 class LogLikelihood(NamedTuple):
     """Log-likelihoods of event sequences, in nats; times are in the unit of the file.
 
-    If all times are multiplied by c, ``time`` of a process fitted anew is less by ``log(c)`` for
+    If all times are multiplied by c, ``time`` of a process fitted again is less by ``log(c)`` for
     each event that is forecast; the others stay.
 
     Attributes:
@@ -46,13 +46,13 @@ class Process(Protocol):
     def num_marks(self) -> int:
         """M; marks are 0 to M - 1."""
 
-    def draw(
+    def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
     ) -> EventSequences:
-        """Draws independent sequences, each observed from ``begin`` to ``end``.
+        """Samples independent sequences, each observed from ``begin`` to ``end``.
 
         Nothing is before the begin. A sequence without events, which ``EventSequences`` cannot
-        hold, is drawn again. So the density of what is drawn is that of ``log_likelihood`` divided
+        hold, is sampled again. So the density of a sample is that of ``log_likelihood`` divided
         by the probability of any event at all: by 1 - 2e-9 where 20 events are expected of a
         Poisson process. Choose an end so late that this does not matter.
 
@@ -89,29 +89,29 @@ class Process(Protocol):
 
 
 MAX_EVENTS = 20_000_000
-"""That are drawn at once."""
+"""Maximum number of events of one sample."""
 
-_ROUNDS = 1000  # in which a sequence may be drawn again
+_ROUNDS = 1000  # in which a sequence may be sampled again
 
 
-class Drawn(NamedTuple):
-    """Events in any order: the sequence of each, its time and its mark, all [n]."""
+class SampledEvents(NamedTuple):
+    """Sampled events in any order: the sequence of each, its time and its mark, all [n]."""
 
     owner: NDArray[np.int64]
     times: NDArray[np.float64]
     marks: NDArray[np.int64]
 
 
-def draw_sequences(
+def sample_sequences(
     name: str,
-    sample: Callable[[np.random.Generator, int], Drawn],
+    sample: Callable[[np.random.Generator, int], SampledEvents],
     num_marks: int,
     num_sequences: int,
     begin: float,
     end: float,
     seed: int,
 ) -> EventSequences:
-    """Draws sequences by ``sample``, which draws so many; those without events again."""
+    """Samples sequences by ``sample``; a sequence without events is sampled again."""
     at_least(1, num_sequences=num_sequences)
     at_least(0, MAX_SEED, seed=seed)
     rng = np.random.default_rng(seed)
@@ -119,12 +119,12 @@ def draw_sequences(
     marks: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * num_sequences
     missing = np.arange(num_sequences)
     for _ in range(_ROUNDS):
-        drawn = sample(rng, len(missing))
-        order = np.lexsort((drawn.times, drawn.owner))
-        bounds = np.cumsum(np.bincount(drawn.owner, minlength=len(missing)))[:-1]
+        sampled = sample(rng, len(missing))
+        order = np.lexsort((sampled.times, sampled.owner))
+        bounds = np.cumsum(np.bincount(sampled.owner, minlength=len(missing)))[:-1]
         # Rounding must not carry a time over the bounds.
-        own_times = np.split(np.clip(drawn.times[order], begin, end), bounds)
-        own_marks = np.split(drawn.marks[order].astype(np.int32), bounds)
+        own_times = np.split(np.clip(sampled.times[order], begin, end), bounds)
+        own_marks = np.split(sampled.marks[order].astype(np.int32), bounds)
         for index, new_times, new_marks in zip(missing, own_times, own_marks, strict=True):
             times[index], marks[index] = new_times, new_marks
         missing = np.array([i for i in missing if not times[i].size], np.int64)
@@ -133,7 +133,7 @@ def draw_sequences(
     else:
         raise ValueError(
             f"{name}: expected events in each sequence, but {len(missing)} of {num_sequences} had "
-            f"none in {_ROUNDS:,} draws from {begin:g} to {end:g}; choose a later end."
+            f"none in {_ROUNDS:,} samples from {begin:g} to {end:g}; choose a later end."
         )
     return EventSequences(
         name,
@@ -152,10 +152,10 @@ def check_window(begin: float, end: float) -> None:
 
 
 def check_expected(expected: float) -> None:
-    """Refuses to draw more than ``MAX_EVENTS``."""
+    """Refuses to sample more than ``MAX_EVENTS``."""
     if not expected <= MAX_EVENTS:
         raise OptionError(
-            f"at most {MAX_EVENTS:,} events are drawn at once, but {expected:,.0f} are to be "
+            f"at most {MAX_EVENTS:,} events are sampled at once, but {expected:,.0f} are to be "
             "expected; choose an earlier end or fewer sequences.",
             "end",
             "num_sequences",

@@ -18,12 +18,12 @@ from flax_linattn.data.events import EventSequences
 from flax_linattn.data.generators.processes.flat import flatten, some_forecast
 from flax_linattn.data.generators.processes.marks import log, mark_frequencies, probabilities
 from flax_linattn.data.generators.processes.process import (
-    Drawn,
     LogLikelihood,
     Process,
+    SampledEvents,
     check_expected,
     check_window,
-    draw_sequences,
+    sample_sequences,
 )
 
 FLOOR = 0.01
@@ -70,12 +70,12 @@ def fit_mixture(values: NDArray[np.float64], num_components: int, seed: int) -> 
     if not spread > 1e-9 * max(1.0, float(np.abs(logs).max())):  # all the same, but for rounding
         spread = 1.0
     few = rng.choice(logs, _FEW, replace=False) if len(logs) > _FEW else logs
-    best, most = _follow(few, _start(few, num_components, spread, None), FLOOR * spread)
+    best, best_density = _follow(few, _start(few, num_components, spread, None), FLOOR * spread)
     for _ in range(_STARTS - 1):
         start = _start(few, num_components, spread, rng)
         other, reached = _follow(few, start, FLOOR * spread)
-        if reached > most:
-            best, most = other, reached
+        if reached > best_density:
+            best, best_density = other, reached
     if few is not logs:
         best, _ = _follow(logs, best, FLOOR * spread)
     return best
@@ -133,7 +133,7 @@ def _log_joint(logs: NDArray[np.float64], mixture: Mixture) -> NDArray[np.float6
     return (log(weights / deviations) - 0.5 * np.log(2 * np.pi))[:, None] - 0.5 * z * z
 
 
-_BLOCK = 2_000_000  # gaps that are drawn at once
+_BLOCK = 2_000_000  # gaps that are sampled at once
 
 
 class RenewalProcess(Process):
@@ -161,7 +161,7 @@ class RenewalProcess(Process):
         ...                         begin=np.zeros(1), end=np.array([4.0]))
         >>> process.log_likelihood(events).total.round(2)
         array([-7.53])
-        >>> len(process.draw(3, end=100.0, seed=0))
+        >>> len(process.sample(3, end=100.0, seed=0))
         3
     """
 
@@ -219,7 +219,7 @@ class RenewalProcess(Process):
 
         Example:
             >>> true = RenewalProcess([1.0], [0.5], [0.3])
-            >>> process = RenewalProcess.fit(true.draw(50, end=100.0, seed=0), num_components=1)
+            >>> process = RenewalProcess.fit(true.sample(50, end=100.0, seed=0), num_components=1)
             >>> process.means.round(1), process.deviations.round(1)
             (array([0.5]), array([0.3]))
         """
@@ -228,7 +228,7 @@ class RenewalProcess(Process):
         flat = flatten(events)
         some_forecast(flat, events.name)
         if resolution is None:
-            resolution = _smallest(flat.gaps, events.name)
+            resolution = _min_positive_gap(flat.gaps, events.name)
         _check_resolution(resolution)
         mixture = fit_mixture(np.maximum(flat.gaps, resolution), num_components, seed)
         return cls(*mixture, mark_frequencies(events), resolution=resolution)
@@ -237,13 +237,13 @@ class RenewalProcess(Process):
     def num_marks(self) -> int:
         return len(self.mark_probabilities)
 
-    def draw(
+    def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
     ) -> EventSequences:
         check_window(begin, end)
 
-        def sample(rng: np.random.Generator, rows: int) -> Drawn:
-            owners, times, drawn = [], [], 0
+        def sample(rng: np.random.Generator, rows: int) -> SampledEvents:
+            owners, times, num_events = [], [], 0
             active, now = np.arange(rows), np.zeros(rows)
             while active.size:
                 size = (len(active), max(1, min(256, _BLOCK // len(active))))
@@ -255,15 +255,15 @@ class RenewalProcess(Process):
                 row, column = np.nonzero(own <= end - begin)
                 owners.append(active[row])
                 times.append(begin + own[row, column])
-                drawn += len(row)
-                check_expected(drawn)
+                num_events += len(row)
+                check_expected(num_events)
                 goes_on = own[:, -1] <= end - begin
                 active, now = active[goes_on], own[goes_on, -1]
             owner = np.concatenate(owners)
             marks = rng.choice(self.num_marks, len(owner), p=self.mark_probabilities)
-            return Drawn(owner, np.concatenate(times), marks)
+            return SampledEvents(owner, np.concatenate(times), marks)
 
-        return draw_sequences("renewal", sample, self.num_marks, num_sequences, begin, end, seed)
+        return sample_sequences("renewal", sample, self.num_marks, num_sequences, begin, end, seed)
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
         """Exact log likelihood of each sequence, in float64, as every ``Process`` has.
@@ -306,8 +306,8 @@ def _check_resolution(resolution: float) -> None:
         raise OptionError(f"resolution must be finite, got {resolution}.", "resolution")
 
 
-def _smallest(gaps: NDArray[np.float64], name: str) -> float:
-    """The smallest gap above 0."""
+def _min_positive_gap(gaps: NDArray[np.float64], name: str) -> float:
+    """The smallest gap above 0, the default resolution."""
     if not (gaps > 0).any():
         raise ValueError(
             f"{name}: expected some gap above 0 before a forecast event, got none; give events at "

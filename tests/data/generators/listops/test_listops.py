@@ -103,7 +103,7 @@ def test_what_is_no_expression_is_refused(text, message):
 @pytest.mark.parametrize("length", [4, 5, 6, 7, 9, 10, 11, 50, 300])
 def test_grown_expressions_have_their_length_and_rules(length):
     task = GrownListOps(length, length, max_depth=4, max_arguments=5)
-    batch = task.draw(np.random.default_rng(length), 8)
+    batch = task.sample(np.random.default_rng(length), 8)
     assert batch["tokens"].shape == (8, length) and batch["mask"].all()
     for tokens, label in zip(batch["tokens"], batch["labels"], strict=True):
         tree = as_tree(tokens)
@@ -114,7 +114,7 @@ def test_grown_expressions_have_their_length_and_rules(length):
 
 def test_a_batch_has_one_length_and_lengths_are_uniform():
     task = GrownListOps(10, 19, multiple_of=8)
-    batches = [task.draw(np.random.default_rng(seed), 2) for seed in range(400)]
+    batches = [task.sample(np.random.default_rng(seed), 2) for seed in range(400)]
     lengths = [batch["mask"].sum(axis=1) for batch in batches]
     assert all(len(set(own.tolist())) == 1 for own in lengths)
     counts = np.bincount([own[0] for own in lengths], minlength=20)[10:]
@@ -122,7 +122,7 @@ def test_a_batch_has_one_length_and_lengths_are_uniform():
     for batch, own in zip(batches, lengths, strict=True):
         assert batch["tokens"].shape[1] == -(-own[0] // 8) * 8
         assert not batch["tokens"][:, own[0] :].any() and not batch["mask"][:, own[0] :].any()
-    again = task.draw(np.random.default_rng(0), 2)
+    again = task.sample(np.random.default_rng(0), 2)
     assert all(np.array_equal(again[name], batches[0][name]) for name in again)
 
 
@@ -130,12 +130,12 @@ def test_grown_trees_turn_each_digit_as_often():
     """Of a list of two digits one turns into a list of two, the first as often as the second."""
     task = GrownListOps(9, 9, max_arguments=2)  # of 4 tokens, then 7, of which none has room
     with pytest.raises(ValueError, match="none of 1,000 expressions grew to 9"):
-        task.draw(np.random.default_rng(0), 1)
+        task.sample(np.random.default_rng(0), 1)
     task = GrownListOps(9, 11, max_arguments=4)
     trees = [
         as_tree(tokens)
         for seed in range(300)
-        for tokens in task.draw(np.random.default_rng(seed), 2)["tokens"]
+        for tokens in task.sample(np.random.default_rng(seed), 2)["tokens"]
     ]
     places = [place for tree in trees for place in (1, 2) if isinstance(tree[place], list)]
     assert stats.binomtest(places.count(1), len(places)).pvalue > 0.001
@@ -152,8 +152,8 @@ def naive(rng, depth, share, max_depth, max_arguments):
 
 def test_sampled_expressions_are_those_of_the_rule_that_have_the_length():
     options = {"max_depth": 3, "max_arguments": 4}
-    task = SampledListOps(4, 14, list_share=0.4, **options)
-    batch = task.draw(np.random.default_rng(0), 1500)
+    task = SampledListOps(4, 14, list_probability=0.4, **options)
+    batch = task.sample(np.random.default_rng(0), 1500)
     drawn = []
     for tokens, mask, label in zip(*(batch[n] for n in ("tokens", "mask", "labels")), strict=True):
         tree = as_tree(tokens[mask])
@@ -176,8 +176,11 @@ def test_sampled_expressions_are_those_of_the_rule_that_have_the_length():
         (lambda: GrownListOps(3, 9), "min_length must be at least 4"),
         (lambda: GrownListOps(9, 8), "max_length must be at least 9"),
         (lambda: GrownListOps(9, 99, max_depth=2, max_arguments=3), "half can be asked for"),
-        (lambda: SampledListOps(list_share=1.0), "list_share must be above 0 and below 1"),
-        (lambda: SampledListOps(max_arguments=3), "raise list_share"),
+        (
+            lambda: SampledListOps(list_probability=1.0),
+            "must be above 0 and below 1",
+        ),
+        (lambda: SampledListOps(max_arguments=3), "raise list_probability"),
     ],
 )
 def test_options_out_of_range_are_refused(make, message):

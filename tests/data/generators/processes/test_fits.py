@@ -78,7 +78,7 @@ def test_gradient_of_the_search():
 
 def test_hawkes_is_recovered():
     """Twice the gain of the fit over the truth is of a chi square of the 7 parameters."""
-    events = HAWKES.draw(200, end=50.0, seed=0)
+    events = HAWKES.sample(200, end=50.0, seed=0)
     fitted = HawkesProcess.fit(events)
     gain = 2 * (fitted.log_likelihood(events).total - HAWKES.log_likelihood(events).total).sum()
     assert 0 < gain < stats.chi2.ppf(0.999, 7)
@@ -87,14 +87,14 @@ def test_hawkes_is_recovered():
 
 def test_hawkes_is_recovered_from_pieces_with_history():
     """Given events excite, and the time up to the last of them does not count."""
-    events = HAWKES.draw(20, end=25.0, seed=0)
+    events = HAWKES.sample(20, end=25.0, seed=0)
     whole = HawkesProcess.fit(events, resolution=0.01)
     pieces = HawkesProcess.fit(events.cut(10, history=1000), resolution=0.01)
     assert_allclose(numbers(pieces), numbers(whole), rtol=0.01, atol=1e-3)
 
 
 def test_hawkes_does_not_depend_on_the_unit_of_time():
-    events = HAWKES.draw(20, end=25.0, seed=0)
+    events = HAWKES.sample(20, end=25.0, seed=0)
     slow = dataclasses.replace(
         events,
         times=tuple(own * 86400 for own in events.times),
@@ -108,7 +108,7 @@ def test_hawkes_does_not_depend_on_the_unit_of_time():
 
 
 def test_hawkes_of_a_poisson_process_excites_little():
-    events = PoissonProcess([1.0]).draw(200, end=25.0, seed=0)
+    events = PoissonProcess([1.0]).sample(200, end=25.0, seed=0)
     fitted = HawkesProcess.fit(events)
     gain = (
         fitted.log_likelihood(events).total
@@ -148,7 +148,7 @@ def test_poisson_by_hand():
 
 def test_renewal_is_recovered():
     true = RenewalProcess([0.3, 0.7], [-2.0, 0.5], [0.4, 0.6], [0.8, 0.2])
-    events = true.draw(20, end=500.0, seed=0)
+    events = true.sample(20, end=500.0, seed=0)
     fitted = RenewalProcess.fit(events, num_components=2)
     order = np.argsort(fitted.means)
     assert_allclose(fitted.weights[order], true.weights, atol=0.02)
@@ -161,7 +161,7 @@ def test_renewal_is_recovered():
 
 def test_independent_marks_are_fitted_apart():
     true = IndependentMarks(HawkesProcess([0.5], [[0.5]], 2.0), [0.3, 0.7])
-    events = true.draw(20, end=100.0, seed=0)
+    events = true.sample(20, end=100.0, seed=0)
     fitted = IndependentMarks.fit(events, HawkesProcess.fit)
     assert_allclose(fitted.mark_probabilities, mark_frequencies(events))
     assert_allclose(numbers(fitted.process), [0.5, 0.5, 2.0], rtol=0.2)

@@ -88,16 +88,16 @@ every = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
         ({"begin": np.nan}, "end must be a time after begin, got nan to 10.0"),
     ],
 )
-def test_draws(process, arguments, message):
+def test_samples(process, arguments, message):
     with pytest.raises(OptionError, match=re.escape(message)):
-        process.draw(**{"num_sequences": 2, "end": 10.0, "begin": 0.0, "seed": 0} | arguments)
+        process.sample(**{"num_sequences": 2, "end": 10.0, "begin": 0.0, "seed": 0} | arguments)
 
 
 @every
 def test_too_many_events(process, monkeypatch):
     monkeypatch.setattr(process_module, "MAX_EVENTS", 1000)
-    with pytest.raises(OptionError, match=r"at most 1,000 events are drawn at once, but \d,\d+"):
-        process.draw(2, end=1e3, seed=0)
+    with pytest.raises(OptionError, match=r"at most 1,000 events are sampled at once, but \d,\d+"):
+        process.sample(2, end=1e3, seed=0)
 
 
 @every
@@ -110,7 +110,7 @@ def test_other_marks(process):
 
 def test_explosions():
     with pytest.raises(OptionError, match=r"spectral radius below 1 to be drawn from, got 1\.2"):
-        HawkesProcess([1.0], [[1.2]], 1.0).draw(1, end=10.0, seed=0)
+        HawkesProcess([1.0], [[1.2]], 1.0).sample(1, end=10.0, seed=0)
 
 
 def test_gaps_of_zero():

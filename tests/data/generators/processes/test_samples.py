@@ -33,7 +33,7 @@ LEAST = 1e-3
 @every
 def test_rescaled_gaps_are_exponential(process):
     """The time rescaling theorem, of the first events of one long sequence."""
-    (rescaled,) = process.rescaled(process.draw(1, end=6000.0, seed=1))
+    (rescaled,) = process.rescaled(process.sample(1, end=6000.0, seed=1))
     assert rescaled.size > 3000
     first = rescaled[:3000]  # what the end cuts off is short of long gaps
     assert stats.kstest(first, "expon").pvalue > LEAST
@@ -43,7 +43,7 @@ def test_rescaled_gaps_are_exponential(process):
 
 
 def test_the_theorem_finds_another_process_out():
-    events = HAWKES.draw(1, end=6000.0, seed=1)
+    events = HAWKES.sample(1, end=6000.0, seed=1)
     other = HawkesProcess(HAWKES.base, HAWKES.excitation, decay=1.0)
     assert stats.kstest(other.rescaled(events)[0], "expon").pvalue < 1e-6
 
@@ -61,7 +61,7 @@ def counts(events):
 
 def test_numbers_of_poisson():
     process = PROCESSES["poisson"]
-    events = process.draw(4000, begin=10.0, end=20.0, seed=0)
+    events = process.sample(4000, begin=10.0, end=20.0, seed=0)
     own = counts(events)
     assert own[:, 1].sum() == 0
     for mark in (0, 2):
@@ -81,7 +81,7 @@ def test_numbers_of_hawkes_from_an_empty_past():
     def mean_rate(t):
         return steady + linalg.expm(-matrix * t) @ (HAWKES.base - steady)
 
-    own = counts(HAWKES.draw(6000, begin=-3.0, end=T - 3.0, seed=0))
+    own = counts(HAWKES.sample(6000, begin=-3.0, end=T - 3.0, seed=0))
     # A sequence without events is drawn again.
     drawn = 1 - np.exp(-HAWKES.base.sum() * T)
     for mark in (0, 1):
@@ -90,7 +90,7 @@ def test_numbers_of_hawkes_from_an_empty_past():
 
 
 def test_sequences_without_events_are_drawn_again():
-    events = PoissonProcess([0.5]).draw(4000, end=1.0, seed=0)
+    events = PoissonProcess([0.5]).sample(4000, end=1.0, seed=0)
     numbers = [len(times) for times in events.times]
     assert min(numbers) == 1
     assert abs(z_score(numbers, 0.5 / -np.expm1(-0.5))) < 3
@@ -99,7 +99,7 @@ def test_sequences_without_events_are_drawn_again():
 @pytest.mark.parametrize("process", [PROCESSES["sine"], SIN], ids=["sine", "sin"])
 def test_times_of_sine(process):
     begin, end = 1.0, 6.0
-    events = process.draw(3000, begin=begin, end=end, seed=0)
+    events = process.sample(3000, begin=begin, end=end, seed=0)
     mean = process.integral(np.array(begin), np.array(end))
     by_quadrature, _ = integrate.quad(lambda t: float(process.rate(np.array(t))), begin, end)
     assert_allclose(mean, by_quadrature, rtol=1e-10)
@@ -112,13 +112,13 @@ def test_times_of_sine(process):
 
 
 def test_sin_has_about_100_events():
-    numbers = [len(times) for times in SIN.draw(500, end=SIN_END, seed=0).times]
+    numbers = [len(times) for times in SIN.sample(500, end=SIN_END, seed=0).times]
     assert abs(z_score(numbers, 32 * np.pi)) < 3
 
 
 def test_gaps_of_renewal():
     process = PROCESSES["renewal"]
-    events = process.draw(3000, begin=5.0, end=1000.0, seed=0)
+    events = process.sample(3000, begin=5.0, end=1000.0, seed=0)
 
     def distribution(gaps):
         parts = [
@@ -137,14 +137,14 @@ def test_gaps_of_renewal():
 @pytest.mark.parametrize("name", ["renewal", "independent"])
 def test_marks_have_their_probabilities(name):
     process = PROCESSES[name]
-    own = counts(process.draw(200, end=100.0, seed=0)).sum(axis=0)
+    own = counts(process.sample(200, end=100.0, seed=0)).sum(axis=0)
     expected = process.mark_probabilities * own.sum()
     assert stats.chisquare(own, expected).pvalue > LEAST
 
 
 @every
 def test_a_seed_draws_the_same_and_another_does_not(process):
-    first, again, other = (process.draw(3, end=40.0, seed=seed) for seed in (5, 5, 6))
+    first, again, other = (process.sample(3, end=40.0, seed=seed) for seed in (5, 5, 6))
     for name in ("times", "marks"):
         for own, same in zip(getattr(first, name), getattr(again, name), strict=True):
             assert own.tobytes() == same.tobytes()
@@ -159,14 +159,14 @@ def test_times_stay_within_their_bounds():
     """At times of dates, where the next number is 2e-7 further on."""
     begin = 1.7e9
     for process in PROCESSES.values():
-        events = process.draw(20, begin=begin, end=begin + 5.0, seed=0)
+        events = process.sample(20, begin=begin, end=begin + 5.0, seed=0)
         assert min(times[0] for times in events.times) >= begin
         assert max(times[-1] for times in events.times) <= begin + 5.0
 
 
 def test_drawn_events_have_the_largest_likelihood_where_they_are_from():
     """The mean log likelihood is larger under the true process than under its neighbours."""
-    events = HAWKES.draw(200, end=50.0, seed=0)
+    events = HAWKES.sample(200, end=50.0, seed=0)
     true = HAWKES.log_likelihood(events)
     for other in (
         HawkesProcess(HAWKES.base * 1.2, HAWKES.excitation, HAWKES.decay),
@@ -178,5 +178,5 @@ def test_drawn_events_have_the_largest_likelihood_where_they_are_from():
 
 
 def test_what_never_ends_is_not_drawn():
-    with pytest.raises(ValueError, match=r"had none in 1,000 draws from 0 to 1; choose a later"):
-        PoissonProcess([1e-9]).draw(2, end=1.0, seed=0)
+    with pytest.raises(ValueError, match=r"had none in 1,000 samples from 0 to 1; choose a later"):
+        PoissonProcess([1e-9]).sample(2, end=1.0, seed=0)

@@ -1,6 +1,6 @@
 """Events of known processes: how near a model comes to the likelihood of the process.
 
-    python -m experiments.events.known
+    python -m experiments.events.known_processes
 
 None of the papers measures it: the public code has no process whose likelihood is known. Each model
 is tested on new events of the process, compared with the process itself.
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from experiments.events.rules import near_true
-from experiments.events.trained import QUANTILE_LEVELS, baselines, train_seeds
+from experiments.events.runs import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.intervals import mean_text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn import tasks
@@ -56,15 +56,17 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     for process in size.processes:
         for train in size.train:
-            journal.row({"process": process, "train": train}, partial(one, size, process, train))
+            journal.row(
+                {"process": process, "train": train}, partial(train_process, size, process, train)
+            )
 
 
-def one(size: Size, process: str, train: int) -> dict[str, Any]:
+def train_process(size: Size, process: str, train: int) -> dict[str, Any]:
     """The runs of a process and a number of sequences, and the process on their test events."""
     validation = -(-train // 4)
     own = ("processes", "train", "test", "seeds")
     options = {name: value for name, value in vars(size).items() if name not in own}
-    config = configured(
+    config = task_config(
         "events",
         process=process,
         num_sequences=train + validation + size.test,
@@ -169,7 +171,7 @@ def plot(rows: Rows) -> Any:
 
 
 EXPERIMENT = Measured(
-    module="experiments.events.known",
+    module="experiments.events.known_processes",
     sizes={"": Size()},
     measure=measure,
     table=table,

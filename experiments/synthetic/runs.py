@@ -108,9 +108,9 @@ def train_cells(
         "test_success". Of a run that failed before it was validated these are None. With
         ``alone`` also "alone": by rule, the "accuracies" and the "test_accuracy".
     """
-    trained = make_runs(config, cells, alone)
+    runs = make_runs(config, cells, alone)
     try:
-        result = train_runs(trained, config, cells)
+        result = train_runs(runs, config, cells)
     except training.NonFiniteLossError as error:
         return _all_failed(cells, error.steps, alone)
     history = result.history
@@ -126,9 +126,9 @@ def train_cells(
             name: {"accuracies": curve(f"{name}_alone", r), "test_accuracy": None} for name in alone
         }
         if run.best_step is not None:
-            tested |= trained.test(r)
+            tested |= runs.test(r)
             for name in alone:
-                by_rule[name]["test_accuracy"] = trained.test_accuracy_alone(r, name)
+                by_rule[name]["test_accuracy"] = runs.test_accuracy_alone(r, name)
         rows.append(
             {
                 **cell._asdict(),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import margins
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.tables import Cell, Claim, Metric, Published, Says
 
 ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=margins.ACCURACY)
@@ -52,7 +52,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
+def file_options(name: str, folder: Path | None) -> dict[str, Any] | None:
     """Options of a run on this data set; None where its files are not available."""
     file = NAMES[name]
     if not file:
@@ -74,14 +74,14 @@ def cells(
     """Every protocol of every data set; the published numbers are selected on the test set."""
     table = []
     for name, numbers in paper.items():
-        options = problem(name, folder)
+        options = file_options(name, folder)
         for protocol, how in PROTOCOLS.items():
             fewer = {} if "epochs" in how else FEWER.get(name, {})
             for column, mechanism in mechanisms.items():
                 config = None
                 if options is not None:
                     of_run = {**how, **fewer, **options}
-                    config = configured("classify", mechanism=mechanism, causal=causal, **of_run)
+                    config = task_config("classify", mechanism=mechanism, causal=causal, **of_run)
                 published: Published = {}
                 if protocol != "honest" and column in numbers:
                     published = {"accuracy, %": numbers[column]}

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.sequences.as_coded import AsCoded, sizes_noted
-from experiments.sequences.trained import remembering
+from experiments.sequences.as_coded import AsCoded, record_sizes
+from experiments.sequences.runs import cached_task
 from flax_linattn import training
 from flax_linattn.tasks.classify import SequenceConfig
 from flax_linattn.tasks.classify.metrics import LogitsFn, make_label_loss
@@ -43,7 +43,7 @@ def logits_by(form: str) -> LogitsFn:
     return compute_logits
 
 
-def train_watched(
+def train_monitored(
     config: SequenceConfig, form: str, every: int, *, tests: bool = True
 ) -> dict[str, Any]:
     """Trains by the recipe of a configuration for all its steps, and tests what it ends with.
@@ -64,7 +64,7 @@ def train_watched(
         "seconds".
     """
     begin = time.perf_counter()
-    task = remembering("sequence")
+    task = cached_task("sequence")
     data = task.load(config)
     data_spec = task.describe(data, config)
     model = task.model(config, data_spec)
@@ -117,7 +117,7 @@ def _make_max_sizes(graphdef: nnx.GraphDef[Any], rest: nnx.State, form: str) -> 
     @jax.jit
     def max_sizes(params: nnx.State, batch: dict[str, Array]) -> dict[str, Array]:
         model = nnx.merge(graphdef, params, rest, copy=True)
-        with sizes_noted() as noted:
+        with record_sizes() as noted:
             logits_by(form)(model, batch, None)
         return {
             name: functools.reduce(jnp.maximum, [layer[name] for layer in noted])

@@ -16,12 +16,12 @@ from experiments.synthetic.rules import (
     RIGHT,
     SuccessRate,
     about,
-    learned,
+    count_learned,
     majority,
     near,
 )
-from experiments.synthetic.search import Setting, stored_setting
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic.runs import Cell, train_cells
+from experiments.synthetic.search import Setting, load_setting
 from experiments.verdicts import Verdict, opposite, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -71,7 +71,7 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     for place in size.places:
         for mechanism in place.mechanisms:
-            setting = stored_setting(None if place.setting == STANDARD else place.setting)
+            setting = load_setting(None if place.setting == STANDARD else place.setting)
             key = {**dataclasses.asdict(place), "mechanism": mechanism, **setting._asdict()}
             del key["mechanisms"]
             journal.row(key, partial(train_place, size, place, mechanism, setting))
@@ -123,7 +123,7 @@ def accuracies(row: Mapping[str, Any]) -> list[float | None]:
 
 def success_rate(row: Mapping[str, Any]) -> SuccessRate:
     """How many of a row's runs reached 100 %."""
-    return learned(accuracies(row))
+    return count_learned(accuracies(row))
 
 
 def median(row: Mapping[str, Any]) -> float:
@@ -131,7 +131,7 @@ def median(row: Mapping[str, Any]) -> float:
     return float(np.median([accuracy or 0.0 for accuracy in accuracies(row)]))
 
 
-def reached(row: Mapping[str, Any], accuracy: float) -> list[float]:
+def first_epochs(row: Mapping[str, Any], accuracy: float) -> list[float]:
     """The epoch in which each run first validated so well; infinite where it never did."""
     epochs = row["epochs"]
     return [
@@ -149,7 +149,7 @@ def table(rows: Rows, size: Size) -> str:
     for row in rows:
         tested = [a for a in accuracies(row) if a is not None]
         failed = sum(run["failed"] is not None for run in row["runs"])
-        first = np.median(reached(row, RIGHT))
+        first = np.median(first_epochs(row, RIGHT))
         lines.append(
             [
                 f"N{row['base']}T{row['delay']} {row['rules']}",
@@ -226,7 +226,7 @@ def _set(row: Mapping[str, Any]) -> str:
     return STANDARD if row["setting"] == STANDARD else f"tuned for `{row['setting']}`"
 
 
-def ours(rows: Sequence[Mapping[str, Any]]) -> str:
+def results_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Text of the numbers that decide."""
     return "; ".join(
         f"{row['mechanism']} {success_rate(row)} reach 100 %, median {median(row):.2f}"
@@ -234,27 +234,27 @@ def ours(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def learns(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
+def judge_learned(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
     """Whether most runs of an attention reach 100 %."""
 
     def judge(rows: Rows) -> Verdict:
         row = find_row(rows, mechanism, context, setting)
-        return Verdict(majority(success_rate(row), LEARNED), ours([row]))
+        return Verdict(majority(success_rate(row), LEARNED), results_text([row]))
 
     return judge
 
 
-def trapped(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
+def judge_not_learned(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
     """Whether most runs of an attention do not reach 100 %."""
 
     def judge(rows: Rows) -> Verdict:
-        verdict = learns(mechanism, context, setting)(rows)
+        verdict = judge_learned(mechanism, context, setting)(rows)
         return Verdict(opposite(verdict.word), verdict.ours)
 
     return judge
 
 
-def stands_at(mechanism: str, context: int, printed: float) -> Judge:
+def judge_median(mechanism: str, context: int, printed: float) -> Judge:
     """Whether the median run comes to what the paper prints."""
 
     def judge(rows: Rows) -> Verdict:

@@ -27,10 +27,10 @@ def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         tasks.train("events", config, training.Session(folder, progress=False))
-        return [_tested(run) for run in tasks.load_runs(folder)]
+        return [_test_run(run) for run in tasks.load_runs(folder)]
 
 
-def _tested(run: tasks.Run) -> dict[str, Any]:
+def _test_run(run: tasks.Run) -> dict[str, Any]:
     batches = run.task.test_batches(run, None)
     scores = score(run.model, batches.events, run.data_spec)
     values = test_values(run, scores)

@@ -33,7 +33,7 @@ def _loaded(task: str, options: Options) -> Any:
     return data
 
 
-def remembering(name: str) -> tasks.Task[Any, Any, Any]:
+def cached_task(name: str) -> tasks.Task[Any, Any, Any]:
     """A task that reads its data once for all runs of this process, and tests on some of them.
 
     Simple methods are computed apart, once for all runs.
@@ -54,7 +54,7 @@ def train_and_test(task: str, config: Config) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             values = tasks.train(
-                remembering(task), config, training.Session(folder, progress=False)
+                cached_task(task), config, training.Session(folder, progress=False)
             )
         except training.NonFiniteLossError as error:
             return {"failed": str(error).partition(".")[0], "curve": curve(Path(folder))}
@@ -99,7 +99,7 @@ def baselines(task: str, config: Config) -> dict[str, Any]:
     """The accuracy of each simple method on the test data of this seed."""
     of_task = tasks.get_task(task)
     config = config.resolve()
-    data = remembering(task).load(config)
+    data = cached_task(task).load(config)
     run = tasks.Run(of_task, config, of_task.describe(data, config), None, data)
     values = of_task.test_baselines(run, of_task.test_batches(run, None))
     end = "_accuracy"

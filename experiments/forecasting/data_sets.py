@@ -46,7 +46,7 @@ SIZES: dict[str, dict[str, Any]] = {
 """Options of the tables' sizes."""
 
 
-def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
+def file_options(name: str, folder: Path | None) -> dict[str, Any] | None:
     """Options of a run on this series; None where its file is not available."""
     csv = None
     if name != EMBEDDED:

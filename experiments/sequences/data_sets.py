@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.options import configured
+from experiments.options import task_config
 from flax_linattn.tasks import Config
 
 LISTOPS, IMDB, PIXELS, IMAGES = "ListOps", "IMDB bytes", "CIFAR-10 pixels", "Tiny-ImageNet"
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class DataSet:
     """A data set, its options and the paper's numbers.
 
     Attributes:
@@ -50,8 +50,8 @@ SMALL: dict[str, Any] = {
     "hidden_features": 128,
 }
 
-PROBLEMS: dict[str, Problem] = {
-    LISTOPS: Problem(
+DATA_SETS: dict[str, DataSet] = {
+    LISTOPS: DataSet(
         "sequence",
         None,
         {**SMALL, "min_length": 10, "max_length": 40, "batch_size": 32, "steps": 600,
@@ -62,7 +62,7 @@ PROBLEMS: dict[str, Problem] = {
         "paper: 4 layers of 512, 500 to 2,000 tokens, 75,000 steps of 256; "
         "ours: 2 layers of 64, 10 to 40 tokens, 600 steps of 32",
     ),
-    IMDB: Problem(
+    IMDB: DataSet(
         "sequence",
         "imdb/aclImdb_labeled.tar.xz",
         {**SMALL, "max_length": 128, "batch_size": 32, "steps": 600},
@@ -72,7 +72,7 @@ PROBLEMS: dict[str, Problem] = {
         "paper: 4 layers of 256, 4,000 bytes, 156,000 steps of 32; "
         "ours: 2 layers of 64, 128 bytes, 600 steps of 32",
     ),
-    PIXELS: Problem(
+    PIXELS: DataSet(
         "sequence",
         "cifar10/cifar10_jpeg.tar.xz",
         {**SMALL, "num_layers": 1, "image_size": 12, "batch_size": 32, "steps": 800},
@@ -82,7 +82,7 @@ PROBLEMS: dict[str, Problem] = {
         "paper: 1 layer of 256, 1,024 pixels, 39,000 steps of 256; ours: 1 layer of 64, 144 "
         "pixels of lossy images, 800 steps of 32",
     ),
-    IMAGES: Problem(
+    IMAGES: DataSet(
         "image",
         "tiny_imagenet_subset/tiny_imagenet_25classes.tar.xz",
         {**SMALL, "image_size": 32, "patch_size": 4, "batch_size": 32, "steps": 500,
@@ -99,15 +99,15 @@ PROBLEMS: dict[str, Problem] = {
 
 def make_config(name: str, folder: Path | None, **options: Any) -> Config | None:
     """The options of runs on a data set; None where its files are not available."""
-    problem = PROBLEMS[name]
+    data_set = DATA_SETS[name]
     of_data: dict[str, Any] = {}
-    if problem.file is not None:
-        if folder is None or not (folder / problem.file).is_file():
+    if data_set.file is not None:
+        if folder is None or not (folder / data_set.file).is_file():
             return None
-        path = folder / problem.file
-        of_data = {"folder": path} if problem.task == "image" else {"data": str(path)}
+        path = folder / data_set.file
+        of_data = {"folder": path} if data_set.task == "image" else {"data": str(path)}
         of_data["validation_fraction"] = 0.02
-    chosen = RECIPE | dict(problem.options) | of_data | options
+    chosen = RECIPE | dict(data_set.options) | of_data | options
     steps = chosen["steps"]
     chosen = {"validate_every": steps // 2, "warmup": 0.1} | chosen
-    return configured(problem.task, **chosen)
+    return task_config(data_set.task, **chosen)

@@ -15,7 +15,7 @@ from flax_linattn.tasks.offline_rl.data import WindowBatches
 from flax_linattn.tasks.offline_rl.evaluate import action_error, play_run, stream_error
 
 
-def trained(config: OfflineRLConfig) -> tuple[tasks.Run, tasks.Run]:
+def train_run(config: OfflineRLConfig) -> tuple[tasks.Run, tasks.Run]:
     """A run with its selected parameters, and with its last ones; nothing is played."""
     plain = config.replace(play_episodes=0, behavior_cloning_steps=0)
     with tempfile.TemporaryDirectory() as folder:
@@ -30,11 +30,11 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
 
     Returns:
         The error of actions in held-out episodes ("mse"), how far the stream is from the parallel
-        model ("stream_max_error"), and the results of ``timed`` for each inference mode and, by
+        model ("stream_max_error"), and ``play_timed``'s results for each inference mode and, by
         "last", for the window with the last parameters.
     """
     begun = time.perf_counter()
-    best, last = trained(config)
+    best, last = train_run(config)
     seconds = time.perf_counter() - begun
     batches = best.task.test_batches(best, None)
     assert isinstance(batches, WindowBatches)
@@ -45,8 +45,8 @@ def train_and_play(config: OfflineRLConfig) -> dict[str, Any]:
     }
     with make_run_environments(best) as environments:
         for mode in INFERENCE_MODES:
-            results[mode] = timed(best, environments, act=mode)
-        results["last"] = timed(last, environments, act="window")
+            results[mode] = play_timed(best, environments, act=mode)
+        results["last"] = play_timed(last, environments, act="window")
     return results
 
 
@@ -57,7 +57,7 @@ def make_run_environments(run: tasks.Run) -> closing[Any]:
     return closing(environments)
 
 
-def timed(run: tasks.Run, environments: Any, **how: Any) -> dict[str, Any]:
+def play_timed(run: tasks.Run, environments: Any, **how: Any) -> dict[str, Any]:
     """Plays episodes; returns their metrics and the seconds."""
     begun = time.perf_counter()
     played = play_run(run, environments, **how)
