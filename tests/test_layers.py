@@ -117,7 +117,7 @@ BUDGETS = {
     "files of the package": 353,
     "files of fewer than 60 lines in the package": 53,
     "lines of tasks": 15_755,
-    "lines of data": 13_370,
+    "lines of data": 13_400,
     "lines of tests": 50_290,
     "methods of Task": 13,
 }

@@ -81,10 +81,8 @@ class ConvEmbedding(nnx.Module):
         at_least(1, num_tokens=num_tokens, features=features, kernel_size=kernel_size)
         if features % 4:
             raise OptionError(
-                (
-                    "features must be a multiple of 4, because the convolutions have C/4, C/2 "
-                    f"and C features; got {features}."
-                ),
+                "features must be a multiple of 4, because the convolutions have C/4, C/2 "
+                f"and C features; got {features}.",
                 "features",
             )
         if padding == "same" and kernel_size % 2 == 0:

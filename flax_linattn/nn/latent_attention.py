@@ -81,10 +81,8 @@ class LatentAttention(ProjectedAttention):
                 if ops.get_mechanism(name).capabilities.given_queries
             ]
             raise OptionError(
-                (
-                    f"{mechanism.name!r} has no state for external queries (latents); choose "
-                    f"one of: {', '.join(able)}."
-                ),
+                f"{mechanism.name!r} has no state for external queries (latents); choose "
+                f"one of: {', '.join(able)}.",
                 "mechanism",
             )
         self.num_queries = num_latents

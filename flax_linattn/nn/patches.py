@@ -69,11 +69,9 @@ class PatchEmbedding(nnx.Module):
         at_least(1, patch_size=patch_size, in_channels=in_channels, features=features)
         if height % patch_size or width % patch_size:
             raise OptionError(
-                (
-                    f"patches of {patch_size} x {patch_size} pixels do not divide an image of "
-                    f"{height} x {width}; choose a patch_size that divides both, or resize the "
-                    "images."
-                ),
+                f"patches of {patch_size} x {patch_size} pixels do not divide an image of "
+                f"{height} x {width}; choose a patch_size that divides both, or resize the "
+                "images.",
                 "image_size",
                 "patch_size",
             )
@@ -154,19 +152,15 @@ def _widths(patch_size: int, features: int) -> list[int]:
     count = patch_size.bit_length() - 1
     if patch_size < 2 or patch_size != 2**count:
         raise OptionError(
-            (
-                "patch_size must be a power of two, at least 2, because each convolution "
-                f"halves the image; got {patch_size}; choose another patch_size, or the "
-                'embedding "linear".'
-            ),
+            "patch_size must be a power of two, at least 2, because each convolution "
+            f"halves the image; got {patch_size}; choose another patch_size, or the "
+            'embedding "linear".',
             "patch_size",
         )
     if features % 2 ** (count - 1):
         raise OptionError(
-            (
-                f"features must be a multiple of {2 ** (count - 1)}, because each of the "
-                f"{count} convolutions doubles its features; got {features}."
-            ),
+            f"features must be a multiple of {2 ** (count - 1)}, because each of the "
+            f"{count} convolutions doubles its features; got {features}.",
             "features",
             "patch_size",
         )

@@ -162,10 +162,8 @@ class LengthBatches(ExampleBatches):
         longest = sizes.max()
         if not self._lengths.size or self._lengths[0] < 1 or self._lengths[-1] < longest:
             raise OptionError(
-                (
-                    "expected lengths of at least 1, the largest of which holds the longest "
-                    f"sequence of {longest} tokens, got {list(lengths)}; add {longest}."
-                ),
+                "expected lengths of at least 1, the largest of which holds the longest "
+                f"sequence of {longest} tokens, got {list(lengths)}; add {longest}.",
                 "lengths",
             )
         self._bucket = np.searchsorted(self._lengths, sizes)

@@ -119,11 +119,9 @@ def _to_episodes(
         stops = np.append(stops, steps)
     if not stops.size:
         raise DataFormatError(
-            (
-                f"{path}: expected at least one episode end, got none in {steps:,} steps; "
-                "save time limits as timeouts, or use all steps as one episode with "
-                "keep_unfinished=True"
-            ),
+            f"{path}: expected at least one episode end, got none in {steps:,} steps; "
+            "save time limits as timeouts, or use all steps as one episode with "
+            "keep_unfinished=True",
             "keep_unfinished",
         )
     for key, array in (("actions", arrays["actions"]), ("rewards", rewards)):
@@ -239,10 +237,8 @@ def write_episodes(
         are_texts = isinstance(key, str) and isinstance(value, str)
         if not are_texts or key in ("", "env_id") or "\0" in key + value:
             raise OptionError(
-                (
-                    "about must map names other than env_id to strings without NUL, got "
-                    f"{key!r}: {value!r}."
-                ),
+                "about must map names other than env_id to strings without NUL, got "
+                f"{key!r}: {value!r}.",
                 "about",
             )
     ends = episodes.starts[1:] - 1
@@ -280,10 +276,8 @@ def check_episode_file(path: Path) -> None:
     """
     if path.suffix not in (".hdf5", ".h5", ".npz"):
         raise OptionError(
-            (
-                f"path must end in .hdf5, .h5 or .npz, got {str(path)!r}; the suffix "
-                "selects the format."
-            ),
+            f"path must end in .hdf5, .h5 or .npz, got {str(path)!r}; the suffix "
+            "selects the format.",
             "path",
         )
     if path.suffix != ".npz":

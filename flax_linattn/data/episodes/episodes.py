@@ -393,10 +393,8 @@ def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Ep
     number = episodes.num_episodes
     if number < 2:
         raise OptionError(
-            (
-                f"{episodes.name}: expected at least 2 episodes, to hold some out for "
-                "validation, got 1; provide more episodes, or train without validation."
-            ),
+            f"{episodes.name}: expected at least 2 episodes, to hold some out for "
+            "validation, got 1; provide more episodes, or train without validation.",
             "validation",
         )
     count = min(max(round(validation * number), 1), number - 1)

@@ -78,10 +78,8 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
     parts = [part for part in episodes if keep_unfinished or part.terminated is not None]
     if not parts:
         raise DataFormatError(
-            (
-                f"{main}: expected an episode that is terminated or truncated, got none of "
-                f"{len(groups)}; use them with keep_unfinished=True"
-            ),
+            f"{main}: expected an episode that is terminated or truncated, got none of "
+            f"{len(groups)}; use them with keep_unfinished=True",
             "keep_unfinished",
         )
     parts = [_finite(main, part) for part in parts]

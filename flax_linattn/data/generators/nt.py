@@ -190,11 +190,9 @@ def count_cycles(rule: Rule) -> dict[int, int]:
     after = np.arange(symbols.size) * rule.base % symbols.size + symbols
     if np.bincount(after).max() > 1:
         raise OptionError(
-            (
-                f"the rule must be invertible, but under the condition {rule.condition!r} "
-                "several states have the same successor; choose a condition without "
-                f"x{rule.order}."
-            ),
+            f"the rule must be invertible, but under the condition {rule.condition!r} "
+            "several states have the same successor; choose a condition without "
+            f"x{rule.order}.",
             "condition",
         )
     # The least state of the first 1, 2, 4, ... from each one on, until that is all of the cycle.
@@ -242,10 +240,8 @@ class NextSymbol:
         order = max(rule.order for rule in self.rules)
         if self.context < order:
             raise OptionError(
-                (
-                    f"context must be at least {order}, to hold the state for a delay of "
-                    f"{order - 1}, got {self.context}; raise context, or lower delay."
-                ),
+                f"context must be at least {order}, to hold the state for a delay of "
+                f"{order - 1}, got {self.context}; raise context, or lower delay.",
                 "context",
                 "delay",
             )

@@ -110,10 +110,8 @@ class Pathfinder:
             missing -= len(done[-1][0])
         else:
             raise OptionError(
-                (
-                    f"two curves of {self.contour_length} dashes do not fit into the image; "
-                    "lower contour_length."
-                ),
+                f"two curves of {self.contour_length} dashes do not fit into the image; "
+                "lower contour_length.",
                 "contour_length",
             )
         dashes, firsts, others = (np.concatenate(part)[:rows] for part in zip(*done, strict=True))

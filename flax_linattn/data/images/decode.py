@@ -95,11 +95,9 @@ def _check_size(tree: FileTree, num_images: int, height: int, width: int, channe
     if needed > MAX_PIXELS:
         fits = int((MAX_PIXELS / (num_images * channels)) ** 0.5)
         raise DataFormatError(
-            (
-                f"{tree.path}: expected pixels of at most {MAX_PIXELS:,} bytes, got "
-                f"{needed:,} for {num_images:,} images of {height} x {width}; pass a size "
-                f"of at most {fits}, or use fewer images"
-            ),
+            f"{tree.path}: expected pixels of at most {MAX_PIXELS:,} bytes, got "
+            f"{needed:,} for {num_images:,} images of {height} x {width}; pass a size "
+            f"of at most {fits}, or use fewer images",
             "size",
         )
 
@@ -143,11 +141,9 @@ def decode_images(
                 pixels = np.empty((len(names), height, width, channels), np.uint8)
             if (height, width) != pixels.shape[1:3]:
                 raise DataFormatError(
-                    (
-                        f"{tree.place(name)}: expected an image of {pixels.shape[1]} x "
-                        f"{pixels.shape[2]}, as {tree.place(first)}, got one of {height} x "
-                        f"{width}; pass a size to resize all images to"
-                    ),
+                    f"{tree.place(name)}: expected an image of {pixels.shape[1]} x "
+                    f"{pixels.shape[2]}, as {tree.place(first)}, got one of {height} x "
+                    f"{width}; pass a size to resize all images to",
                     "size",
                 )
             kinds[kind] += 1

@@ -67,10 +67,8 @@ def load_images(
         height, width, _ = train.image_shape
         if size not in (None, height) or size not in (None, width):
             raise DataFormatError(
-                (
-                    f"{tree.path}: the data set has {height} x {width} pixels, so size must be "
-                    f"None or {height}, got {size}; omit size"
-                ),
+                f"{tree.path}: the data set has {height} x {width} pixels, so size must be "
+                f"None or {height}, got {size}; omit size",
                 "size",
             )
         return train, test

@@ -145,13 +145,11 @@ def load_series(
     for series in all_series[1:]:
         if not series.index.equals(first.index):
             raise OptionError(
-                (
-                    f"{path}: expected series with the same times, but {series.name} "
-                    f"({series.place(0)}) has {series.num_steps} steps from {_start(series)} "
-                    f"and {first.name} ({first.place(0)}) {first.num_steps} from "
-                    f"{_start(first)}; select series with channels=..., or load them separately "
-                    "with load_tsf"
-                ),
+                f"{path}: expected series with the same times, but {series.name} "
+                f"({series.place(0)}) has {series.num_steps} steps from {_start(series)} "
+                f"and {first.name} ({first.place(0)}) {first.num_steps} from "
+                f"{_start(first)}; select series with channels=..., or load them separately "
+                "with load_tsf",
                 "channels",
             )
     values = np.concatenate([series.values for series in all_series], axis=1)

@@ -68,10 +68,7 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
     number = int((times[-1] - times[0]) / shortest_step(offset.freqstr)) + 1
     if number * len(series.channels) > _MAX_VALUES:
         raise OptionError(
-            (
-                f"{series.name}: {number:,} intervals of {every} are too many; pass a "
-                "longer interval."
-            ),
+            f"{series.name}: {number:,} intervals of {every} are too many; pass a longer interval.",
             "resample",
         )
     # The sum of values near the largest float64 would overflow.

@@ -68,10 +68,8 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
         counts = [int(part) for part in (train, middle, test)]
     if sum(counts) > num_steps:
         raise OptionError(
-            (
-                f"the series has {num_steps} rows, but {parts} needs {sum(counts)}; choose "
-                "another split"
-            ),
+            f"the series has {num_steps} rows, but {parts} needs {sum(counts)}; choose "
+            "another split",
             "split",
         )
     ends = np.cumsum([0, *counts]).tolist()

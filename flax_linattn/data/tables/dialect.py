@@ -79,10 +79,8 @@ class Dialect:
     def __post_init__(self) -> None:
         if isinstance(self.missing_values, (str, int, float)):
             raise OptionError(
-                (
-                    f"missing_values must be strings, got {self.missing_values!r}; pass "
-                    f"({str(self.missing_values)!r},)."
-                ),
+                f"missing_values must be strings, got {self.missing_values!r}; pass "
+                f"({str(self.missing_values)!r},).",
                 "missing_values",
             )
         check_fields(self)
@@ -101,18 +99,13 @@ class Dialect:
                   "date_format": bool(self.date_format)}  # fmt: skip
         if sum(orders.values()) > 1:
             raise OptionError(
-                (
-                    "only one of day_first, month_first and date_format can be given; omit the "
-                    "others."
-                ),
+                "only one of day_first, month_first and date_format can be given; omit the others.",
                 *(name for name, given in orders.items() if given),
             )
         if len(columns) > 2:
             raise OptionError(
-                (
-                    "time_column must be one column, or two columns of dates and times of day, "
-                    f"got {itemize(columns)}."
-                ),
+                "time_column must be one column, or two columns of dates and times of day, "
+                f"got {itemize(columns)}.",
                 "time_column",
             )
         if self.timezone:

@@ -71,11 +71,9 @@ def register_state(
         )
     if other is not None:
         warnings.warn(
-            (
-                f"{where} was defined again, and JAX exports only functions of the first "
-                "class; restart Python, or give the new class its own name: "
-                "@register_state(name=...)."
-            ),
+            f"{where} was defined again, and JAX exports only functions of the first "
+            "class; restart Python, or give the new class its own name: "
+            "@register_state(name=...).",
             stacklevel=2,
         )
         return kind

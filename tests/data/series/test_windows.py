@@ -97,7 +97,7 @@ def test_shares_are_those_of_the_library():
         ("0.7/0.2/0.2", "fractions that add up to 1"),
         ("0/0.5/0.5", "the first above 0"),
         ("60/20/30", "has 100 rows, and 60/20/30 needs 110"),
-        ("60.5/20/10", "integers of rows"),
+        ("60.5/20/10", "integer numbers of rows"),
     ],
 )
 def test_bad_splits_are_refused(parts, message):

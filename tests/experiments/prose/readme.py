@@ -21,13 +21,13 @@ def stream_growth() -> Iterable[float]:
 SENTENCES = [
     Sentence(
         "Aaren's state stays at {:.2f} kB, and its step takes as long after {:,} tokens as after "
-        "64. Softmax with a key/value cache grows to {:.1f} MB, and its step becomes {:.0f} times "
-        "slower",
+        "64. The key/value cache of softmax attention grows to {:.1f} MB, and its step becomes "
+        "{:.0f} times slower",
         stream_growth,
     ),
     Sentence(
-        "A ridge beats the Aaren forecaster in {} of {} rows; MiniRocket beats the Aaren "
-        "classifier in {} of {} and the softmax classifier in {} of {}",
+        "A ridge regression beats the Aaren forecaster in {} of {} rows; MiniRocket beats the "
+        "Aaren classifier in {} of {} and the softmax classifier in {} of {}",
         lambda: (
             *lost(FORECASTS, "aaren", "ridge"),
             *lost(AAREN, "aaren", "MiniRocket"),

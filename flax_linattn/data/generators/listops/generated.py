@@ -105,10 +105,8 @@ class SampledListOps(GeneratedListOps):
         mean = self.list_probability * (2 + self.max_arguments) / 2
         if mean <= 1 and self.min_length > 100:
             raise OptionError(
-                (
-                    f"expressions of {self.min_length:,} tokens are too rare, because a list "
-                    f"contains {mean:.2g} lists on average; raise list_probability."
-                ),
+                f"expressions of {self.min_length:,} tokens are too rare, because a list "
+                f"contains {mean:.2g} lists on average; raise list_probability.",
                 "list_probability",
                 "min_length",
             )
@@ -207,11 +205,9 @@ class GrownListOps(GeneratedListOps):
         max_tokens = sum(self.max_arguments**depth for depth in range(min(self.max_depth, 8) + 1))
         if self.max_length > max_tokens / 2:
             raise OptionError(
-                (
-                    f"max_length must be at most half of {max_tokens:,}, the tokens of lists of "
-                    f"{self.max_arguments} values nested {self.max_depth} deep; got "
-                    f"max_length={self.max_length:,}."
-                ),
+                f"max_length must be at most half of {max_tokens:,}, the tokens of lists of "
+                f"{self.max_arguments} values nested {self.max_depth} deep; got "
+                f"max_length={self.max_length:,}.",
                 "max_length",
                 "max_depth",
                 "max_arguments",

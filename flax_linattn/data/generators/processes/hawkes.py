@@ -135,10 +135,8 @@ class HawkesProcess(Process):
         check_window(begin, end)
         if not self.spectral_radius < 1:
             raise OptionError(
-                (
-                    "excitation must have a spectral radius below 1 for sampling, got "
-                    f"{self.spectral_radius:.3g}: each event would cause more than one."
-                ),
+                "excitation must have a spectral radius below 1 for sampling, got "
+                f"{self.spectral_radius:.3g}: each event would cause more than one.",
                 "excitation",
             )
         span, M = end - begin, self.num_marks

@@ -102,10 +102,8 @@ def check_rates(name: str, values: ArrayLike) -> NDArray[np.float64]:
     good = array.ndim == 1 and bool(np.isfinite(array).all()) and bool((array >= 0).all())
     if not good or not array.sum() > 0:
         raise OptionError(
-            (
-                f"{name} must be one rate per event type, none negative and at least one "
-                f"positive, got {quote(array.tolist())}."
-            ),
+            f"{name} must be one rate per event type, none negative and at least one "
+            f"positive, got {quote(array.tolist())}.",
             name,
         )
     return array

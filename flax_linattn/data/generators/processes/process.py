@@ -155,10 +155,8 @@ def check_expected(expected: float) -> None:
     """Refuses to sample more than ``MAX_EVENTS``."""
     if not expected <= MAX_EVENTS:
         raise OptionError(
-            (
-                f"at most {MAX_EVENTS:,} events can be sampled at once, but {expected:,.0f} "
-                "are expected; choose an earlier end or fewer sequences."
-            ),
+            f"at most {MAX_EVENTS:,} events can be sampled at once, but {expected:,.0f} "
+            "are expected; choose an earlier end or fewer sequences.",
             "end",
             "num_sequences",
         )
