@@ -548,7 +548,7 @@ def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_pat
         lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:3]))
         args = ["--out", str(tmp_path / "few.csv"), "--input", str(lines)]
         message = fail(capsys, "predict", str(run_dir), *args)
-        assert "stream new rows alone by a state that has seen the others" in message
+        assert "add earlier rows, or continue a stream from a saved state" in message
         return
     (row,) = told
     if task == "events":
