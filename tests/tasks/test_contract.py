@@ -510,7 +510,7 @@ def test_predictions_of_its_own_data(task, run_dir, tmp_path, capsys):
     """One home for all tasks; a task that has none says so."""
     if task == "bins":
         message = fail(capsys, "predict", str(run_dir), "--out", str(tmp_path / "a.csv"))
-        assert "a run of bins writes no predictions" in message
+        assert "a run of the task 'bins' makes no predictions" in message
         return
     rows = predicted(capsys, run_dir, tmp_path / "rows.jsonl")
     assert rows and all(row.keys() == rows[0].keys() for row in rows)
