@@ -246,7 +246,11 @@ def test_the_state_of_a_stream_with_another_context(run_dir, csv, tmp_path, caps
     assert cli.main(args) == 0
     assert capsys.readouterr().out.startswith("step,time,load+1,OT+1,load+2")
     message = fail(capsys, "stream", str(run_dir), "--state", str(state), "--context", "6")
-    assert "is the state of another stream" in message and "context" in message and "(--state, --context)" in message
+    assert (
+        "is the state of another stream" in message
+        and "context" in message
+        and "(--state, --context)" in message
+    )
 
 
 def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
@@ -491,7 +495,9 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert "expressive_quadratic" in shown and "linformer" not in shown
     message = one_line(fail(capsys, "stream", str(run_dir), "--sequence", "0"))
     assert "Unrecognized options: --sequence" in message
-    assert "expected context as 0, or 2 or more" in fail(capsys, "stream", str(run_dir), "--context", "1")
+    assert "expected context as 0, or 2 or more" in fail(
+        capsys, "stream", str(run_dir), "--context", "1"
+    )
     no_times = tmp_path / "bare.csv"
     no_times.write_text("load,OT\n" + "1,2\n" * 30)
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(no_times))
