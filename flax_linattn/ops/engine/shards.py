@@ -191,8 +191,11 @@ class SequenceParallel(Mechanism):
         if pools_sequence(self.capabilities, call.q, call.is_causal):
             return inner.read(None, end), end
         call = dataclasses.replace(call, state=before, return_state=False)
-        if non_finite is not None and call.k.shape[1]:
-            y, attended = inner._attend(call)[0], attends_to_marked(non_finite.tokens, call.starts)
+        if non_finite is not None:
+            y = inner._attend(call)[0]
+            if call.k.shape[1] == 0:
+                return y, end
+            attended = attends_to_marked(non_finite.tokens, call.starts)
             attended_before, marked = self._marks_of_spans(attended[:, -1], span)
             in_first = (span.segment_index == 0)[..., None]
             attended = attended | (attended_before[:, None] & in_first)
