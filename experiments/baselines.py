@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import command
-from experiments.classification.problems import NAMES, problem
+from experiments.classification.data_sets import NAMES, file_options
 from experiments.forecasting import aaren, elementwise
-from experiments.options import configured, run_without_model
+from experiments.options import run_without_model, task_config
 from experiments.store import Row
 from experiments.tables.baselines import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from experiments.tables.table import data_folder
@@ -74,7 +74,7 @@ def forecasts(config: Any) -> dict[str, Report]:
 
 
 def simple_classes(config: Any) -> dict[str, Report]:
-    """Those of a classification run."""
+    """The simple baselines of a classification run."""
     run, batches = run_without_model("classify", config)
     return _by_column(run.task.test_baselines(run, batches), SIMPLE)
 
@@ -86,13 +86,13 @@ def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
     made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
                         PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
     made.fit(train["values"].transpose(0, 2, 1), train["labels"])
-    found = np.asarray(made.predict(test["values"].transpose(0, 2, 1)))
-    figures = averages(count(test["labels"], found, len(run.data_spec.classes)))
+    predictions = np.asarray(made.predict(test["values"].transpose(0, 2, 1)))
+    figures = averages(count(test["labels"], predictions, len(run.data_spec.classes)))
     return {column: {f"test_{name}": value for name, value in figures.items()}}
 
 
 def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Report]:
-    """``<name>_<metric>`` of each as ``test_<metric>``; not those of validation rows."""
+    """Renames ``<name>_<metric>`` to ``test_<metric>``, without validation metrics."""
     left_out = ("learned_from", "validation_mse", "validation_mae")
     return {
         column: {
@@ -105,16 +105,16 @@ def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 
 
 def jobs() -> Iterator[Job]:
-    """What can be computed with the data at hand."""
+    """Baselines that can be computed from the available data."""
     folder = data_folder()
     for table in FORECASTING:
         rows = {cell.row: cell.config for cell in table.cells(folder) if cell.config}
         for row, config in rows.items():
-            yield Job(table.name_of, row, tuple(NAIVE), 0, partial(forecasts, config))
+            yield Job(table.short_name, row, tuple(NAIVE), 0, partial(forecasts, config))
     configs = {
-        name: configured("classify", **options)
+        name: task_config("classify", **options)
         for name in NAMES
-        if (options := problem(name, folder)) is not None
+        if (options := file_options(name, folder)) is not None
     }
     for name, config in configs.items():
         yield Job(CLASSIFICATION, name, tuple(SIMPLE), 0, partial(simple_classes, config))
@@ -138,24 +138,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for job in jobs():
         if options.rows not in job.row or not any(options.columns in c for c in job.columns):
             continue
-        columns = {row["column"] for row in stored_rows(stored) if _is_of(row, job)}
+        columns = {row["column"] for row in stored_rows(stored) if _belongs_to(row, job)}
         if (columns >= set(job.columns) and not options.again) or missing.keys() & job.columns:
             continue
         try:
-            found = job.compute()
+            computed = job.compute()
         except ImportError as error:  # aeon, or the torch that Hydra takes
             missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,baselines]'")
             continue
         key = {"table": job.table, "row": job.row, "seed": job.seed}
         rows = [
-            row for row in stored_rows(stored) if row["column"] not in found or not _is_of(row, job)
+            row
+            for row in stored_rows(stored)
+            if row["column"] not in computed or not _belongs_to(row, job)
         ]
         rows += [
             {**key, "column": column, "made": made, "report": report}
-            for column, report in found.items()
+            for column, report in computed.items()
         ]
         write_json(stored, {"rows": rows})
-        print(f"{job.table}: {job.row}, seed {job.seed}: {', '.join(found)}", file=sys.stderr)
+        print(f"{job.table}: {job.row}, seed {job.seed}: {', '.join(computed)}", file=sys.stderr)
     for column, reason in missing.items():
         print(f"not computed: {column}: {reason}", file=sys.stderr)
     print(render(stored), end="")
@@ -171,12 +173,12 @@ def render(stored: Path = RESULTS) -> str:
             means = [
                 np.mean([report[f"test_{name}"] for report in seeds.values()]) for name in names
             ]
-            shown = [f"{name} {mean:.4f}" for name, mean in zip(names, means, strict=True)]
-            lines.append([table, row, column, ", ".join(shown), str(len(seeds))])
+            means_text = [f"{name} {mean:.4f}" for name, mean in zip(names, means, strict=True)]
+            lines.append([table, row, column, ", ".join(means_text), str(len(seeds))])
     return markdown(["table", "row", "column", "mean", "seeds"], lines) + "\n"
 
 
-def _is_of(row: Row, job: Job) -> bool:
+def _belongs_to(row: Row, job: Job) -> bool:
     return (row["table"], row["row"], row["seed"]) == (job.table, job.row, job.seed)
 
 

@@ -34,7 +34,7 @@ def parser(
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Where work that is interrupted goes on when asked for again."""
+    """Reports an interruption of work that the same command resumes."""
     try:
         yield
     except (KeyboardInterrupt, training.Interrupted):

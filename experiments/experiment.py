@@ -16,27 +16,27 @@ Flags = Mapping[str, Mapping[str, Any]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment(abc.ABC):
-    """A figure or table.
+    """A figure or table of a paper, or one of ours.
 
     Attributes:
-        module: whose command it is; its results lie beside it.
+        module: the module of its command; results are in the same folder.
         about: the figure or table of a paper, and what the paper says of it.
         sizes: how much is computed, by the name of the scale: "paper", "cpu", ...; one without a
             name where there is only one.
     """
 
     module: str
-    about: str
+    about: str = "not measured in any of the papers"
     sizes: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """That of its files."""
+        """The stem of its files."""
         return self.module.rpartition(".")[2]
 
     @property
-    def name_of(self) -> str:
-        """For people: "forecasting.aaren"."""
+    def short_name(self) -> str:
+        """The short name, such as "forecasting.aaren"."""
         return self.module.partition(".")[2]
 
     @property
@@ -50,7 +50,7 @@ class Experiment(abc.ABC):
         return (self.folder if output is None else output) / f"{stem}.json"
 
     def command(self, scale: str) -> str:
-        """What gives its results again."""
+        """The command that computes its results."""
         return f"python -m {self.module}" + (f" --scale {scale}" if scale else "")
 
     @property
@@ -59,7 +59,7 @@ class Experiment(abc.ABC):
         return next(iter(self.sizes))
 
     def flags(self) -> Flags:
-        """What ``collect`` takes beside scale and output."""
+        """Flags of the command that ``collect`` takes, besides scale and output."""
         return {}
 
     @abc.abstractmethod
@@ -75,7 +75,7 @@ class Experiment(abc.ABC):
         """Writes page and figure of what is stored; returns the page."""
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
-        """The command."""
+        """Runs the command of the experiment."""
         scales = list(self.sizes)
         parser = command.parser(self.module, self.about, self.folder, scales, self.usual_scale)
         parser.add_argument("--render", action="store_true", help="only write the page anew")

@@ -1,4 +1,4 @@
-"""Figures of tables: every seed a dot, beside the published number."""
+"""Figures of tables: a dot for each seed, and the published number."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Series(NamedTuple):
 
     Attributes:
         ours: a number a seed.
-        paper: published mean and deviation, if there are any.
+        paper: published mean and standard deviation, if there are any.
     """
 
     ours: Sequence[float]
     paper: tuple[float, float | None] | None
 
 
-def draw(
+def plot(
     rows: Mapping[str, Mapping[str, Series]],
     metric: str,
     path: Path,
     references: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Draws a panel a row, a line a column, to a PNG file.
+    """Writes a PNG file with a panel for each row and a line for each column.
 
     Args:
         rows: the numbers, by row and column.
@@ -54,8 +54,8 @@ def draw(
             axes.plot(statistics.mean(series.ours), position, "|", color="tab:blue", ms=14, mew=2,
                       label="their mean")  # fmt: skip
             if series.paper is not None:
-                mean, deviation = series.paper
-                axes.errorbar(mean, position - 0.28, xerr=deviation or 0.0, fmt="D", ms=4,
+                mean, std = series.paper
+                axes.errorbar(mean, position - 0.28, xerr=std or 0.0, fmt="D", ms=4,
                               color="tab:orange", capsize=2, label="paper")  # fmt: skip
         low, high = axes.get_xlim()
         near = {

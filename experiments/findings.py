@@ -14,9 +14,9 @@ from experiments.intervals import COMPARABLE, FEWEST, text
 from experiments.pages import write_page
 from experiments.store import Store
 from experiments.tables import Says, Table, baselines
-from experiments.tables.cells import Metric, Rows, by_row, columns_of, data_set, values
+from experiments.tables.cells import Metric, Rows, by_row, data_set, list_columns, values
 from experiments.tables.claims import Outcome, outcome
-from experiments.tables.page import of_rows
+from experiments.tables.page import collect_baselines
 from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW
 from flax_linattn.bench.report import markdown
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).with_suffix(".md")
 VERDICTS = {True: f"**{HOLDS}**", False: f"**{FAILS}**", None: OPEN}
 
 
-class Stored(NamedTuple):
+class StoredTable(NamedTuple):
     """A table and what is stored of its first size that has any."""
 
     table: Table
@@ -33,47 +33,47 @@ class Stored(NamedTuple):
     rows: Rows
 
 
-def stored(tables: Iterable[Table]) -> Iterator[Stored]:
-    """Those that have results."""
+def stored(tables: Iterable[Table]) -> Iterator[StoredTable]:
+    """Yields the tables that have results."""
     for table in tables:
         scale = next((scale for scale in table.sizes if table.stored(scale).is_file()), None)
         if scale is not None:
             store = table.store(scale)
-            yield Stored(table, scale, store, by_row(table.cells(None)))
+            yield StoredTable(table, scale, store, by_row(table.cells(None)))
 
 
-def outcomes(of: Stored) -> list[Outcome]:
+def outcomes(of: StoredTable) -> list[Outcome]:
     """What the runs say of a table's claims."""
-    found = (outcome(claim, of.table.metrics, of.rows, of.store) for claim in of.table.claims)
-    return [of_claim for of_claim in found if of_claim is not None]
+    candidates = (outcome(claim, of.table.metrics, of.rows, of.store) for claim in of.table.claims)
+    return [of_claim for of_claim in candidates if of_claim is not None]
 
 
-def summary_line(of: Stored, found: list[Outcome]) -> list[str]:
+def summary_line(of: StoredTable, judged: list[Outcome]) -> list[str]:
     """One claim of a table, its verdict by each measure, and the numbers."""
-    names = _measures(found)
+    names = _measures(judged)
     by_verdict: dict[str, list[str]] = {}
-    for name, one in zip(names, found, strict=True):
+    for name, one in zip(names, judged, strict=True):
         by_verdict.setdefault(_word(one), []).append(name)
     said = list(by_verdict)
     if len(by_verdict) > 1:
         said = [f"{' and '.join(by)}: {word}" for word, by in by_verdict.items()]
     numbers = [
-        f"{name} {_difference(one)}{_older(one)}" for name, one in zip(names, found, strict=True)
+        f"{name} {_difference(one)}{_older(one)}" for name, one in zip(names, judged, strict=True)
     ]
-    return [found[0].claim.text, _where(of.table), "; ".join(said), "; ".join(numbers)]
+    return [judged[0].claim.text, _where(of.table), "; ".join(said), "; ".join(numbers)]
 
 
-def _measures(found: list[Outcome]) -> list[str]:
-    """What tells the outcomes of a claim apart: the metric, and the rows or the other column."""
-    others = {one.claim.other for one in found}
-    return [_by(one) + (f" against {one.claim.other}" if len(others) > 1 else "") for one in found]
+def _measures(judged: list[Outcome]) -> list[str]:
+    """Names that distinguish the outcomes of a claim: metric, rows, other column."""
+    others = {one.claim.other for one in judged}
+    return [_by(one) + (f" against {one.claim.other}" if len(others) > 1 else "") for one in judged]
 
 
-def _older(found: Outcome) -> str:
+def _older(judged: Outcome) -> str:
     """That the numbers would decide, and do not for the age of some of them."""
-    within = found.claim.says is not Says.BETTER and COMPARABLE in found.verdicts
-    old = within and found.holds is None and found.early
-    return " (runs older than the margin decide nothing)" if old else ""
+    within = judged.claim.says is not Says.BETTER and COMPARABLE in judged.verdicts
+    old = within and judged.holds is None and judged.early
+    return " (runs older than the margin do not count)" if old else ""
 
 
 def _where(table: Table) -> str:
@@ -83,74 +83,74 @@ def _where(table: Table) -> str:
     return f"[{table.title}]({page}#{slug})"
 
 
-def claim_line(of: Stored, found: Outcome, other: Outcome | None = None) -> list[str]:
-    """A claim by a metric, and its verdict; ``other`` is what ``changed`` gives of it."""
-    claim = found.claim
-    sets = f"{found.data_sets} ({len(found.rows)})"
-    if found.published < found.data_sets:
-        sets += f", {found.published} of the paper's"
+def claim_line(of: StoredTable, judged: Outcome, other: Outcome | None = None) -> list[str]:
+    """A claim by a metric, and its verdict; ``other`` is what ``merge_outcome`` gives of it."""
+    claim = judged.claim
+    sets = f"{judged.data_sets} ({len(judged.rows)})"
+    if judged.published < judged.data_sets:
+        sets += f", {judged.published} of the paper's"
     return [
         _where(of.table),
         f"{claim.column} - {claim.other}",
-        _by(found),
+        _by(judged),
         sets,
-        _difference(found),
-        text(found.over_rows, 1),
-        _verdict(found, other),
+        _difference(judged),
+        text(judged.over_rows, 1),
+        _verdict(judged, other),
     ]
 
 
-def _by(found: Outcome) -> str:
-    return ", ".join(filter(None, [found.metric.name.removesuffix(", %"), found.claim.rows]))
+def _by(judged: Outcome) -> str:
+    return ", ".join(filter(None, [judged.metric.name.removesuffix(", %"), judged.claim.rows]))
 
 
-def _difference(found: Outcome) -> str:
+def _difference(judged: Outcome) -> str:
     """In per cent of the second column, over data sets, or of a single row over its seeds."""
-    over = found.over_data_sets
-    if over is None and len(found.rows) == 1:
-        over = found.rows[0].share
+    over = judged.over_data_sets
+    if over is None and len(judged.rows) == 1:
+        over = judged.rows[0].percent
     return text(over, 1)
 
 
-def _word(found: Outcome) -> str:
-    return TOO_FEW if found.data_sets < FEWEST else VERDICTS[found.holds]
+def _word(judged: Outcome) -> str:
+    return TOO_FEW if judged.data_sets < FEWEST else VERDICTS[judged.holds]
 
 
-def _verdict(found: Outcome, other: Outcome | None) -> str:
+def _verdict(judged: Outcome, other: Outcome | None) -> str:
     """In words, with what weakens it."""
-    told = []
-    if found.holds is None and COMPARABLE in found.verdicts:
-        told.append(f"equal to {100 * found.metric.margin.share:g} %")
+    notes = []
+    if judged.holds is None and COMPARABLE in judged.verdicts:
+        notes.append(f"equal to {100 * judged.metric.margin.fraction:g} %")
     if other is not None:
-        told.append("with ETTh2 and ETTm2 as one data set another")
-    if found.early and found.claim.says is not Says.BETTER:
-        told.append(f"{found.early} of {found.runs} runs, known before the margin, left out")
-    return "; ".join([_word(found), *told])
+        notes.append("changes with ETTh2 and ETTm2 as one data set")
+    if judged.early and judged.claim.says is not Says.BETTER:
+        notes.append(f"{judged.early} of {judged.runs} runs predate the margin and are excluded")
+    return "; ".join([_word(judged), *notes])
 
 
-def baseline_lines(of: Stored) -> Iterator[list[str]]:
-    """A table's models beside its baseline, by its first metric."""
+def baseline_lines(of: StoredTable) -> Iterator[list[str]]:
+    """A table's models compared with its baseline, by its first metric."""
     metric, name = of.table.metrics[0], of.table.baseline
-    beside = of_rows(of.table, of.rows, metric)
-    for column in columns_of(of.rows):
-        lost = baselines.losses(column, name, of.rows, metric, of.store, beside, of.table.data_set)
+    numbers = collect_baselines(of.table, of.rows, metric)
+    for column in list_columns(of.rows):
+        lost = baselines.losses(column, name, of.rows, metric, of.store, numbers, of.table.data_set)
         if lost is not None:
             yield [_where(of.table), column, name, *lost.cells()]
 
 
-def published_lines(of: Stored) -> Iterator[list[str]]:
-    """A table's numbers beside those of the paper, a line a metric and column."""
+def published_lines(of: StoredTable) -> Iterator[list[str]]:
+    """A table's numbers compared with the paper's, a line for each metric and column."""
     for metric in of.table.metrics:
-        for column in columns_of(of.rows):
-            shares = list(_shares(of, metric, column))
-            if shares:
-                better = sum((share > 0) == metric.larger_is_better for share in shares)
-                span = f"{min(shares):+.1f} to {max(shares):+.1f}"
-                line = [_where(of.table), column, metric.name, f"{better} of {len(shares)}"]
-                yield [*line, f"{statistics.median(shares):+.1f} ({span})"]
+        for column in list_columns(of.rows):
+            percents = list(_shares(of, metric, column))
+            if percents:
+                better = sum((each > 0) == metric.larger_is_better for each in percents)
+                span = f"{min(percents):+.1f} to {max(percents):+.1f}"
+                line = [_where(of.table), column, metric.name, f"{better} of {len(percents)}"]
+                yield [*line, f"{statistics.median(percents):+.1f} ({span})"]
 
 
-def _shares(of: Stored, metric: Metric, column: str) -> Iterator[float]:
+def _shares(of: StoredTable, metric: Metric, column: str) -> Iterator[float]:
     """Our mean's difference from the published one in per cent, a row a number."""
     for cells in of.rows.values():
         cell = cells.get(column)
@@ -160,65 +160,67 @@ def _shares(of: Stored, metric: Metric, column: str) -> Iterator[float]:
             yield 100 * (statistics.mean(ours) / published[0] - 1)
 
 
-def changed(of: Stored, found: Outcome) -> Outcome | None:
+def merge_outcome(of: StoredTable, judged: Outcome) -> Outcome | None:
     """The outcome where ETTh2 and ETTm2 count as one data set, if its verdict is another."""
 
     def cluster(row: str) -> str:
         return data_set(row).replace("ETTm2", "ETTh2")
 
-    other = outcome(found.claim, (found.metric,), of.rows, of.store, cluster)
-    return None if other is None or _word(other) == _word(found) else other
+    other = outcome(judged.claim, (judged.metric,), of.rows, of.store, cluster)
+    return None if other is None or _word(other) == _word(judged) else other
 
 
 def render(tables: Iterable[Table]) -> str:
-    """Writes the page; returns it."""
-    found = list(stored(tables))
-    of_claims = [(of, one, changed(of, one)) for of in found for one in outcomes(of)]
-    by_text: dict[tuple[str, str], list[tuple[Stored, Outcome]]] = {}
+    """Writes the page of findings and returns its text."""
+    tables_stored = list(stored(tables))
+    of_claims = [(of, one, merge_outcome(of, one)) for of in tables_stored for one in outcomes(of)]
+    by_text: dict[tuple[str, str], list[tuple[StoredTable, Outcome]]] = {}
     for of, one, _ in of_claims:
         by_text.setdefault((of.table.module, one.claim.text), []).append((of, one))
     summary = [summary_line(of[0][0], [one for _, one in of]) for of in by_text.values()]
     margins = dict.fromkeys(one.metric.margin for _, one, _ in of_claims)
-    stated = ", ".join(f"{100 * m.share:g} % (stated {m.stated[:10]})" for m in margins)
+    stated = ", ".join(f"{100 * m.fraction:g} % (stated {m.stated[:10]})" for m in margins)
     otherwise = [
         f'"{other.claim.text}" by {_by(other)} is {_word(other)}'
         for *_, other in of_claims
         if other is not None
     ]
     heads = ["table", "difference of", "by", "data sets (rows)", "% of the second"]
-    lost = [line for of in found for line in baseline_lines(of)]
-    published = [line for of in found for line in published_lines(of)]
+    lost = [line for of in tables_stored for line in baseline_lines(of)]
+    published = [line for of in tables_stored for line in published_lines(of)]
     return write_page(
         PAGE,
         [
             markdown(["claim", "table", "verdict", "difference in %, 95 %"], summary),
-            "*a ± b* is a mean difference and its 95 % interval, a - b to a + b, by Student's t: "
-            "the mean over many such data sets would lie there, but for one case in twenty. It is "
-            "over data sets, each with the mean of its rows as its one number (a row is a line of "
-            "a table below: a data set with one protocol, or a series with one horizon), and takes "
-            f"{FEWEST} of them (- where there are fewer); of a single row it is over its seeds, "
-            "which say nothing of other test sequences.",
-            "*Comparable* holds where the interval lies within the margin, *better* where it lies "
-            "beyond 0, *at least as good* where it is not worse by more than the margin; nothing "
-            f"does for fewer than {FEWEST} data sets. Margins: {stated}, of accuracy and of errors "
-            "(1 % of an accuracy of 96 % is a quarter of the errors). Nothing is corrected for the "
-            "number of claims.",
-            "Each by itself; *rows alone* takes rows as if they were independent, which they are "
+            "*a ± b* is a mean difference with its 95 % confidence interval, a - b to a + b, by "
+            "Student's t. The interval is over data sets: each counts once, with the mean of "
+            "its rows (a row is a line of a table below: one data set and protocol, or one "
+            f"series and horizon). It needs at least {FEWEST} data sets (- if there are fewer). "
+            "For a single row the interval is over seeds, which says nothing about other test "
+            "sequences.",
+            "*Comparable* holds if the interval lies within the margin, *better* if it lies "
+            "entirely on the better side of 0, and *at least as good* if it is not worse by "
+            f"more than the margin. Nothing is decided for fewer than {FEWEST} data sets. "
+            f"Margins: {stated}, of accuracy and of errors (1 % of an accuracy of 96 % is a "
+            "quarter of the errors). There is no correction for multiple comparisons.",
+            "Each comparison by itself. *Rows alone* treats rows as independent, which they are "
             "not:",
             markdown([*heads, "rows alone, %", "verdict"], [claim_line(*one) for one in of_claims]),
-            "ETTh2 and ETTm2 are one transformer's data at two rates. "
+            "ETTh2 and ETTm2 are measurements of one electricity transformer at two sampling "
+            "rates. "
             + (
-                "Counted as one data set, a verdict becomes another: " + "; ".join(otherwise) + "."
+                "Counting them as one data set changes a verdict: " + "; ".join(otherwise) + "."
                 if otherwise
-                else "Counted as one data set they change no verdict."
+                else "Counting them as one data set changes no verdict."
             ),
-            "Beside what a user would pick instead, by each table's first metric (difference of "
-            f"means in % of the baseline's, 95 % over {FEWEST} data sets or more). Our "
-            "forecasters have 32 features and learn from every second to sixteenth window; ridge "
-            "sees every one, and MiniRocket the sequences that ours are selected on:",
-            markdown(["table", "model", "baseline", "loses in rows", "difference, %"], lost),
-            "Beside the published numbers (rows in which ours is better; median difference and "
-            "span):",
+            "Compared with baselines, by the first metric of each table (difference of means in "
+            f"% of the baseline, with a 95 % interval for {FEWEST} data sets or more). Our "
+            "forecasters have 32 features and train on every second to sixteenth window. Ridge "
+            "trains on every window, and MiniRocket also on the sequences that select our "
+            "models:",
+            markdown(["table", "model", "baseline", "rows lost", "difference, %"], lost),
+            "Compared with the published numbers (rows in which ours is better; median "
+            "difference and range):",
             markdown(["table", "model", "by", "better in", "difference, %"], published),
         ],
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scipy import stats
 
-VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not told apart"
+VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not distinguishable"
 COMPARABLE = "comparable"
 
 FEWEST = 3
@@ -43,9 +43,9 @@ def mean_text(numbers: Sequence[float], digits: int) -> str:
     return spread_text(*spread(numbers), digits)
 
 
-def spread_text(mean: float, deviation: float | None, digits: int) -> str:
+def spread_text(mean: float, std: float | None, digits: int) -> str:
     """A mean, and its standard deviation where there is one, for a table."""
-    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+    return f"{mean:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
 
 
 def paired_differences(ours: Mapping[int, float], other: Mapping[int, float]) -> list[float]:

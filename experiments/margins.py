@@ -15,14 +15,14 @@ from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, Rule, Word
 
 
 class Margin(NamedTuple):
-    """A share of the other model's number.
+    """A fraction of the other model's number.
 
     Attributes:
-        share: such as 0.05 for five per cent.
+        fraction: such as 0.05 for five per cent.
         stated: when, in ISO 8601.
     """
 
-    share: float
+    fraction: float
     stated: str
 
     def is_tested_by(self, made: dict[str, Any]) -> bool:
@@ -38,7 +38,7 @@ class Margin(NamedTuple):
 
 
 def within(difference: Interval | None, margin: float, rule: Rule) -> Word:
-    """The word on two that are to differ by no more than a margin, by the interval of what they do.
+    """The word on whether two numbers differ by at most a margin, from the interval.
 
     Args:
         difference: None where there is too little for one.

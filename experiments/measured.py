@@ -14,13 +14,12 @@ import jax
 
 from experiments.experiment import Experiment
 from experiments.pages import write_page
-from experiments.statements import Statement, statements_table
+from experiments.statements import Rows, Statement, statements_table
 from flax_linattn.bench import Journal, provenance
 from flax_linattn.bench.plots import import_figure, save
 from flax_linattn.bench.report import source_line
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
-Rows = list[dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,14 +29,14 @@ class Measured(Experiment):
     Attributes:
         measure: asks the journal for every row, at a size.
         table: rows and their size as Markdown.
-        draw: rows as a matplotlib figure, if there is one.
+        plot: rows as a matplotlib figure, if there is one.
         statements: of the paper, each with its verdict by the rows.
         left_out: what a scale leaves out of the paper's, and why.
     """
 
     measure: Callable[[Any, Journal], None]
     table: Callable[[Rows, Any], str]
-    draw: Callable[[Rows], Any] | None = None
+    plot: Callable[[Rows], Any] | None = None
     statements: tuple[Statement, ...] = ()
     left_out: Mapping[str, str]
 
@@ -48,7 +47,7 @@ class Measured(Experiment):
         return usual if usual in self.sizes else super().usual_scale
 
     def collect(self, scale: str, output: Path, *, progress: bool = True) -> None:
-        """Measures what is missing."""
+        """Measures the rows that are missing."""
         head = self.head(scale, self.command(scale))
         self.fill(scale, Journal(self.stored(scale, output), head, progress=progress))
 
@@ -67,7 +66,7 @@ class Measured(Experiment):
         stored = self.stored(scale, output)
         results = json.loads(stored.read_text())
         rows = results["rows"]
-        self._draw(rows, stored)
+        self._plot(rows, stored)
         facts = [
             ["measured", source_line(results)],
             ["paper", self.about],
@@ -78,9 +77,9 @@ class Measured(Experiment):
         parts = [*verdicts, self.table(rows, self.sizes[scale])]
         return write_page(stored.with_suffix(".md"), parts, facts)
 
-    def _draw(self, rows: Rows, stored: Path) -> None:
-        """Writes the figure: that of published results among those of the documentation."""
-        if self.draw is None:
+    def _plot(self, rows: Rows, stored: Path) -> None:
+        """Writes the figure; published results go to the documentation's figures."""
+        if self.plot is None:
             return
         try:
             import_figure()
@@ -89,11 +88,11 @@ class Measured(Experiment):
             return
         folder = FIGURES if stored.parent == self.folder else stored.parent
         name = f"{self.folder.name}-{stored.stem}".replace("_", "-")
-        save(self.draw(rows), folder / f"{name}.png")
+        save(self.plot(rows), folder / f"{name}.png")
 
 
 def commit_date() -> str | None:
-    """When the commit that is checked out was made, which tells what rules were stated by then.
+    """The time of the commit that is checked out, which decides what rules it knew.
 
     None if there is no repository.
     """

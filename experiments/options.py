@@ -14,7 +14,7 @@ LOCAL = {"seed", "runs", "csv", "train_file", "test_file"}
 """What a row's key has, or what differs between machines."""
 
 
-def configured(task: str, *, preset: str | None = None, **options: Any) -> Any:
+def task_config(task: str, *, preset: str | None = None, **options: Any) -> Any:
     """A task's configuration with some options, all others at their defaults.
 
     Args:
@@ -28,11 +28,6 @@ def configured(task: str, *, preset: str | None = None, **options: Any) -> Any:
     return config.replace(**options)
 
 
-def changed(config: Any, **options: Any) -> Any:
-    """A configuration with other options."""
-    return config.replace(**options)
-
-
 def run_without_model(task: str, config: Any) -> tuple[Run, Any]:
     """A run of a configuration before any training, and its batches of test data."""
     of_task, config = get_task(task), config.resolve()
@@ -42,12 +37,12 @@ def run_without_model(task: str, config: Any) -> tuple[Run, Any]:
     return run, of_task.batches(data, config, data_spec, 1).test
 
 
-def options_of(config: Any) -> Options:
+def run_options(config: Any) -> Options:
     """What a run depends on, but for its seed and files."""
     values = json.loads(json.dumps(config.to_json()))
     return {name: value for name, value in values.items() if name not in LOCAL}
 
 
 def defaults(task: str) -> Options:
-    """Those of a task, as they are now."""
-    return options_of(get_task(task).Config.of())
+    """The current defaults of a task's options."""
+    return run_options(get_task(task).Config.of())

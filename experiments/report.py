@@ -1,4 +1,4 @@
-"""Writes the page of every experiment anew from its stored results.
+"""Rewrites the page of every experiment from its stored results.
 
 python -m experiments.report
 """

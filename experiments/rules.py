@@ -1,6 +1,6 @@
 """By what ratios and exponents decide: stated before the rows that test them.
 
-A number here has its reason beside it and is not moved to meet a result. Rows that are older than
+Each number comes with its reason and is not moved to meet a result. Rows that are older than
 a rule (``Rule.stated``) do not test it: pages say which.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.intervals import Interval
-from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Word, all_of
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Word, combine
 from flax_linattn.bench.report import number
 
 STATED = "2026-11-23T17:36:00+00:00"
@@ -30,37 +30,43 @@ budget, which is found to a few per cent, is no better known."""
 
 SAME_BYTES = 1.05
 """Memory is counted, not measured, and would need no margin but for what the compiler rounds up
-and lays out anew as shapes change: a few per cent."""
+and lays out differently as shapes change: a few per cent."""
 
 POWER = 0.25
 """An exponent is that of a whole power within the middle half of the way to the next one."""
 
 REACH = 4
-"""An exponent is taken from the longest N down to so many times less, of times and memory alike:
+"""An exponent is taken from the longest N down to this factor less, of times and memory alike:
 two doublings, so that three lengths share in it, and no more, as what does not grow weighs more
 the shorter N is."""
 
 TIMES = Rule(
-    f"Of times, more is at least {TIE:g} times as much, and beyond the spread (least to most) of "
-    f"both; no more is up to {EQUAL:g} times as much, and below {TIE:g} at the ends of the spread; "
-    "between them it is not decided.",
+    f"A time is longer if it is at least {TIE:g} times the other and outside the spread (min to "
+    f"max) of both. It is not longer up to {EQUAL:g} times, if it stays below {TIE:g} times at "
+    "the ends of the spread. Anything between is not decided.",
     STATED,
 )
-BYTES = Rule(f"Of memory, above {SAME_BYTES:g} times is more, and up to that is no more.", STATED)
-COUNTS = Rule(f"Of batches, above {EQUAL:g} times is more, and up to that is no more.", STATED)
+BYTES = Rule(
+    f"Memory is larger above {SAME_BYTES:g} times the other, and not larger up to that.", STATED
+)
+COUNTS = Rule(
+    f"A batch is larger above {EQUAL:g} times the other, and not larger up to that.", STATED
+)
 GROWTH = Rule(
-    "A quantity grows as N^p where the slope of its logarithm over the last factor of "
-    f"{REACH} in N is within {POWER:g} of p, and does not where it is {1 - POWER:g} or more away.",
+    f"A quantity grows as N^p if the slope of its logarithm over the last factor of {REACH} in N "
+    f"is within {POWER:g} of p. It does not if the slope is {1 - POWER:g} or more away.",
     STATED,
 )
 EXPONENTIAL = Rule(
-    "An exponential growth goes on multiplying by as much for as many more tokens: it is judged by "
-    "what it would come to at the longest N, by the two before, over what was measured.",
+    "Exponential growth multiplies by the same factor for every equal step in N. It is judged by "
+    "its extrapolation from the two previous lengths to the longest N, divided by the measured "
+    "value.",
     STATED,
 )
-SLOWER_GROWTH = Rule(f"Exponents that differ by up to {POWER:g} are not told apart.", STATED)
+SLOWER_GROWTH = Rule(f"Exponents that differ by up to {POWER:g} count as equal.", STATED)
 BOUNDS = Rule(
-    "What lies beyond the measured lengths is bounded by them, and decides where the bound does.",
+    "A crossing beyond the measured lengths is bounded by the longest one, and counts if that "
+    "bound is enough to decide.",
     STATED,
 )
 
@@ -72,31 +78,31 @@ class Range(NamedTuple):
     """A quantity, and between what it lies; one without a spread lies where it is."""
 
     middle: float
-    least: float
-    most: float
+    low: float
+    high: float
 
     @classmethod
     def exact(cls, value: float) -> Range:
-        """Of what is counted, or whose spread is not known."""
+        """A range without a width, of what is counted or has no known spread."""
         return cls(value, value, value)
 
     @classmethod
     def of(cls, spread: Mapping[str, float]) -> Range:
-        """Of ``bench.spread``."""
-        return cls(spread["median"], spread["least"], spread["most"])
+        """The range of a result of ``bench.spread``."""
+        return cls(spread["median"], spread["min"], spread["max"])
 
     def over(self, other: Range) -> Range:
         """The ratio to another, at the worst and the best."""
-        pairs = zip(self, (other.middle, other.most, other.least), strict=True)
+        pairs = zip(self, (other.middle, other.high, other.low), strict=True)
         return Range(*(a / b if b else math.inf for a, b in pairs))
 
     def per(self, count: float) -> Range:
-        """A share of it."""
+        """The quantity divided by a count."""
         return self.over(Range.exact(count))
 
     def text(self) -> str:
-        """``middle (least - most)``."""
-        return f"{number(self.middle)} ({number(self.least)} - {number(self.most)})"
+        """Formats the range as ``middle (low - high)``."""
+        return f"{number(self.middle)} ({number(self.low)} - {number(self.high)})"
 
 
 ONE = Range.exact(1.0)
@@ -105,17 +111,17 @@ Ratios = Iterable[Range | float]
 
 def more(ratios: Ratios) -> Word:
     """The word of "one takes more time than the other", by their ratios in all cases."""
-    return all_of(Word(_more(_range(ratio)), TIMES) for ratio in ratios)
+    return combine(Word(_more(_range(ratio)), TIMES) for ratio in ratios)
 
 
 def no_more(ratios: Ratios) -> Word:
     """The word of "one takes no more time than the other": of the contrary."""
-    return all_of(Word(_NOT[_more(_range(ratio))], TIMES) for ratio in ratios)
+    return combine(Word(_NOT[_more(_range(ratio))], TIMES) for ratio in ratios)
 
 
 def same(ratios: Ratios) -> Word:
     """The word of "their times hardly differ": neither is more than the other."""
-    return all_of(Word(_same(_range(ratio)), TIMES) for ratio in ratios)
+    return combine(Word(_same(_range(ratio)), TIMES) for ratio in ratios)
 
 
 def _range(ratio: Range | float) -> Range:
@@ -123,9 +129,9 @@ def _range(ratio: Range | float) -> Range:
 
 
 def _more(ratio: Range) -> str:
-    if ratio.middle >= TIE and ratio.least > 1:
+    if ratio.middle >= TIE and ratio.low > 1:
         return HOLDS
-    return FAILS if ratio.middle <= EQUAL and ratio.most < TIE else OPEN
+    return FAILS if ratio.middle <= EQUAL and ratio.high < TIE else OPEN
 
 
 def _same(ratio: Range) -> str:
@@ -138,29 +144,29 @@ _NOT = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}
 
 def more_bytes(ratios: Iterable[float]) -> Word:
     """The word of "one needs more memory": as much is not more."""
-    return all_of(Word(HOLDS if ratio > SAME_BYTES else FAILS, BYTES) for ratio in ratios)
+    return combine(Word(HOLDS if ratio > SAME_BYTES else FAILS, BYTES) for ratio in ratios)
 
 
 def no_more_bytes(ratios: Iterable[float]) -> Word:
     """The word of "one needs no more memory"."""
-    return all_of(Word(FAILS if ratio > SAME_BYTES else HOLDS, BYTES) for ratio in ratios)
+    return combine(Word(FAILS if ratio > SAME_BYTES else HOLDS, BYTES) for ratio in ratios)
 
 
 def more_counts(ratios: Iterable[float]) -> Word:
     """The word of "one takes more tokens a step", whose batches are whole numbers."""
-    return all_of(Word(HOLDS if ratio > EQUAL else FAILS, COUNTS) for ratio in ratios)
+    return combine(Word(HOLDS if ratio > EQUAL else FAILS, COUNTS) for ratio in ratios)
 
 
 def no_more_counts(ratios: Iterable[float]) -> Word:
     """The word of "one takes no more tokens a step"."""
-    return all_of(Word(FAILS if ratio > EQUAL else HOLDS, COUNTS) for ratio in ratios)
+    return combine(Word(FAILS if ratio > EQUAL else HOLDS, COUNTS) for ratio in ratios)
 
 
-def within(found: Range, least: float, most: float, *rules: Rule) -> Word:
+def within(quantity: Range, low: float, high: float, *rules: Rule) -> Word:
     """The word of "it lies between these"."""
-    if least <= found.least and found.most <= most:
+    if low <= quantity.low and quantity.high <= high:
         return Word(HOLDS, *rules)
-    return Word(FAILS if found.most < least or found.least > most else OPEN, *rules)
+    return Word(FAILS if quantity.high < low or quantity.low > high else OPEN, *rules)
 
 
 def exponent(points: Points) -> float:
@@ -172,7 +178,7 @@ def exponent(points: Points) -> float:
     longest = max((n for n, _ in points), default=0.0)
     far = [point for point in points if point[0] * REACH >= longest]
     if len(far) < 2:
-        raise NotMeasuredError("one length alone was measured")
+        raise NotMeasuredError("only one length was measured")
     n, values = zip(*far, strict=True)
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
@@ -189,7 +195,7 @@ def grows_less(power: float, others: Iterable[float]) -> Word:
     return Word(HOLDS if ahead > POWER else FAILS if ahead < -POWER else OPEN, SLOWER_GROWTH)
 
 
-def behind_exponential(points: Points) -> float:
+def exponential_excess(points: Points) -> float:
     """How many times an exponential growth would be more than what the longest length has.
 
     Raises:
@@ -214,35 +220,35 @@ def at(points: Points, length: float) -> float:
 
 
 def span(values: Ratios) -> str:
-    """Least and most, or the only one.
+    """Formats the smallest and the largest value, or the only one.
 
     Raises:
         NotMeasuredError: there is none.
     """
-    found = [_range(value).middle for value in values]
-    if not found:
-        raise NotMeasuredError("nothing of it was measured")
-    return " to ".join(dict.fromkeys(number(value) for value in (min(found), max(found))))
+    middles = [_range(value).middle for value in values]
+    if not middles:
+        raise NotMeasuredError("no case was measured")
+    return " to ".join(dict.fromkeys(number(value) for value in (min(middles), max(middles))))
 
 
-def above(found: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
+def above(difference: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
     """The word on whether a mean lies above a bound, as all of its interval does.
 
     Args:
-        found: the interval; None where there are too few numbers.
+        difference: the interval; None where there are too few numbers.
         bound: what it is to be above.
         rule: that says so.
         over: what the numbers are of.
     """
-    if found is None:
+    if difference is None:
         return Word(TOO_FEW.replace("data sets", over), rule)
-    if not found.decides:
+    if not difference.decides:
         return Word(OPEN, rule)
-    if found.middle - found.half > bound:
+    if difference.middle - difference.half > bound:
         return Word(HOLDS, rule)
-    return Word(FAILS if found.middle + found.half < bound else OPEN, rule)
+    return Word(FAILS if difference.middle + difference.half < bound else OPEN, rule)
 
 
-def below(found: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
+def below(difference: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
     """The word on whether a mean lies below a bound; arguments as of ``above``."""
-    return above(None if found is None else -found, -bound, rule, over=over)
+    return above(None if difference is None else -difference, -bound, rule, over=over)

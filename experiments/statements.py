@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.margins import is_stated_before
-from experiments.verdicts import CASES, NOT_RUN, NotMeasuredError, Rule, Verdict, rules_of
+from experiments.verdicts import CASES, NOT_RUN, NotMeasuredError, Rule, Verdict, get_rules
 from flax_linattn.bench.report import markdown
 
 Rows = Sequence[dict[str, Any]]
+Judge = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A paper's statement.
+    """A statement of a paper and its judge.
 
     Attributes:
         where: the paper, and where in it.
@@ -26,7 +27,7 @@ class Statement:
 
     where: str
     says: str
-    judge: Callable[[Rows], Verdict] | None = None
+    judge: Judge | None = None
     why: str = ""
 
     def verdict(self, rows: Rows = ()) -> Verdict:
@@ -49,22 +50,22 @@ def statements_table(
         rows: that decide.
         head: where they came from.
     """
-    found = [(statement, statement.verdict(rows)) for statement in statements]
-    if not found:
+    judged = [(statement, statement.verdict(rows)) for statement in statements]
+    if not judged:
         return []
-    lines = [[f"{s.where}: {s.says}", v.ours, f"**{v.word}**"] for s, v in found]
-    used = rules_in(verdict for _, verdict in found)
+    lines = [[f"{s.where}: {s.says}", v.ours, f"**{v.word}**"] for s, v in judged]
+    used = rules_in(verdict for _, verdict in judged)
     parts = [markdown(["paper", "ours", "verdict"], lines), rules_text(used)]
     if early(used, head):
-        when = f"were measured on {head['date']}, before the rules were stated, and do not test"
-        parts.append(f"All rows {when} them.")
+        when = f"were measured on {head['date']}, before the rules were stated, so they do not test"
+        parts.append(f"All rows {when} the rules.")
     return parts
 
 
 def rules_in(verdicts: Iterable[Verdict]) -> list[Rule]:
     """All that gave these, each once, that of several cases last."""
-    found = dict.fromkeys(rule for verdict in verdicts for rule in rules_of(verdict.word))
-    return sorted(found, key=lambda rule: rule == CASES)
+    rules = dict.fromkeys(rule for verdict in verdicts for rule in get_rules(verdict.word))
+    return sorted(rules, key=lambda rule: rule == CASES)
 
 
 def rules_text(rules: Sequence[Rule]) -> str:

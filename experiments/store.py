@@ -18,9 +18,9 @@ from typing import Any
 
 import jax
 
-from experiments.options import Options, defaults, options_of
+from experiments.options import Options, defaults, run_options
 from flax_linattn import training
-from flax_linattn.bench.journal import locked, write_json
+from flax_linattn.bench.journal import lock_results, write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.storage import LockedError, file_lock
 from flax_linattn.tasks import train
@@ -35,7 +35,7 @@ class Store:
     Args:
         path: the file; it need not exist.
         task: what its runs were trained for.
-        options: those that the results must have; stored ones of others are left out.
+        options: the options that results must have; results of other options are ignored.
 
     Attributes:
         path: the file.
@@ -51,12 +51,12 @@ class Store:
 
     @property
     def commits(self) -> list[str]:
-        """Those that made the results."""
+        """The commits that produced the results."""
         return sorted({row["made"]["commit"] for row in self._valid()})
 
     @property
     def environments(self) -> list[str]:
-        """Versions and device of the runs that tell theirs."""
+        """Versions and devices of the runs that recorded them."""
         made = (row["made"] for row in self._valid())
         return sorted({_environment(of_run) for of_run in made if "jax" in of_run})
 
@@ -91,7 +91,7 @@ class Store:
             command: what makes this run again.
         """
         key = {"row": row, "column": column, "seed": config.seed}
-        new = {**key, "options": options_of(config)}
+        new = {**key, "options": run_options(config)}
         if self.holds(new):
             return
         # Runs of other options have folders of their own: they are not to be gone on with.
@@ -114,7 +114,7 @@ class Store:
 
     def keep_defaults(self) -> None:
         """Writes down the defaults of options that came after the runs, before they may change."""
-        with locked(self.path):
+        with lock_results(self.path):
             if self._read().keys() != self._defaults.keys():
                 self._write()
 
@@ -146,7 +146,7 @@ class Store:
     def _add(self, new: Row) -> None:
         """Writes a result, in place of one of other options."""
         key = ("row", "column", "seed")
-        with locked(self.path):
+        with lock_results(self.path):
             self._read()
             self._rows = [r for r in self._rows if any(r[name] != new[name] for name in key)]
             self._rows.append(new)
@@ -157,13 +157,13 @@ class Store:
         stored: Row = {}
         if self.path.is_file():
             stored = json.loads(self.path.read_text())
-        kept = stored.get("defaults", {})
-        self._defaults = self._complete(kept)
+        stored_defaults = stored.get("defaults", {})
+        self._defaults = self._complete(stored_defaults)
         self._rows = [
-            {**row, "options": self._complete({**kept, **row.get("options", {})})}
+            {**row, "options": self._complete({**stored_defaults, **row.get("options", {})})}
             for row in stored.get("runs", [])
         ]
-        return kept
+        return stored_defaults
 
     def _write(self) -> None:
         runs = [{**row, "options": self._differences(row["options"])} for row in self._rows]
@@ -175,8 +175,8 @@ class Store:
 
     def _differences(self, options: Options) -> Options:
         """What differs from the defaults of the file."""
-        kept = self._defaults
-        return {k: v for k, v in options.items() if k not in kept or v != kept[k]}
+        file_defaults = self._defaults
+        return {k: v for k, v in options.items() if k not in file_defaults or v != file_defaults[k]}
 
 
 def _environment(made: Mapping[str, Any]) -> str:

@@ -29,10 +29,10 @@ def rows_with(
     Raises:
         NotMeasuredError: no row has these values.
     """
-    found = [row for row in rows if values.items() <= row.items()]
-    if not found:
+    matching = [row for row in rows if values.items() <= row.items()]
+    if not matching:
         raise NotMeasuredError(wanted or ", ".join(map(str, values.values())))
-    return found
+    return matching
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Word(str):
 
 
 class Verdict(NamedTuple):
-    """What our rows say.
+    """What our rows say of a statement.
 
     Attributes:
         word: one of ``VERDICTS``; a ``Word`` where a rule gave it.
@@ -75,14 +75,15 @@ class Verdict(NamedTuple):
     ours: str
 
 
-def rules_of(word: str) -> tuple[Rule, ...]:
-    """Those that gave it."""
+def get_rules(word: str) -> tuple[Rule, ...]:
+    """The rules that gave a word."""
     return word.rules if isinstance(word, Word) else ()
 
 
 CASES = Rule(
-    "Over several cases a claim holds where it holds in all, in part where it holds in some and "
-    "not in others, and not where it fails in some and holds in none; else it is not decided.",
+    "A claim over several cases holds if it holds in all of them, and holds in part if it holds "
+    "in some and fails in others. It does not hold if it fails in some and holds in none. "
+    "Otherwise it is not decided.",
     stated="2026-11-23T17:36:00+00:00",
 )
 
@@ -92,26 +93,26 @@ def opposite(word: Word) -> Word:
     return Word({HOLDS: FAILS, FAILS: HOLDS}.get(word, word), *word.rules)
 
 
-def all_of(words: Iterable[str]) -> Word:
+def combine(words: Iterable[str]) -> Word:
     """The word of a claim over several cases.
 
     Raises:
         NotMeasuredError: there is none.
     """
-    found = list(words)
-    if not found:
+    judged = list(words)
+    if not judged:
         raise NotMeasuredError("nothing of it was measured")
-    rules = [rule for word in found for rule in rules_of(word)]
-    if len(found) > 1:
+    rules = [rule for word in judged for rule in get_rules(word)]
+    if len(judged) > 1:
         rules.append(CASES)
-    some, none = {HOLDS, IN_PART} & {*found}, {FAILS, IN_PART} & {*found}
+    some, none = {HOLDS, IN_PART} & {*judged}, {FAILS, IN_PART} & {*judged}
     if some and none:
         return Word(IN_PART, *rules)
-    is_open = any(word.startswith(OPEN) for word in found)  # for too few data sets, perhaps
+    is_open = any(word.startswith(OPEN) for word in judged)  # for too few data sets, perhaps
     return Word(FAILS if none else OPEN if is_open else HOLDS, *rules)
 
 
-def beside(decides: Verdict, other: Verdict) -> Verdict:
-    """The verdict of one case, with what another one would say as a note."""
-    word = Word(decides.word, *rules_of(decides.word), *rules_of(other.word))
+def with_note(decides: Verdict, other: Verdict) -> Verdict:
+    """The verdict of one case, with the verdict of another as a note."""
+    word = Word(decides.word, *get_rules(decides.word), *get_rules(other.word))
     return Verdict(word, f"{decides.ours}; {other.ours} (by that: {other.word})")

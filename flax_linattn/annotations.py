@@ -23,11 +23,11 @@ def type_hints(kind: type) -> Mapping[str, Any]:
         {'features': <class 'int'>}
     """
     known: Any = kind
-    return _hints_of(known)
+    return _cached_hints(known)
 
 
-@functools.lru_cache(maxsize=256)  # working them out takes longer than all else of a check
-def _hints_of(kind: Any) -> Mapping[str, Any]:
+@functools.lru_cache(maxsize=256)  # evaluating annotations is the slowest part of a check
+def _cached_hints(kind: Any) -> Mapping[str, Any]:
     return types.MappingProxyType(typing.get_type_hints(kind))
 
 
@@ -42,7 +42,7 @@ def check_type(hint: Any, **values: Any) -> None:
     """
     for name, value in values.items():
         if not fits(value, hint):
-            raise TypeError(f"{name} must be {_kind(hint)}, got {quote(value, 200)}.")
+            raise TypeError(f"{name} must be {_describe(hint)}, got {quote(value, 200)}.")
 
 
 def check_types(part: Any) -> None:
@@ -53,7 +53,7 @@ def check_types(part: Any) -> None:
 
 
 def check_fields(part: Any) -> None:
-    """Raises ValueError for options outside their choices, TypeError for those of another type."""
+    """Raises ValueError for options outside their choices, TypeError for wrong types."""
     for name, hint in type_hints(type(part)).items():
         if annotation_origin(hint) is Literal:
             choice(get_args(hint), **{name: getattr(part, name)})
@@ -77,9 +77,9 @@ def annotation_origin(hint: Any) -> Any:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type: a list passes as a tuple, an integer as a float.
+    """Whether a value has an annotated type: a list passes as a tuple, an integer as a float.
 
-    Of classes that it does not know it checks ``isinstance`` alone.
+    Other classes are checked by ``isinstance`` only.
 
     Example:
         >>> fits([1, 2], tuple[int, ...]), fits([1, 2.5], tuple[int, ...]), fits(True, int)
@@ -137,15 +137,15 @@ _KINDS = {
 }
 
 
-def _kind(hint: Any) -> str:
-    """An annotation in words."""
+def _describe(hint: Any) -> str:
+    """An annotation in words, for error messages."""
     origin, of = annotation_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(map(_kind, of)))
+        return " or ".join(dict.fromkeys(map(_describe, of)))
     if origin is Literal:
         return "one of " + ", ".join(map(str, of))
     if origin in (tuple, list):
-        return f"a list, each {_kind(of[0])}"
+        return f"a list, each {_describe(of[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "names and values"
     return _KINDS.get(hint) or f"a {getattr(origin or hint, '__name__', hint)}"

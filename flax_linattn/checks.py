@@ -16,16 +16,16 @@ MAX_SEED = 2**128 - 1
 
 
 class OptionError(ValueError):
-    """A value that an option cannot have, or values of several that do not go together.
+    """An invalid value of an option, or values of several options that conflict.
 
-    The message says it for Python. ``options`` name the options concerned, so that a program that
-    spells them in its own way, such as a command line, can add its names without reading the text;
-    ``values`` say what would do for some of them.
+    The message is in terms of Python. ``options`` name the options concerned, so that a program
+    with its own spelling, such as a command line, can add its names without parsing the text;
+    ``values`` are values that would be accepted.
 
     Args:
-        message: What was expected, what came and what to do.
-        *options: The names of arguments or fields, such as "batch_size".
-        **values: Further options, each with a value that would do.
+        message: What was expected, what was found, and what to do.
+        *options: Names of arguments or fields, such as "batch_size".
+        **values: Further options, each with a value that would be accepted.
 
     Example:
         >>> error = OptionError("12 rows do not go over 8 devices.", "batch_size", mesh="data=4")
@@ -39,10 +39,10 @@ class OptionError(ValueError):
         self.values = values
 
 
-def at_least(minimum: int, most: int = MAX_INTEGER, /, **numbers: int | None) -> None:
-    """Refuses numbers that are no integers in a range, and accepts None for "not given".
+def at_least(minimum: int, maximum: int = MAX_INTEGER, /, **numbers: int | None) -> None:
+    """Refuses numbers that are not integers in a range; accepts None for "not given".
 
-    The default maximum is there because a slip of the keyboard must not cost memory or hours.
+    The default maximum prevents a typing error from costing memory or hours.
 
     Example:
         >>> at_least(1, chunk_size=0)
@@ -57,8 +57,8 @@ def at_least(minimum: int, most: int = MAX_INTEGER, /, **numbers: int | None) ->
             raise TypeError(f"{name} must be a whole number, got {quote(value)}.")
         if value < minimum:
             raise OptionError(f"{name} must be at least {minimum}, got {quote(value)}.", name)
-        if value > most:
-            raise OptionError(f"{name} must be at most {most}, got {quote(value)}.", name)
+        if value > maximum:
+            raise OptionError(f"{name} must be at most {maximum}, got {quote(value)}.", name)
 
 
 def positive(**numbers: float) -> None:
@@ -90,7 +90,7 @@ def rate(**numbers: float) -> None:
 
 
 def choice(choices: Iterable[str], **values: str) -> None:
-    """Refuses values that are none of the choices, and names the nearest choice.
+    """Refuses values that are not among the choices, and names the nearest choice.
 
     Example:
         >>> choice(["gelu", "relu"], unit="glu")
@@ -109,19 +109,19 @@ def choice(choices: Iterable[str], **values: str) -> None:
 
 
 def array(layout: str, **arrays: Any) -> None:
-    """Refuses values that are no arrays, such as lists, and names the axes of the layout.
+    """Refuses values that are not arrays, such as lists, and names the axes of the layout.
 
     Example:
         >>> array("[B, T, C]", x=[[1.0]])
         Traceback (most recent call last):
         ...
-        TypeError: expected x as an array [B, T, C], got list; make one by jnp.asarray.
+        TypeError: expected x as an array [B, T, C], got list; convert it with jnp.asarray.
     """
     for name, value in arrays.items():
         if not hasattr(value, "ndim"):
             raise TypeError(
-                f"expected {name} as an array {layout}, got {type(value).__name__}; make one by "
-                "jnp.asarray."
+                f"expected {name} as an array {layout}, got {type(value).__name__}; convert it "
+                "with jnp.asarray."
             )
 
 
@@ -130,10 +130,10 @@ def check_same_length(**sequences: Sized) -> None:
     lengths = {name: len(sequence) for name, sequence in sequences.items()}
     if len(set(lengths.values())) > 1:
         numbers = ", ".join(f"{length} of {name}" for name, length in lengths.items())
-        raise ValueError(f"there must be as many of each, got {numbers}.")
+        raise ValueError(f"expected sequences of the same length, got {numbers}.")
 
 
-def quote(value: Any, most: int = 40) -> str:
+def quote(value: Any, max_length: int = 40) -> str:
     """A value for a message, cut off: strings in quotes, the text of errors, else its ``repr``.
 
     Example:
@@ -141,28 +141,28 @@ def quote(value: Any, most: int = 40) -> str:
         ("'0.25,0.5...'", '[1, ...', 'too few.')
     """
     if isinstance(value, str):
-        return repr(_cut(value, most))
+        return repr(_cut(value, max_length))
     try:
         is_error = isinstance(value, BaseException)
         text = str(value) or type(value).__name__ if is_error else repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list as deep
         text = f"a very large {type(value).__name__}"
-    return _cut(text, most)
+    return _cut(text, max_length)
 
 
-def itemize(names: Sequence[str], most: int = 20) -> str:
-    """The first ``most`` names for a message, long ones cut off, and how many more there are.
+def itemize(names: Sequence[str], max_items: int = 20) -> str:
+    """The first ``max_items`` names for a message, cut off if long, and the number of others.
 
     Example:
-        >>> itemize(["a", "b", "c", "d"], most=2)
+        >>> itemize(["a", "b", "c", "d"], max_items=2)
         'a, b and 2 more'
     """
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(_cut(name, 80) for name in names[:most]) + more
+    more = f" and {len(names) - max_items:,} more" if len(names) > max_items else ""
+    return ", ".join(_cut(name, 80) for name in names[:max_items]) + more
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
+def _cut(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else f"{text[:max_length]}..."
 
 
 def import_extra(module: str, message: str, *options: str) -> Any:

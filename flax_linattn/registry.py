@@ -61,7 +61,7 @@ ENTRY_POINTS = "flax_linattn.tasks"
 
 
 def list_tasks() -> tuple[str, ...]:
-    """The names of all tasks, with those of other installed packages.
+    """The names of all tasks, including tasks of other installed packages.
 
     Example:
         >>> "classify" in list_tasks()

@@ -135,13 +135,13 @@ def _parsed(content: bytes, size: int) -> ArrayHeader:
 
 
 @contextmanager
-def _guard(member: str = "") -> Iterator[None]:
+def _guard(name: str = "") -> Iterator[None]:
     """Raises ``NpzError`` for every exception of Python's zipfile and NumPy's header parser."""
     try:
         yield
     except Exception as error:
         reason = quote(str(error), 100)[1:-1] if type(error) is ValueError else type(error).__name__
-        raise NpzError(f"{quote(member, 80)[1:-1]}: {reason}" if member else reason) from error
+        raise NpzError(f"{quote(name, 80)[1:-1]}: {reason}" if name else reason) from error
 
 
 def _check_end(file: BinaryIO) -> int:
@@ -152,8 +152,8 @@ def _check_end(file: BinaryIO) -> int:
     tail = file.read(longest)
     if len(tail) < _END.size:
         raise ValueError("it is cut short")
-    mark, _, _, _, entries, directory, _, comment = _END.unpack(tail[-_END.size :])
-    if mark != b"PK\x05\x06" or comment:
+    signature, _, _, _, entries, directory, _, comment = _END.unpack(tail[-_END.size :])
+    if signature != b"PK\x05\x06" or comment:
         raise ValueError("it is cut short, or no .npz file")
     if tail[: -_END.size][-20:].startswith(b"PK\x06\x07"):
         if len(tail) < longest or not tail.startswith(b"PK\x06\x06"):

@@ -1,24 +1,40 @@
 """The command line itself: what it does not know, what it prints, how quickly it helps."""
 
+import re
+import string
 import subprocess
 import sys
 
 import pytest
 
 import flax_linattn
-from flax_linattn import cli, registry, tasks
+from flax_linattn import bench, cli, registry, tasks
 from flax_linattn.checks import OptionError
-from flax_linattn.cli import flags
+from flax_linattn.cli import flags, stream, train
 from tests.tasks.commands import fail, one_line, succeed
 
 
 def test_unknown_commands(capsys):
-    assert "unknown command 'fly'; choose one of: train classify" in fail(capsys, "fly")
+    assert "unknown command 'fly'. The commands are: train classify, " in fail(capsys, "fly")
     message = fail(capsys, "train", "--csv", "sales.csv")
-    assert "unknown command 'train'; choose one of: train classify, train events, " in message
+    assert "unknown command 'train'. The commands are: train classify, train events, " in message
     assert "train classify" in succeed(capsys, "--help")
     assert succeed(capsys, "--version").strip()
     assert cli.main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "command"),
+    [
+        ("train forcast --help", "train forecast"),
+        ("trian forecast --csv a.csv", "train forecast"),
+        ("forecast --csv a.csv", "train forecast"),
+        ("predcit runs/a --out a.csv", "predict"),
+        ("data lst", "data list"),
+    ],
+)
+def test_the_nearest_command_is_suggested(args, command, capsys):
+    assert f"Did you mean {command!r}?" in fail(capsys, *args.split())
 
 
 def test_help_is_quick():
@@ -65,8 +81,11 @@ def test_a_folder_is_expected_for_compiled_programs(args, tmp_path, capsys):
 def test_misspelt_flags_and_values(capsys):
     message = one_line(fail(capsys, "train", "classify", "--featurs", "8"))
     assert "Unrecognized options: --featurs" in message and "--features" in message
-    message = one_line(fail(capsys, "train", "classify", "--features", "many"))
-    assert "--features" in message
+    for option, kind in (("--features", "a whole number"), ("--clip-norm", "a number")):
+        message = one_line(fail(capsys, "train", "classify", option, "many"))
+        assert f"Error parsing {option}: expected {kind}, got 'many'." in message
+    message = one_line(fail(capsys, "train", "classify", "--pooling", "lats"))
+    assert "expected one of mean, last, flatten, got 'lats'; did you mean 'last'?" in message
     assert "(--run)" in fail(capsys, "train", "classify", "--resume")
 
 
@@ -90,6 +109,47 @@ def test_only_flags_that_a_command_has_are_named():
     with pytest.raises(OptionError) as caught, flags.only({"mechanism"}):
         raise OptionError("not so.", "causal", "mechanism")
     assert caught.value.options == ("mechanism",)
+
+
+PARTS = {
+    **{f"train {name}": tasks.get_task(name).Config.of() for name in tasks.list_tasks()},
+    **{f"stream, {name}": tasks.get_task(name).StreamOptions() for name in tasks.list_tasks()},
+    "start": train.Start(),
+    "devices": train.Devices(),
+    "output": train.Output(),
+    "files": stream.Files(),
+    "bench": bench.BenchOptions(),
+}
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_options_explain_themselves(part):
+    """Each has a help text, which says what an empty default means; main options exist."""
+    fields = [field for group in flags.groups(part) for field in group.fields]
+    names = [field.name for field in fields]
+    assert {*getattr(part, "main_options", ())} <= {*names} and len({*names}) == len(names)
+    for field in fields:
+        assert field.helptext and field.helptext[0] in string.ascii_uppercase + '`"', field.name
+        assert field.helptext.endswith("."), field.name
+
+
+def test_help_shows_main_options_and_help_all_shows_all(capsys):
+    short = succeed(capsys, "train", "forecast", "--csv", "a.csv", "--help")
+    full = succeed(capsys, "train", "forecast", "--help-all")
+    assert all(f"  {flag} " in short for flag in ("--csv", "--horizon", "--mechanism", "--run"))
+    assert "--beta2" not in short and "  --beta2 FLOAT" in full
+    *_, last = short.splitlines()
+    count = len({*re.findall(r"^\W{,4}(--[a-z][a-z0-9-]*)(?: |,)", full, re.MULTILINE)})
+    assert last == f"'flax-linattn train forecast --help-all' lists all {count} options."
+    for noise in ("(default: )", "(default: None)", "{None}", "Data.Table", "``"):
+        assert noise not in full
+
+
+def test_defaults_are_shown_once(capsys):
+    full = one_line(succeed(capsys, "train", "forecast", "--help-all"))
+    assert "--hidden-features INT Width of the feed-forward layers. (default: 128)" in full
+    full = one_line(succeed(capsys, "train", "synthetic", "--help-all"))
+    assert "--hidden-features INT Width of the feed-forward layers. Default: 4 C. " in full
 
 
 @pytest.fixture
@@ -141,5 +201,5 @@ def test_options_of_one_name_in_two_parts_are_refused():
         data: Twice = Twice()
 
     TwiceConfig.__annotations__["data"] = Twice
-    with pytest.raises(TypeError, match="two parts of TwiceConfig have an option 'features'"):
+    with pytest.raises(TypeError, match="TwiceConfig has two options named 'features'"):
         TwiceConfig.of(epochs=1)

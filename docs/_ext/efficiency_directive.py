@@ -3,6 +3,7 @@
 ``efficiency-result NAME``, or ``FOLDER/NAME`` for one outside of efficiency: for each scale that
 was measured the figures, then the page that the experiment wrote; after these, those of each
 accelerator (``experiments/accelerator/DEVICE``). Where nothing was measured yet it says how to.
+The content of the directive is the caption of its figures, and their alternative text.
 """
 
 from pathlib import Path
@@ -23,6 +24,7 @@ class EfficiencyResult(SphinxDirective):
     """The results of the experiment that the argument names."""
 
     required_arguments = 1
+    has_content = True
 
     def run(self) -> list[nodes.Node]:
         """Build Markdown and let the page's own parser read it."""
@@ -42,7 +44,8 @@ class EfficiencyResult(SphinxDirective):
                 where = f"On an accelerator: {page.parent.name}"
             lines += [f"**{where}**", ""] if where else []
             for figure in self.figures(page):
-                lines += [f"![{page.stem}]({figure})", ""]
+                caption = " ".join(self.content) or page.stem
+                lines += [f":::{{figure}} {figure}", f':alt: "{caption}"', "", caption, ":::", ""]
             lines += [page.read_text(), ""]
         if not lines:
             lines = [f"Not measured yet: `python -m experiments.{results.name}.{name}`."]

@@ -1,4 +1,4 @@
-"""All that is measured on a GPU or TPU, by one command that goes on where it stopped.
+"""All measurements on a GPU or TPU, by one command that resumes where it stopped.
 
     python -m experiments.accelerator
 

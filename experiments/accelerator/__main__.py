@@ -16,16 +16,16 @@ from experiments.accelerator.states import outcome
 from experiments.accelerator.supervise import (
     in_a_process,
     last_words,
+    run_process,
     say,
     status,
     supervise,
-    tell,
 )
 from flax_linattn.bench.provenance import commit
 
 MODULE = "experiments.accelerator"
 FOLDER = Path(__file__).parent
-SMALLEST = Path("runs/accelerator-smallest")
+SMALL_OUTPUT = Path("runs/accelerator-smallest")
 ABOUT = """\
 Checks and measures this library on a GPU or TPU. What is done is not done again: call it until the
 exit status is 0. 75: there is more to do; 1: a check or a piece failed, and all others are done;
@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if options.output is None:
-        options.output = SMALLEST if options.smallest else FOLDER
+        options.output = SMALL_OUTPUT if options.smallest else FOLDER
     return options
 
 
@@ -62,11 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lowering.EXPERIMENT.main([])
         return 0
     scale = SMALL if options.smallest else PAPER
-    told = tell(None, ["--output", str(options.output)])
-    if told is None:
+    reply = run_process(None, ["--output", str(options.output)])
+    if reply is None:
         say("jax finds no device here; the message is above.")
         return 2
-    folder = Path(told["folder"])
+    folder = Path(reply["folder"])
 
     def stored(one: Piece) -> Path:
         return one.stored(folder, scale)
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in options.pieces:
             print(f"{one.name}: " + ", ".join(outcome(one, stored(one))))
         return 0
-    if not options.smallest and (refused := _refusal(told["platform"])):
-        say(refused)
+    if not options.smallest and (refusal := _refusal(reply["platform"])):
+        say(refusal)
         return 2
     if options.again:
         for one in options.pieces:

@@ -41,7 +41,7 @@ CUDNN = "cuDNN"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: with hyperparameters.
@@ -90,13 +90,13 @@ def measure_length(size: Size, spec: str, length: int, which: str) -> dict[str, 
             return {"results": {n: {"not_run": why} | f for n, f in prepared.facts.items()}}
 
 
-def bandwidth_share(result: dict[str, Any], rates: Mapping[str, float]) -> float:
+def bandwidth_fraction(result: dict[str, Any], rates: Mapping[str, float]) -> float:
     """Of a program's time, what it takes to move its arguments and results once."""
     moved = result["total_bytes"] - result["temporary_bytes"]
     return float(1e3 * moved / rates[floor.COPY] / result["milliseconds"]["median"])
 
 
-def softmax_share(
+def softmax_fraction(
     name: str, result: dict[str, Any], length: int, which: str, rates: Mapping[str, float]
 ) -> float:
     """Of a causal softmax attention's time, what its products take at best.
@@ -119,7 +119,7 @@ def table(rows: Rows, size: Size) -> str:
             program = "auto" if name == OURS else name.removeprefix("form ")
             line = [row["mechanism"], f"{row['length']:,}", row["pass"], program]
             lines.append([*line, *_cells(name, result, row, rates)])
-    heads = ["mechanism", "T", "pass", "program", "ms (least - most)", "temporary MB"]
+    heads = ["mechanism", "T", "pass", "program", "ms (min - max)", "temporary MB"]
     heads += ["of the bandwidth's floor, %", "of the products' floor, %", "times auto"]
     bests = [
         [what, f"{number(rate / 1e9)} {'GB/s' if what == floor.COPY else 'GFLOP/s'}"]
@@ -139,15 +139,15 @@ def _cells(
     causal = ops.get_mechanism(row["mechanism"]).capabilities.causal
     of_products = "-"
     if name.startswith(SOFTMAX) and causal:
-        share = softmax_share(name, result, row["length"], row["pass"], rates)
-        of_products = number(100 * share)
+        fraction = softmax_fraction(name, result, row["length"], row["pass"], rates)
+        of_products = number(100 * fraction)
     ratio = "-"
     if "milliseconds" in ours:
         ratio = number(time.over(Range.of(ours["milliseconds"])).middle)
     return [
         time.text(),
         memory,
-        number(100 * bandwidth_share(result, rates)),
+        number(100 * bandwidth_fraction(result, rates)),
         of_products,
         ratio,
     ]

@@ -32,7 +32,7 @@ DTYPES = ("float64", "float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is checked.
+    """Settings of the checks at one scale.
 
     Attributes:
         mechanisms: with hyperparameters; default all.
@@ -50,7 +50,7 @@ def measure(size: Size, journal: Journal) -> None:
     for spec, mechanism in cases.MADE.items():
         if size.mechanisms and spec not in size.mechanisms:
             continue
-        for name, checks in checks_of(mechanism, size):
+        for name, checks in make_checks(mechanism, size):
             key = {"mechanism": spec, "check": name}
             journal.row(key, partial(run, checks))
         jax.clear_caches()
@@ -74,8 +74,8 @@ def contract() -> Any:
     return tests.contract
 
 
-def checks_of(mechanism: Any, size: Size) -> Iterator[tuple[str, dict[str, Check]]]:
-    """Names, and what is checked by that name: by dtype."""
+def make_checks(mechanism: Any, size: Size) -> Iterator[tuple[str, dict[str, Check]]]:
+    """Yields the name of each group of checks, with the checks by dtype."""
     tests = contract()
     cases, forms, precision = tests.cases, tests.test_forms, tests.test_precision
     can = mechanism.capabilities
@@ -116,12 +116,12 @@ def _words(is_causal: bool) -> str:
 
 
 def run(checks: dict[str, Check]) -> dict[str, Any]:
-    """For each dtype the error nearest to its tolerance, and why it failed if it did."""
+    """The error nearest to its tolerance for each dtype, and the reason of a failure."""
     recorded = contract().tolerances.recorded
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, check in checks.items():
         if name == "float64" and jax.default_backend() == "tpu":
-            found[name] = {"not_run": "a TPU computes no float64"}
+            results[name] = {"not_run": "a TPU computes no float64"}
             continue
         why = ""
         with recorded() as errors, jax.numpy_dtype_promotion("strict"):
@@ -130,10 +130,10 @@ def run(checks: dict[str, Check]) -> dict[str, Any]:
             except AssertionError as error:
                 why = str(error).strip().splitlines()[0]
         worst = max(errors, key=lambda one: one.error / one.tolerance, default=None)
-        found[name] = {"failed": why, "compared": len(errors)}
+        results[name] = {"failed": why, "compared": len(errors)}
         if worst is not None:
-            found[name] |= worst._asdict()
-    return {"dtypes": found}
+            results[name] |= worst._asdict()
+    return {"dtypes": results}
 
 
 def failures(rows: Rows) -> list[str]:

@@ -32,7 +32,7 @@ PRODUCTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         copy_bytes: of the array that is copied, or an eighth of the memory if that is less.
@@ -54,7 +54,7 @@ def measure(size: Size, journal: Journal) -> None:
 def copy(size: Size) -> dict[str, Any]:
     """Milliseconds of a copy, and bytes read and written a second by the median."""
     numbers = min(size.copy_bytes, int(memory_limit()) // 8) // 4
-    times = timed(lambda x: x + 1, [jnp.zeros(numbers, jnp.float32)], size.rounds)
+    times = time_program(lambda x: x + 1, [jnp.zeros(numbers, jnp.float32)], size.rounds)
     return {"milliseconds": times, "a_second": 2 * 4 * numbers / (1e-3 * times["median"])}
 
 
@@ -64,11 +64,11 @@ def product(size: Size, name: str) -> dict[str, Any]:
     n = size.matrix
     keys = jax.random.split(jax.random.key(0), 2)
     matrices = [jax.random.normal(key, (n, n), jnp.float32).astype(dtype) for key in keys]
-    times = timed(partial(jnp.matmul, precision=precision), matrices, size.rounds)
+    times = time_program(partial(jnp.matmul, precision=precision), matrices, size.rounds)
     return {"milliseconds": times, "a_second": 2 * n**3 / (1e-3 * times["median"])}
 
 
-def timed(program: Any, arguments: list[Array], rounds: int) -> dict[str, float]:
+def time_program(program: Any, arguments: list[Array], rounds: int) -> dict[str, float]:
     compiled, _ = compile_program(program, arguments)
     return spread(run_in_turns({"": compiled}, arguments, rounds)[""])
 
@@ -83,14 +83,13 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for row in rows:
         unit = "GB/s" if row["what"] == COPY else "GFLOP/s"
-        times = (number(row["milliseconds"][name]) for name in ("median", "least", "most"))
+        times = (number(row["milliseconds"][name]) for name in ("median", "min", "max"))
         lines.append([row["what"], *times, f"{number(row['a_second'] / 1e9)} {unit}"])
     return markdown(["what", "ms", "least", "most", "rate"], lines)
 
 
 EXPERIMENT = Measured(
     module="experiments.accelerator.floor",
-    about="none of the papers measures it",
     sizes={"paper": Size()},
     measure=measure,
     table=table,

@@ -22,7 +22,7 @@ class TimedJournal(Journal):
         head: see ``Journal``.
         seconds: no row begins after so long, nor one if the longest row so far would not fit.
         progress: see ``Journal``.
-        clock: tells the time.
+        clock: returns the time in seconds.
 
     Raises:
         OutOfTimeError: by ``row``, instead of measuring it.
@@ -45,8 +45,8 @@ class TimedJournal(Journal):
             begin = self._clock()
             if begin >= self._end or begin + self._longest > self._end:
                 raise OutOfTimeError
-            found = measure()
+            results = measure()
             self._longest = max(self._longest, self._clock() - begin)
-            return found
+            return results
 
         return super().row(key, timed)

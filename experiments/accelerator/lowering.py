@@ -25,12 +25,12 @@ from flax_linattn.bench.report import markdown
 PLATFORMS = ("cuda", "tpu")
 LOWERS = "lowers"
 IN_TESTS = ("checks", "errors")
-"""Their programs are those of tests/ops/test_lowering.py, which lowers them in every test run."""
+"""tests/ops/test_lowering.py lowers their programs in every test run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is lowered.
+    """Settings of the lowering at one scale.
 
     Attributes:
         pieces: their names.
@@ -46,15 +46,15 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def lower(traced: Any) -> dict[str, str]:
-    """For each platform that it lowers, or why not."""
-    found = {}
+    """For each platform ``LOWERS``, or the first line of the error."""
+    outcomes = {}
     for platform in PLATFORMS:
         try:
             traced.lower(lowering_platforms=(platform,))
-            found[platform] = LOWERS
+            outcomes[platform] = LOWERS
         except Exception as error:  # whatever stands in the way is the result
-            found[platform] = _first_line(error)
-    return found
+            outcomes[platform] = _first_line(error)
+    return outcomes
 
 
 def lower_piece(name: str) -> dict[str, Any]:
@@ -79,7 +79,10 @@ def lower_cudnn() -> dict[str, Any]:
     try:
         traced = jax.jit(baselines.softmax_cudnn).trace(tokens, tokens, tokens)
     except RuntimeError as error:
-        return {"programs": [], "not_run": f"it is traced only beside cuDNN: {_first_line(error)}"}
+        return {
+            "programs": [],
+            "not_run": f"it is traced only where cuDNN is installed: {_first_line(error)}",
+        }
     return {"programs": [{"program": traced.fun_name, **lower(traced)}]}
 
 
@@ -112,13 +115,13 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.accelerator.lowering",
-    about="that all of it can be measured at all",
+    about="every program lowers for accelerators",
     sizes={"": Size()},
     measure=measure,
     table=table,
     left_out={
-        "": "lengths and widths of the papers: each program is lowered at its smallest; those of "
-        "the checks and errors, which tests/ops/test_lowering.py lowers"
+        "": "lengths and widths of the papers: each program is lowered at its smallest size; "
+        "programs of the checks and errors, which tests/ops/test_lowering.py lowers"
     },
 )
 

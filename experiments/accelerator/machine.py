@@ -23,7 +23,7 @@ NONE = (
 
 
 def extra(nvidia_smi: str | None, environment: Mapping[str, str], devices: Iterable[str]) -> str:
-    """cuda12, cuda13, tpu, or nothing.
+    """The name of the extra for this machine: cuda12, cuda13, tpu, or "" for none.
 
     Args:
         nvidia_smi: what it prints; None where there is none.
@@ -31,16 +31,16 @@ def extra(nvidia_smi: str | None, environment: Mapping[str, str], devices: Itera
         devices: paths below /dev that exist.
     """
     if nvidia_smi is not None:
-        found = re.search(r"CUDA Version:\s*(\d+)", nvidia_smi)
-        if found is not None:
-            return "cuda13" if int(found[1]) >= 13 else "cuda12"
+        version = re.search(r"CUDA Version:\s*(\d+)", nvidia_smi)
+        if version is not None:
+            return "cuda13" if int(version[1]) >= 13 else "cuda12"
     if "TPU_NAME" in environment or set(TPU_DEVICES) & set(devices):
         return "tpu"
     return ""
 
 
 def nvidia_smi(*arguments: str) -> str | None:
-    """What it prints; None where it is missing or finds no GPU."""
+    """The output of nvidia-smi; None where it is missing or lists no GPU."""
     command = ("nvidia-smi", *arguments)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -51,9 +51,9 @@ def nvidia_smi(*arguments: str) -> str | None:
 
 def main() -> int:
     devices = [name for name in TPU_DEVICES if Path("/dev", name).exists()]
-    found = extra(nvidia_smi(), os.environ, devices)
-    print(found or NONE, file=sys.stdout if found else sys.stderr)
-    return 0 if found else 1
+    extra_name = extra(nvidia_smi(), os.environ, devices)
+    print(extra_name or NONE, file=sys.stdout if extra_name else sys.stderr)
+    return 0 if extra_name else 1
 
 
 if __name__ == "__main__":

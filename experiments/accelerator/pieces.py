@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from experiments.accelerator import checks
-from experiments.accelerator.smallest import SMALLEST
+from experiments.accelerator.small_sizes import SMALL_SIZES
 from experiments.measured import Measured, Rows
 
 PAPER, SMALL = "paper", "smallest"
@@ -21,7 +21,7 @@ OWN_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One experiment.
+    """An experiment to run on an accelerator.
 
     Attributes:
         module: that of its ``EXPERIMENT``.
@@ -35,7 +35,7 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """That of its files."""
+        """The name of its result files."""
         return self.module.rpartition(".")[2]
 
     def stored(self, folder: Path, scale: str) -> Path:
@@ -43,20 +43,20 @@ class Piece:
         return folder / f"{self.name}-{scale}.json"
 
     def experiment(self, scale: str) -> Measured:
-        """It at one size: the paper's, or the smallest."""
+        """The experiment at one scale: the paper's, or the smallest."""
         made: Measured = importlib.import_module(self.module).EXPERIMENT
         usual = PAPER if PAPER in made.sizes else next(iter(made.sizes))
         size = made.sizes["cpu" if scale == SMALL and "cpu" in made.sizes else usual]
         left_out = made.left_out[usual]
         if scale == SMALL:
-            size = dataclasses.replace(size, **SMALLEST[self.name])
+            size = dataclasses.replace(size, **SMALL_SIZES[self.name])
             left_out = "nearly all: it shows that all programs run"
-        sizes = {scale: _of_devices(size)}
+        sizes = {scale: _limit_devices(size)}
         return dataclasses.replace(made, sizes=sizes, left_out={scale: left_out})
 
 
-def _of_devices(size: Any) -> Any:
-    """No more devices than there are."""
+def _limit_devices(size: Any) -> Any:
+    """Limits the numbers of devices to those available on the machine."""
     if not hasattr(size, "devices"):
         return size
     devices = tuple(n for n in size.devices if n <= jax.device_count())
@@ -87,13 +87,13 @@ PIECES = (
 
 
 def piece(name: str) -> Piece:
-    """The piece of that name.
+    """The piece with this name.
 
     Raises:
         ValueError: there is none.
     """
-    found = next((one for one in PIECES if one.name == name), None)
-    if found is None:
+    match = next((one for one in PIECES if one.name == name), None)
+    if match is None:
         names = ", ".join(one.name for one in PIECES)
         raise ValueError(f"no piece is called {name!r}; they are: {names}.")
-    return found
+    return match

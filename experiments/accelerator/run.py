@@ -27,21 +27,21 @@ from flax_linattn.bench.provenance import device
 LIBRARIES = re.compile(r"jaxlib|jax-cuda|jax_cuda|nvidia-|libtpu|triton|torch$|fla-core")
 
 
-def folder_of(output: Path) -> Path:
-    """That of this device."""
+def device_folder(output: Path) -> Path:
+    """The folder of this device's results."""
     return output / re.sub("[^a-z0-9]+", "-", device().lower()).strip("-")
 
 
 def libraries() -> dict[str, str]:
     """Versions of the driver and of what computes on the device."""
     names = {one.metadata["Name"]: one.version for one in distributions()}
-    found = {name: names[name] for name in sorted(names) if LIBRARIES.match(name)}
+    versions = {name: names[name] for name in sorted(names) if LIBRARIES.match(name)}
     driver = nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
     first = jax.devices()[0]
     return {
         **({"driver": driver.splitlines()[0].strip()} if driver and driver.strip() else {}),
         "platform": " ".join(getattr(first.client, "platform_version", "").split()),
-        **found,
+        **versions,
     }
 
 
@@ -69,12 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--scale", choices=(PAPER, SMALL), default=PAPER)
     options = parser.parse_args(arguments)
-    folder = folder_of(options.output)
-    told: dict[str, Any] = {"folder": str(folder), "platform": jax.default_backend()}
+    folder = device_folder(options.output)
+    reply: dict[str, Any] = {"folder": str(folder), "platform": jax.default_backend()}
     if options.name is not None:
-        found = run(piece(options.name), options.scale, folder, options.seconds)
-        told |= found._asdict()
-    print(json.dumps(told))
+        result = run(piece(options.name), options.scale, folder, options.seconds)
+        reply |= result._asdict()
+    print(json.dumps(reply))
     return 0
 
 

@@ -19,16 +19,16 @@ class Outcome(NamedTuple):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Stored results; of none, no rows."""
+    """Reads stored results; without a file, results without rows."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        results: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
         return {"finished": False, "rows": []}
-    return found
+    return results
 
 
 def outcome(one: Piece, path: Path) -> Outcome:
-    """By what is stored of a piece."""
+    """The state of a piece, from its stored results."""
     stored = read(path)
     rows = f"{len(stored['rows'])} rows"
     if not stored["finished"]:

@@ -39,7 +39,7 @@ STREAM, UNROLL = "Stream.step", "unroll"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: with hyperparameters.
@@ -82,12 +82,12 @@ def measure_rows(size: Size, mechanism: str, rows: int, how: str) -> dict[str, A
     if 2 * state > memory_limit():  # the old one and the new
         return {"state_bytes": state, "not_run": f"a state of {state / 1e9:.0f} GB"}
     try:
-        found = by_stream(size, model, rows) if how == STREAM else by_unroll(size, model, rows)
+        costs = by_stream(size, model, rows) if how == STREAM else by_unroll(size, model, rows)
     except RuntimeError as error:  # it does not fit
         return {"state_bytes": state, "not_run": str(error).splitlines()[0][:120]}
-    second = 1e3 / found["milliseconds"]["median"]
+    second = 1e3 / costs["milliseconds"]["median"]
     rate = {"steps_per_second": second, "tokens_per_second": rows * second}
-    return {"state_bytes": state, **found, **rate}
+    return {"state_bytes": state, **costs, **rate}
 
 
 def by_stream(size: Size, model: Any, rows: int) -> dict[str, Any]:
@@ -139,14 +139,14 @@ def by_unroll(size: Size, model: Any, rows: int) -> dict[str, Any]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "rows", "by", "ms a step (least - most)", "steps/s", "tokens/s"]
+    heads = ["mechanism", "rows", "by", "ms per step (min - max)", "steps/s", "tokens/s"]
     lines = []
     for row in rows:
         line = [row["mechanism"], f"{row['rows']:,}", f"`{row['how']}`"]
         if "not_run" in row:
             line += [row["not_run"], "-", "-"]
         else:
-            times = [number(row["milliseconds"][name]) for name in ("median", "least", "most")]
+            times = [number(row["milliseconds"][name]) for name in ("median", "min", "max")]
             line += [f"{times[0]} ({times[1]} - {times[2]})"]
             line += [number(row["steps_per_second"]), number(row["tokens_per_second"])]
         lines.append([*line, number(row["state_bytes"] / 1e6)])

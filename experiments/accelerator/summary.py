@@ -12,18 +12,18 @@ from flax_linattn.bench.report import markdown, source_line
 
 
 def write(folder: Path, pieces: Sequence[Piece], scale: str, outcomes: dict[str, Outcome]) -> str:
-    """Writes summary.md; returns it."""
+    """Writes summary.md and returns its text."""
     lines, last = [], None
     for one in pieces:
         path = one.stored(folder, scale)
         stored, page = read(path), path.with_suffix(".md")
-        found = outcomes.get(one.name, Outcome("not run"))
+        result = outcomes.get(one.name, Outcome("not run"))
         name = f"[{one.name}]({page.name})" if page.is_file() else one.name
-        why = "" if found.state == DONE else found.why.replace("\n", " ")
+        why = "" if result.state == DONE else result.why.replace("\n", " ")
         at = "-"
         if stored["rows"]:
             at, last = f"{stored['commit'] or stored['version']}, {stored['date']}", stored
-        lines.append([name, found.state, why, str(len(stored["rows"])), at])
+        lines.append([name, result.state, why, str(len(stored["rows"])), at])
     table = markdown(["piece", "state", "why", "rows", "measured"], lines)
     if last is None:
         return write_page(folder / "summary.md", [table])

@@ -22,7 +22,7 @@ from experiments.accelerator.states import (
     read,
 )
 
-LEAST = 0.1
+MIN_FRACTION_LEFT = 0.1
 """Of the minutes of a call: with less left no further piece begins."""
 CLOSING = 0.04
 """Of the minutes: kept for ending the process and writing pages."""
@@ -33,8 +33,8 @@ Start = Callable[[Piece, float, float], Outcome]
 """Runs a piece: seconds until it begins no further row, and until it is ended."""
 
 
-def tell(name: str | None, arguments: Sequence[str], **how: Any) -> dict[str, Any] | None:
-    """What ``experiments.accelerator.run`` says in its last line; None if it broke down.
+def run_process(name: str | None, arguments: Sequence[str], **how: Any) -> dict[str, Any] | None:
+    """Runs ``experiments.accelerator.run`` and parses its last line; None if it failed.
 
     Args:
         name: of the piece; None only asks for the device.
@@ -50,17 +50,16 @@ def tell(name: str | None, arguments: Sequence[str], **how: Any) -> dict[str, An
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **how)
     if done.returncode:
         return None
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def in_a_process(one: Piece, soft: float, hard: float, *, output: Path, scale: str) -> Outcome:
     """Runs a piece in a process of its own; its progress goes to standard error."""
     arguments = ["--seconds", f"{soft:.0f}", "--output", str(output), "--scale", scale]
-    told = tell(one.name, arguments, timeout=hard, env=os.environ | dict(one.environment))
-    if told is None:
+    reply = run_process(one.name, arguments, timeout=hard, env=os.environ | dict(one.environment))
+    if reply is None:
         return Outcome(FAILED, "its process broke down; the message is above")
-    return Outcome(told["state"], told["why"])
+    return Outcome(reply["state"], reply["why"])
 
 
 def supervise(
@@ -82,26 +81,26 @@ def supervise(
         start: runs one.
         seconds: of this call.
         began: when it did.
-        clock: tells the time.
+        clock: returns the time in seconds.
     """
     outcomes: dict[str, Outcome] = {}
     for i, one in enumerate(pieces):
         path = stored(one)
         before = outcomes[one.name] = outcome(one, path)
         left = began + seconds - clock()
-        if read(path)["finished"] or left < LEAST * seconds:
+        if read(path)["finished"] or left < MIN_FRACTION_LEFT * seconds:
             continue
         place = f"[{i + 1} of {len(pieces)}] {one.name}"
         say(place)
         try:
-            found = start(one, (1 - 2 * CLOSING) * left, (1 - CLOSING) * left)
+            result = start(one, (1 - 2 * CLOSING) * left, (1 - CLOSING) * left)
         except subprocess.TimeoutExpired:
-            found = outcome(one, path)
-            if left > (1 - LEAST) * seconds and found == before:
+            result = outcome(one, path)
+            if left > (1 - MIN_FRACTION_LEFT) * seconds and result == before:
                 why = f"one row took more than {left / 60:.1f} minutes; give more by --minutes"
-                found = Outcome(FAILED, why)
-        outcomes[one.name] = found
-        say(f"{place}: {found.state}. {found.why}")
+                result = Outcome(FAILED, why)
+        outcomes[one.name] = result
+        say(f"{place}: {result.state}. {result.why}")
     return outcomes
 
 
@@ -110,23 +109,23 @@ def say(line: str) -> None:
 
 
 def status(outcomes: dict[str, Outcome]) -> int:
-    """Of the command: 0 all is done, 75 there is more to do, 1 something failed."""
-    states = {found.state for found in outcomes.values()}
+    """The exit status: 0 all done, 75 more to do, 1 a piece failed."""
+    states = {result.state for result in outcomes.values()}
     if MORE in states:
         return MORE_TO_DO
     return 1 if FAILED in states else 0
 
 
 def last_words(outcomes: dict[str, Outcome], command: str) -> str:
-    """How many pieces are done, what was skipped or failed and why, and how it goes on."""
+    """Numbers of pieces by state, reasons of skips and failures, and how to continue."""
     count = {
-        state: sum(found.state == state for found in outcomes.values())
+        state: sum(result.state == state for result in outcomes.values())
         for state in (DONE, MORE, SKIPPED, FAILED)
     }
     lines = [", ".join(f"{n} {state}" for state, n in count.items() if n) + "."]
-    for name, found in outcomes.items():
-        if found.state in (SKIPPED, FAILED):
-            lines.append(f"{found.state}: {name}: {found.why}")
+    for name, result in outcomes.items():
+        if result.state in (SKIPPED, FAILED):
+            lines.append(f"{result.state}: {name}: {result.why}")
     if count[MORE]:
         lines.append(f"there is more to do (exit status {MORE_TO_DO}); go on by: {command}")
     return "\n".join(lines)

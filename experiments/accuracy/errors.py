@@ -33,7 +33,7 @@ HALF = ("bfloat16", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     mechanisms: tuple[str, ...] = ()
     """Default all."""
@@ -94,7 +94,7 @@ def measure_mechanism(size: Size, name: str, length: int) -> dict[str, Any]:
         return mechanism._reference(rows, k, v, visible, own)
 
     exact: dict[str, Any] = {}
-    found = []
+    errors = []
     for dtype, form in cases(mechanism, length):
         with jax.enable_x64(True):
             given = make_inputs(size, mechanism, length, dtype)
@@ -110,10 +110,10 @@ def measure_mechanism(size: Size, name: str, length: int) -> dict[str, Any]:
             ours = values_and_gradients(by_form, given, weights)
         (y, gradients), (expected, expected_gradients) = ours, exact[dtype]
         gradient = max(map(error, gradients, expected_gradients))
-        found.append(
+        errors.append(
             {"dtype": dtype, "form": form, "output": error(y, expected), "gradient": gradient}
         )
-    return {"cases": found}
+    return {"cases": errors}
 
 
 def cases(mechanism: ops.Mechanism, length: int) -> list[tuple[str, str]]:
@@ -129,14 +129,14 @@ def cases(mechanism: ops.Mechanism, length: int) -> list[tuple[str, str]]:
 
 def table(rows: Rows, size: Size) -> str:
     """For each length a line a mechanism and form: errors of outputs / of gradients."""
-    parts = [_largest(rows, dtype) for dtype in ("float64", "float32", *HALF)]
+    parts = [_max_errors(rows, dtype) for dtype in ("float64", "float32", *HALF)]
     for length in size.lengths:
         chosen = {row["mechanism"]: row["cases"] for row in rows if row["length"] == length}
-        parts += [f"At {length:,} tokens:", _of_length(chosen)]
+        parts += [f"At {length:,} tokens:", _length_table(chosen)]
     return "\n\n".join(filter(None, parts))
 
 
-def _largest(rows: Rows, dtype: str) -> str:
+def _max_errors(rows: Rows, dtype: str) -> str:
     """A sentence on the largest errors of a dtype."""
     cases = [{**row, **case} for row in rows for case in row["cases"] if case["dtype"] == dtype]
     texts = []
@@ -148,10 +148,10 @@ def _largest(rows: Rows, dtype: str) -> str:
     return f"Largest in {dtype}: {'; '.join(texts)}." if texts else ""
 
 
-def _of_length(found: dict[str, list[dict[str, Any]]]) -> str:
+def _length_table(cases_by_mechanism: dict[str, list[dict[str, Any]]]) -> str:
     dtypes = ("float64", "float32", *HALF)
     lines = []
-    for name, cases in found.items():
+    for name, cases in cases_by_mechanism.items():
         for form in dict.fromkeys(case["form"] for case in cases):
             cells = {
                 case["dtype"]: f"{case['output']:.1e} / {case['gradient']:.1e}"
@@ -164,12 +164,11 @@ def _of_length(found: dict[str, list[dict[str, Any]]]) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.accuracy.errors",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
     left_out={
-        "": "arguments of tokens beyond 1,000 of them, since references sum decays of all pairs; "
+        "": "per-token inputs beyond 1,000 tokens, because references sum decays over all pairs; "
         "longer sequences: at 16,000 tokens the float64 reference of a mechanism whose weights "
         "differ by channel takes 12 minutes, and that of bidirectional_aaren 48 GB"
     },

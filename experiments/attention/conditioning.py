@@ -4,7 +4,7 @@
 
 A query reads the state of a history of keys; its largest cosine with them is given. The error is
 that of the output in float32 against the reference in float64, relative to the largest output, the
-median over draws; beside it stands what eps |q|^2 sum |k|^2 / sum z^2 predicts.
+median over samples, compared with the prediction eps |q|^2 sum |k|^2 / sum z^2.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HISTORIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     cosines: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4)
     draws: int = 11
@@ -51,12 +51,12 @@ def measure(size: Size, journal: Journal) -> None:
 def median(size: Size, history: str, cosine: float) -> dict[str, Any]:
     """The error, and what is predicted."""
     rng = np.random.default_rng(0)
-    pairs = [errors(*draw(rng, *HISTORIES[history], cosine)) for _ in range(size.draws)]
+    pairs = [errors(*sample(rng, *HISTORIES[history], cosine)) for _ in range(size.draws)]
     error, predicted = np.median(pairs, axis=0)
     return {"error": float(error), "predicted": float(predicted)}
 
 
-def draw(rng: np.random.Generator, keys: int, different: int, cosine: float) -> list[NDArray]:
+def sample(rng: np.random.Generator, keys: int, different: int, cosine: float) -> list[NDArray]:
     """A query, keys of length 1 and values [1, ., 1, K]; ``cosine`` is that with the first key.
 
     The rest of the query is orthogonal to all keys. Where they span the space it is any.
@@ -99,7 +99,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.attention.conditioning",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,

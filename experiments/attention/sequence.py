@@ -18,7 +18,7 @@ LEARNED = ("one random query", "another random query")
 
 
 def observations() -> NDArray[np.float64]:
-    """The sequence as a layer would see it: standardised, then normalised. [T, 12]."""
+    """The sequence standardized and layer-normalized, as a layer receives it. [T, 12]."""
     train, test = data.japanese_vowels()
     x = data.Standardizer.fit(train.series).apply(test.series)[SEQUENCE]
     x = x - x.mean(axis=1, keepdims=True)
@@ -52,11 +52,11 @@ def first_gates(
     Returns:
         Each by its name, float32 [1, T, ...].
     """
-    rng, found = np.random.default_rng(1), {}
+    rng, gates = np.random.default_rng(1), {}
     for argument in arguments:
         shape = argument.shape(len(HEADS), key_dim, key_dim)
         w = rng.normal(size=(x.shape[1], *shape)) / np.sqrt(x.shape[1])
         projected = jnp.asarray(np.tensordot(x, w, 1)[None], jnp.float32)
         bias = argument.bias_init(jax.random.key(0), shape, jnp.float32)
-        found[argument.name] = argument.activation(projected + bias)
-    return found
+        gates[argument.name] = argument.activation(projected + bias)
+    return gates

@@ -2,8 +2,8 @@
 
     python -m experiments.attention.taylor
 
-Its polynomials beside e^x (element-wise attention paper, figure 3), and the error of its outputs
-and weights against those of exact element-wise attention: on normal numbers, and on a real
+Its polynomials compared with e^x (element-wise attention paper, figure 3), and the error of its
+outputs and weights against exact element-wise attention: on normal numbers, and on a real
 sequence (``sequence.py``).
 """
 
@@ -37,17 +37,17 @@ KEY_DIM = 16
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     orders: tuple[int, ...] = (2, 6, 12)
-    deviations: tuple[float, ...] = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+    stds: tuple[float, ...] = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
     """Of queries and keys."""
 
 
 def measure(size: Size, journal: Journal) -> None:
     with jax.enable_x64(True):
         for name, arrays in sources().items():
-            for scale in size.deviations:
+            for scale in size.stds:
                 for order in size.orders:
                     key = {"source": name, "scale": scale, "order": order}
                     journal.row(key, partial(errors, *arrays, scale, order))
@@ -87,7 +87,7 @@ def table(rows: Rows, size: Size) -> str:
     for name in names:
         heads += [f"2 q k, {name}", *(f"EA-{order}" for order in size.orders)]
     lines = []
-    for scale in size.deviations:
+    for scale in size.stds:
         cells = {(r["source"], r["order"]): r for r in rows if r["scale"] == scale}
         line = [f"{scale:g}"]
         for name in names:
@@ -100,9 +100,9 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Figure:
+def plot(rows: Rows) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.5), layout="constrained")
-    draw_polynomials(left)
+    plot_polynomials(left)
     scales = list(dict.fromkeys(row["scale"] for row in rows))
     for source, line in (("normal", "-"), ("speech", "--")):
         for order, colour in COLOURS.items():
@@ -119,7 +119,7 @@ def draw(rows: Rows) -> Figure:
     return figure
 
 
-def draw_polynomials(axis: Axes) -> None:
+def plot_polynomials(axis: Axes) -> None:
     """The paper's figure 3, and the odd order of its listing."""
     x = np.linspace(-4, 2, 241)
     axis.axhline(0, color="0.6", linewidth=0.8)
@@ -139,7 +139,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     left_out={"": "nothing"},
 )
 

@@ -25,7 +25,7 @@ from flax_linattn.bench.report import markdown
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     orders: tuple[int, ...] = (2, 4, 6, 8)
     temperatures: tuple[float, ...] = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
@@ -57,14 +57,18 @@ def distance(q: NDArray, k: NDArray, temperature: float, order: int) -> dict[str
 def table(rows: Rows, size: Size) -> str:
     """A line a temperature; for both sources a column an order."""
     names = list(dict.fromkeys(row["source"] for row in rows))
-    found: dict[Any, float] = {
+    weights: dict[Any, float] = {
         (row["source"], row["temperature"], row["order"]): row["weights"] for row in rows
     }
     heads = ["temperature", *(f"order {order}, {name}" for name in names for order in size.orders)]
     lines = [
         [
             f"{temperature:g}",
-            *(f"{found[name, temperature, order]:.1g}" for name in names for order in size.orders),
+            *(
+                f"{weights[name, temperature, order]:.1g}"
+                for name in names
+                for order in size.orders
+            ),
         ]
         for temperature in size.temperatures
     ]

@@ -1,4 +1,4 @@
-"""Draws what every mechanism attends to on one real sequence, for its page.
+"""Plots the attention weights of every mechanism on one real sequence, for its page.
 
     python -m experiments.attention.weights [NAME ...]
 
@@ -40,13 +40,13 @@ HYPERPARAMETERS = {
 FIRST_VALUES = ("time_decay", "time_first")
 """What a mechanism learns whose values before training say how it looks back."""
 UNSEEN = "0.82"
-"""The grey of what a query cannot look at."""
+"""The gray of keys that are not visible to a query."""
 
 
 def measure(name: str, is_causal: bool) -> NDArray[np.float32]:
-    """Weights [head, T, S] of a mechanism; NaN where a query cannot look.
+    """Weights [head, T, S] of a mechanism; NaN where a key is not visible.
 
-    Where every channel has its own weights: those of each head's channel of the widest keys.
+    Where every channel has its own weights, the channel of the widest keys represents its head.
     Position biases fall with the distance, as learned ones may; rates of forgetting are the first
     ones of a layer, as are gates (``first_gates``).
     """
@@ -73,7 +73,7 @@ def measure(name: str, is_causal: bool) -> NDArray[np.float32]:
     return w
 
 
-def draw(name: str) -> Figure:
+def plot(name: str) -> Figure:
     """The figure of one mechanism: a row a head, a column a form."""
     can = ops.get_mechanism(name).capabilities
     forms = {"causal": can.causal, "not causal": can.noncausal}
@@ -105,10 +105,10 @@ def draw(name: str) -> Figure:
 
 
 def scale(panels: list[NDArray[np.float32]]) -> tuple[Normalize, str, str]:
-    """Colours for all panels: those of the largest weights, few of which would hide the rest."""
-    seen = np.concatenate([w[~np.isnan(w)] for w in panels])
-    limit = float(np.quantile(np.abs(seen), 0.98))
-    if seen.min() < -1e-3 * limit:
+    """The color scale of all panels; the few largest weights are clipped."""
+    visible = np.concatenate([w[~np.isnan(w)] for w in panels])
+    limit = float(np.quantile(np.abs(visible), 0.98))
+    if visible.min() < -1e-3 * limit:
         return Normalize(-limit, limit), "both", "RdBu_r"
     return Normalize(0, limit), "max", "magma_r"
 
@@ -120,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.names:
         path = options.output / f"weights-{name}.png"
-        figure = draw(name)
+        figure = plot(name)
         figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
         plt.close(figure)
         print(f"{path}: {path.stat().st_size} bytes", flush=True)

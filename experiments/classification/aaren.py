@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from experiments.classification.problems import ACCURACY, NOT_RUN, cells, claims
+from experiments.classification.data_sets import ACCURACY, NOT_RUN, cells, claims
 from experiments.columns import columns
 from experiments.tables import QUICK, Says, Table
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
-from experiments.classification.problems import ACCURACY, NOT_RUN, cells, claims
+from experiments.classification.data_sets import ACCURACY, NOT_RUN, cells, claims
 from experiments.columns import columns
 from experiments.tables import QUICK, Says, Table
 
@@ -35,10 +35,10 @@ EXPERIMENT = Table(
     ),
     data="UEA archive, official splits",
     departures="Aaren, TaylorShift and expressive attention are not in the paper; no dropout on "
-    "attention weights. Selected on the test set: the learning rate falls "
-    "as in the library until the end of 2024, and training ends at epoch 15 of 100, where it is "
-    "below 1e-7; constant rate: as in the library since then. Which of them the paper, of January "
-    "2025, had is not stated. Honest is our own protocol",
+    "attention weights. Selected on the test set: the learning rate falls as in the library "
+    "until the end of 2024, and training ends at epoch 15 of 100, where it is below 1e-7; "
+    "constant rate: as in the library since then. The paper, of January 2025, does not state "
+    "which of them it used. Honest is our own protocol",
     not_run=NOT_RUN,
     sizes={"paper": {}},
     quick={**QUICK, "batch_size": 90},

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.classification.problems import ACCURACY
-from experiments.options import configured
+from experiments.classification.data_sets import ACCURACY
+from experiments.options import task_config
 from experiments.tables import QUICK, Cell, Table
 from flax_linattn import ops
 
@@ -18,7 +18,7 @@ ORDERS = {
     "taylorshift": ["taylorshift", "taylorshift:order=4", "taylorshift:order=6"],
 }
 LATENTS = {"aaren": (4, 16), "forgetting_aaren": (16,)}
-"""By so many latents a mechanism also reads, with the layers among them."""
+"""Numbers of latents with which a mechanism is also run."""
 SPECS = [spec for name in ops.list_mechanisms() for spec in ORDERS.get(name, [name])]
 
 
@@ -30,10 +30,10 @@ def cells(folder: Path | None) -> Sequence[Cell]:
         for causal, column in ((True, "causal"), (False, "not causal")):
             if can.causal if causal else can.noncausal:
                 both.append(
-                    Cell(spec, column, configured("classify", mechanism=spec, causal=causal))
+                    Cell(spec, column, task_config("classify", mechanism=spec, causal=causal))
                 )
         for latents in LATENTS.get(spec, ()):
-            config = configured("classify", mechanism=spec, latents=latents)
+            config = task_config("classify", mechanism=spec, latents=latents)
             both.append(Cell(f"{spec}, {latents} latents", "causal", config))
     return both
 
@@ -42,7 +42,7 @@ EXPERIMENT = Table(
     module="experiments.classification.mechanisms",
     title="Every mechanism on Japanese Vowels",
     task="classify",
-    about="none of the papers has this table; the element-wise attention paper's numbers for this "
+    about="not a table of any of the papers; the element-wise attention paper's numbers for this "
     "set (attention 97.0, EA-6 97.3) select on the test set",
     cells=cells,
     metrics=(ACCURACY,),

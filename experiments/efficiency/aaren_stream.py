@@ -10,7 +10,6 @@ doubles when it is full.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from flax import nnx
@@ -28,8 +27,8 @@ from experiments.rules import (
     no_more,
     no_more_bytes,
 )
-from experiments.statements import Statement
-from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Verdict, all_of
+from experiments.statements import Judge, Statement
+from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Verdict, combine
 from flax_linattn import models
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -42,7 +41,7 @@ PAPER_PARAMETERS = {"aaren": 3_152_896, "softmax": 3_152_384}
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     model: str = "decision-aaren"
     num_layers: int = 1
@@ -85,19 +84,19 @@ def streams(size: Size) -> dict[str, Any]:
     return measure_streams(made, 1, size.tokens)
 
 
-def marks_of(rows: Rows, name: str) -> list[dict[str, Any]]:
+def stream_points(rows: Rows, name: str) -> list[dict[str, Any]]:
     """What was measured of a stream, by ascending length."""
-    found = [row["streams"][name] for row in rows if row["what"] == "streams"]
-    if not found:
+    streams = [row["streams"][name] for row in rows if row["what"] == "streams"]
+    if not streams:
         raise NotMeasuredError("no stream was measured")
-    return found[0]
+    return streams[0]
 
 
-def growth(name: str, quantity: str, power: int) -> Callable[[Rows], Verdict]:
+def growth(name: str, quantity: str, power: int) -> Judge:
     """The judge of "it grows as N^power"."""
 
     def judge(rows: Rows) -> Verdict:
-        points: Points = [(mark["tokens"], mark[quantity]) for mark in marks_of(rows, name)]
+        points: Points = [(m["tokens"], m[quantity]) for m in stream_points(rows, name)]
         text = f"N^{exponent(points):.2f} up to {points[-1][0]:,} tokens"
         return Verdict(grows(points, power), text)
 
@@ -106,8 +105,8 @@ def growth(name: str, quantity: str, power: int) -> Callable[[Rows], Verdict]:
 
 def constant_state(rows: Rows) -> Verdict:
     """The state of Aaren has as many bytes at every mark as at the first."""
-    sizes = [mark["state_bytes"] for mark in marks_of(rows, "aaren")]
-    first, last = (marks_of(rows, "softmax")[i]["state_bytes"] for i in (0, -1))
+    sizes = [point["state_bytes"] for point in stream_points(rows, "aaren")]
+    first, last = (stream_points(rows, "softmax")[i]["state_bytes"] for i in (0, -1))
     text = (
         f"{number(sizes[-1] / 1e3)} kB throughout; softmax's cache grows {last / first:.3g} times"
     )
@@ -116,20 +115,20 @@ def constant_state(rows: Rows) -> Verdict:
 
 def constant_time(rows: Rows) -> Verdict:
     """A step takes as long after all tokens as after the first."""
-    marks = marks_of(rows, "aaren")
-    first, last = (Range.of(marks[i]["milliseconds"]) for i in (0, -1))
+    points = stream_points(rows, "aaren")
+    first, last = (Range.of(points[i]["milliseconds"]) for i in (0, -1))
     ratio = last.over(first)
-    text = f"{ratio.middle:.2f} times as long after {marks[-1]['tokens']:,} tokens"
+    text = f"{ratio.middle:.2f} times as long after {points[-1]['tokens']:,} tokens"
     return Verdict(no_more([ratio]), text)
 
 
 def more_efficient(rows: Rows) -> Verdict:
     """Less time and memory than the Transformer with a cache, at the longest stream."""
-    aaren, softmax = (marks_of(rows, name)[-1] for name in MECHANISMS)
+    aaren, softmax = (stream_points(rows, name)[-1] for name in MECHANISMS)
     time, memory = (softmax[what] / aaren[what] for what in ("seconds", "state_bytes"))
     text = f"{time:.2g} times less time and {memory:,.0f} times less state for "
     return Verdict(
-        all_of([more([time]), more_bytes([memory])]), f"{text}{aaren['tokens']:,} tokens"
+        combine([more([time]), more_bytes([memory])]), f"{text}{aaren['tokens']:,} tokens"
     )
 
 
@@ -138,9 +137,9 @@ def parameters(rows: Rows) -> Verdict:
     counts = next((row["counts"] for row in rows if row["what"] == "parameters"), None)
     if counts is None:
         raise NotMeasuredError("no parameters were counted")
-    share = 100 * (counts["aaren"] / counts["softmax"] - 1)
+    excess = 100 * (counts["aaren"] / counts["softmax"] - 1)
     word = HOLDS if counts == PAPER_PARAMETERS else FAILS
-    return Verdict(word, f"{counts['softmax']:,} and {counts['aaren']:,}, {share:.3f} % more")
+    return Verdict(word, f"{counts['softmax']:,} and {counts['aaren']:,}, {excess:.3f} % more")
 
 
 STATEMENTS = (
@@ -179,31 +178,31 @@ def table(rows: Rows, size: Size) -> str:
     counts = markdown(["parameters of a block", "paper", "ours"], lines)
     heads = ["tokens"]
     for name in MECHANISMS:
-        heads += [f"{name}: state, kB", "a step, ms", "all so far, s"]
+        heads += [f"{name}: state, kB", "step, ms", "total so far, s"]
     by_name = by_what["streams"]["streams"]
     lines = []
-    for marks in zip(*(by_name[name] for name in MECHANISMS), strict=True):
-        cells = [f"{marks[0]['tokens']:,}"]
-        for mark in marks:
+    for points in zip(*(by_name[name] for name in MECHANISMS), strict=True):
+        cells = [f"{points[0]['tokens']:,}"]
+        for point in points:
             cells += [
-                number(mark["state_bytes"] / 1e3),
-                number(mark["milliseconds"]["median"]),
-                number(mark["seconds"]),
+                number(point["state_bytes"] / 1e3),
+                number(point["milliseconds"]["median"]),
+                number(point["seconds"]),
             ]
         lines.append(cells)
     return f"{markdown(heads, lines)}\n\n{counts}"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     by_name = next(row for row in rows if row["what"] == "streams")["streams"]
     figure = import_figure()(figsize=(9.6, 3.2), layout="constrained")
     panels = {
-        "state, MB": lambda mark: mark["state_bytes"] / 1e6,
-        "cumulative time, s": lambda mark: mark["seconds"],
-        "a step, ms": lambda mark: mark["milliseconds"]["median"],
+        "state, MB": lambda point: point["state_bytes"] / 1e6,
+        "cumulative time, s": lambda point: point["seconds"],
+        "step, ms": lambda point: point["milliseconds"]["median"],
     }
     for axes, (label, value) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-        lines = {n: [(m["tokens"], value(m)) for m in marks] for n, marks in by_name.items()}
+        lines = {n: [(m["tokens"], value(m)) for m in points] for n, points in by_name.items()}
         plot_lines(axes, lines, xlabel="tokens", ylabel=label)
     axes.legend()
     return figure
@@ -215,10 +214,10 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size(), "paper": Size(tokens=65536)},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
-        "cpu": "streams beyond 16,384 tokens, for want of time",
+        "cpu": "streams beyond 16,384 tokens, for lack of time",
         "paper": "nothing; the paper names neither its model nor its lengths",
     },
 )

@@ -35,8 +35,8 @@ class Bar(NamedTuple):
     peers: tuple[str, ...] = ()
 
     @property
-    def at_least(self) -> bool:
-        """Whether the limit is one from below."""
+    def is_lower_limit(self) -> bool:
+        """Whether the limit is a lower limit."""
         return self.quantity in ("time", "memory")
 
     def measured(self, rows: Rows) -> list[float]:
@@ -44,7 +44,7 @@ class Bar(NamedTuple):
 
         Nothing where a peer was not run.
         """
-        if not self.at_least:
+        if not self.is_lower_limit:
             values = [
                 row["results"][OURS][self.quantity]
                 for row in rows
@@ -69,7 +69,7 @@ class Bar(NamedTuple):
     def met(self, values: list[float]) -> bool:
         """Whether the median of what was measured passes."""
         value = statistics.median(values)
-        return value >= self.limit if self.at_least else value <= self.limit
+        return value >= self.limit if self.is_lower_limit else value <= self.limit
 
 
 def bars_table(rows: Rows, bars: Iterable[Bar]) -> str:
@@ -98,7 +98,7 @@ def bars_table(rows: Rows, bars: Iterable[Bar]) -> str:
                 span,
                 bar.which,
                 what,
-                f"{'>=' if bar.at_least else '<='} {number(scale * bar.limit)}",
+                f"{'>=' if bar.is_lower_limit else '<='} {number(scale * bar.limit)}",
                 interval([scale * value for value in values]),
                 verdict,
             ]

@@ -34,7 +34,7 @@ OPTIMIZER = optax.adamw(1e-4)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     num_layers: int = 12
     features: int = 768
@@ -79,7 +79,7 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
 
 
 class Steps:
-    """Training that goes on with each call."""
+    """A training run that takes one more step with each call."""
 
     def __init__(self, step: Any, state: Any, batch: Any) -> None:
         self._step, self._state, self._batch = step, state, batch
@@ -117,12 +117,12 @@ def more_efficient(rows: Rows) -> Verdict:
     """A training step takes less time, at every length where both fit."""
     pairs = [(row["mechanisms"]["softmax"], row["mechanisms"]["aaren"]) for row in rows]
     key = "milliseconds"
-    found = [
+    ratios = [
         Range.of(theirs[key]).over(Range.of(ours[key]))
         for theirs, ours in pairs
         if key in ours and key in theirs
     ]
-    return Verdict(more(found), f"{span(found)} times the tokens/s of softmax in blocks")
+    return Verdict(more(ratios), f"{span(ratios)} times the tokens/s of softmax in blocks")
 
 
 STATEMENTS = (
@@ -135,8 +135,8 @@ STATEMENTS = (
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["tokens a sequence", "batch", "mechanism", "tokens/s", "ms a step (least - most)"]
-    heads += ["peak memory, GB", "compiled in, s"]
+    heads = ["tokens per sequence", "batch", "mechanism", "tokens/s", "ms per step (min - max)"]
+    heads += ["peak memory, GB", "compile time, s"]
     lines = []
     for row in rows:
         for name, facts in row["mechanisms"].items():
@@ -145,12 +145,12 @@ def table(rows: Rows, size: Size) -> str:
                 lines.append([*first, facts["not_run"], "-", "-", "-"])
                 continue
             times = facts["milliseconds"]
-            middle = f"{number(times['median'])} ({number(times['least'])} - "
+            middle = f"{number(times['median'])} ({number(times['min'])} - "
             lines.append(
                 [
                     *first,
                     number(facts["tokens_per_second"]),
-                    f"{middle}{number(times['most'])})",
+                    f"{middle}{number(times['max'])})",
                     number(facts["total_bytes"] / 1e9),
                     number(facts["compile_seconds"]),
                 ]

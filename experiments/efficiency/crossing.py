@@ -29,25 +29,25 @@ def crossing(points: Curves) -> Range:
         return Range(points[-1][0], points[-1][0], math.inf)
     for i in reversed(range(len(x) - 1)):
         if y[i] < 0:
-            share = -y[i] / (y[i + 1] - y[i])
-            return Range.exact(math.exp(x[i] + share * (x[i + 1] - x[i])))
+            fraction = -y[i] / (y[i + 1] - y[i])
+            return Range.exact(math.exp(x[i] + fraction * (x[i + 1] - x[i])))
     return Range(points[0][0], 0.0, points[0][0])
 
 
 def spread_crossing(points: Sequence[tuple[float, Range, Range]]) -> Range:
     """The same between the ends of the spreads: where it lies at the earliest and the latest."""
-    first = crossing([(n, slow.most, fast.least) for n, slow, fast in points])
-    last = crossing([(n, slow.least, fast.most) for n, slow, fast in points])
+    first = crossing([(n, slow.high, fast.low) for n, slow, fast in points])
+    last = crossing([(n, slow.low, fast.high) for n, slow, fast in points])
     middle = crossing([(n, slow.middle, fast.middle) for n, slow, fast in points]).middle
-    return Range(middle, first.least, last.most)
+    return Range(middle, first.low, last.high)
 
 
-def shown(found: Range) -> str:
-    """A crossing for a table."""
-    side = "above " if found.most > found.middle else "below " if found.least < found.middle else ""
-    return f"{side}{found.middle:,.0f}"
+def crossing_text(point: Range) -> str:
+    """Formats a crossing for a table."""
+    side = "above " if point.high > point.middle else "below " if point.low < point.middle else ""
+    return f"{side}{point.middle:,.0f}"
 
 
 def where(points: Curves) -> str:
     """A crossing for a table, if anything was measured."""
-    return shown(crossing(points)) if points else "not measured"
+    return crossing_text(crossing(points)) if points else "not measured"

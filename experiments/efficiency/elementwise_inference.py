@@ -21,8 +21,8 @@ from experiments.measured import Measured, Rows
 from experiments.rules import (
     EXPONENTIAL,
     Range,
-    behind_exponential,
     exponent,
+    exponential_excess,
     grows,
     more,
     more_bytes,
@@ -32,7 +32,7 @@ from experiments.rules import (
     span,
 )
 from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Verdict, all_of
+from experiments.verdicts import NotMeasuredError, Verdict, combine
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
@@ -42,7 +42,7 @@ MODELS = ("EA-2", "EA-6", "SA")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     num_layers: int = 2
     features: int = 768
@@ -61,18 +61,18 @@ def measure(size: Size, journal: Journal) -> None:
 SERIES = ("EA-2", "EA-6")
 
 
-def marks_of(rows: Rows, names: Sequence[str]) -> list[list[dict[str, Any]]]:
+def stream_points(rows: Rows, names: Sequence[str]) -> list[list[dict[str, Any]]]:
     """What was measured of these models, for every batch, by ascending length."""
     return [row["streams"][name] for row in rows for name in names]
 
 
-def step(mark: dict[str, Any]) -> Range:
-    """Milliseconds."""
-    return Range.of(mark["milliseconds"])
+def step(point: dict[str, Any]) -> Range:
+    """Milliseconds of a step, with their range."""
+    return Range.of(point["milliseconds"])
 
 
 def constant_memory(rows: Rows) -> Verdict:
-    ratios = [m[-1]["total_bytes"] / m[0]["total_bytes"] for m in marks_of(rows, SERIES)]
+    ratios = [m[-1]["total_bytes"] / m[0]["total_bytes"] for m in stream_points(rows, SERIES)]
     text = f"{max(ratios):.2f} times as much after the longest stream"
     return Verdict(no_more_bytes(ratios), text)
 
@@ -104,30 +104,36 @@ def sa_memory(rows: Rows) -> Verdict:
     points = [(m["tokens"], m["state_bytes"]) for m in rows[0]["streams"]["SA"]]
     by_batch = [(row["batch"], row["streams"]["SA"][-1]["state_bytes"]) for row in rows]
     text = f"its cache as L^{exponent(points):.2f} and batch^{exponent(by_batch):.2f}"
-    return Verdict(all_of([grows(points, 1), grows(by_batch, 1)]), text)
+    return Verdict(combine([grows(points, 1), grows(by_batch, 1)]), text)
 
 
 def linear_latency(rows: Rows) -> Verdict:
-    curves = [[(m["tokens"], m["seconds"]) for m in marks] for marks in marks_of(rows, SERIES)]
+    curves = [
+        [(m["tokens"], m["seconds"]) for m in points] for points in stream_points(rows, SERIES)
+    ]
     text = f"all tokens take as L^p with p = {span(map(exponent, curves))}"
-    return Verdict(all_of(grows(curve, 1) for curve in curves), text)
+    return Verdict(combine(grows(curve, 1) for curve in curves), text)
 
 
 def sa_latency(rows: Rows) -> Verdict:
     """The longer the stream the longer a step."""
     ratios = {row["batch"]: _longer((m[-1], m[0])) for row in rows if (m := row["streams"]["SA"])}
-    shown = ", ".join(f"{ratio.middle:.2g} times (batch {b})" for b, ratio in ratios.items())
+    ratios_text = ", ".join(f"{ratio.middle:.2g} times (batch {b})" for b, ratio in ratios.items())
     tokens = rows[0]["streams"]["SA"][-1]["tokens"]
-    return Verdict(more(ratios.values()), f"a step after {tokens:,} tokens takes {shown} as long")
+    return Verdict(
+        more(ratios.values()), f"a step after {tokens:,} tokens takes {ratios_text} as long"
+    )
 
 
 def exponential_latency(rows: Rows) -> Verdict:
     """All tokens up to the longest stream take no less than an exponential growth gives."""
-    curves = [[(m["tokens"], m["seconds"]) for m in marks] for marks in marks_of(rows, ["SA"])]
-    behind = [behind_exponential(curve) for curve in curves]
-    text = f"an exponential growth would come to {span(behind)} times what "
+    curves = [
+        [(m["tokens"], m["seconds"]) for m in points] for points in stream_points(rows, ["SA"])
+    ]
+    growth_ratios = [exponential_excess(curve) for curve in curves]
+    text = f"exponential growth would reach {span(growth_ratios)} times what "
     text += f"{curves[0][-1][0]:,} tokens take"
-    return Verdict(no_more(behind).under(EXPONENTIAL), text)
+    return Verdict(no_more(growth_ratios).under(EXPONENTIAL), text)
 
 
 def latency_by_batch(rows: Rows) -> Verdict:
@@ -154,7 +160,7 @@ def more_efficient(rows: Rows) -> Verdict:
     time = [sa["seconds"] / ea["seconds"] for sa, ea in pairs]
     memory = [sa["total_bytes"] / ea["total_bytes"] for sa, ea in pairs]
     text = f"{span(time)} times less time and {span(memory)} times less memory, the more the larger"
-    return Verdict(all_of([more(time), more_bytes(memory)]), f"{text} the batch")
+    return Verdict(combine([more(time), more_bytes(memory)]), f"{text} the batch")
 
 
 FIGURE = "Element-wise attention, figure 5"
@@ -164,7 +170,9 @@ STATEMENTS = (
     Statement(FIGURE, "SA's memory grows linearly with L and batch", sa_memory),
     Statement(f"{FIGURE}, and table 1", "the latency of EA-series is linear in L", linear_latency),
     Statement(FIGURE, "SA's latency grows faster than linearly", sa_latency),
-    Statement(FIGURE, "SA's latency grows exponentially, in the paper's word", exponential_latency),
+    Statement(
+        FIGURE, "SA's latency grows exponentially, in the paper's words", exponential_latency
+    ),
     Statement(FIGURE, "the batch hardly changes the latency of EA-series", latency_by_batch),
     Statement(FIGURE, "the batch changes SA's latency much", sa_latency_by_batch),
     Statement("Element-wise attention, section 4.3", "EA-2 and EA-6 hardly differ", alike),
@@ -179,34 +187,34 @@ STATEMENTS = (
 def table(rows: Rows, size: Size) -> str:
     heads = ["batch", "tokens"]
     for name in MODELS:
-        heads += [f"{name}: memory, MB", "state, MB", "a step, ms", "all, s"]
+        heads += [f"{name}: memory, MB", "state, MB", "step, ms", "all, s"]
     lines = []
     for row in rows:
-        for marks in zip(*(row["streams"][name] for name in MODELS), strict=True):
-            cells = [str(row["batch"]), f"{marks[0]['tokens']:,}"]
-            for mark in marks:
+        for rows_at_length in zip(*(row["streams"][name] for name in MODELS), strict=True):
+            cells = [str(row["batch"]), f"{rows_at_length[0]['tokens']:,}"]
+            for point in rows_at_length:
                 cells += [
-                    number(mark["total_bytes"] / 1e6),
-                    number(mark["state_bytes"] / 1e6),
-                    number(mark["milliseconds"]["median"]),
-                    number(mark["seconds"]),
+                    number(point["total_bytes"] / 1e6),
+                    number(point["state_bytes"] / 1e6),
+                    number(point["milliseconds"]["median"]),
+                    number(point["seconds"]),
                 ]
             lines.append(cells)
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(3.4 * len(rows), 6), layout="constrained")
     grid = figure.subplots(2, len(rows), sharey="row", squeeze=False)
     panels = {
-        "memory, MB": lambda mark: mark["total_bytes"] / 1e6,
-        "latency of all tokens, s": lambda mark: mark["seconds"],
+        "memory, MB": lambda point: point["total_bytes"] / 1e6,
+        "latency of all tokens, s": lambda point: point["seconds"],
     }
     for axes_row, (label, value) in zip(grid, panels.items(), strict=True):
         for axes, row in zip(axes_row, rows, strict=True):
             lines = {
-                name: [(mark["tokens"], value(mark)) for mark in marks]
-                for name, marks in row["streams"].items()
+                name: [(point["tokens"], value(point)) for point in points]
+                for name, points in row["streams"].items()
             }
             plot_lines(axes, lines, xlabel="L", ylabel=label if axes is axes_row[0] else "")
             axes.set_title(f"batch {row['batch']}", fontsize=10)
@@ -220,10 +228,10 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size(), "paper": Size(12, 768, 8192, (1, 16, 64))},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
-        "cpu": "10 of BERT-base's 12 layers and longer streams, for want of time",
+        "cpu": "10 of BERT-base's 12 layers and longer streams, for lack of time",
         "paper": "nothing; the paper names neither its lengths nor its batches",
     },
 )

@@ -26,8 +26,8 @@ from experiments.rules import (
     EXPONENTIAL,
     Points,
     Range,
-    behind_exponential,
     exponent,
+    exponential_excess,
     grows,
     more,
     more_bytes,
@@ -37,8 +37,8 @@ from experiments.rules import (
     no_more_counts,
     span,
 )
-from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Verdict, all_of, beside
+from experiments.statements import Judge, Statement
+from experiments.verdicts import NotMeasuredError, Verdict, combine, with_note
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
@@ -46,7 +46,7 @@ from flax_linattn.bench.report import markdown, number
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     num_layers: int = 2
     features: int = 768
@@ -155,7 +155,7 @@ def needed_bytes(rows: Rows, name: str) -> Points:
     return [(row["length"], row["total_bytes"]) for row in _memory(rows, name)]
 
 
-def most_tokens(rows: Rows, name: str) -> Points:
+def max_tokens(rows: Rows, name: str) -> Points:
     """Most tokens a step, by length."""
     return [(row["length"], row["length"] * row["batch"]) for row in _memory(rows, name)]
 
@@ -171,23 +171,20 @@ def token_times(rows: Rows, name: str) -> dict[int, Range]:
     return {n: Range.of(f["milliseconds"]).per(f["batch"] * n) for n, f in facts.items()}
 
 
-Judge = Callable[[Rows], Verdict]
-
-
-def of_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
+def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Against SA in blocks, which decides comparisons, and the paper's SA."""
-    return lambda rows: beside(judge(rows, BLOCKS), judge(rows, PRINTED))
+    return lambda rows: with_note(judge(rows, BLOCKS), judge(rows, PRINTED))
 
 
-def of_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
+def against_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Of the paper's SA, which decides what the paper says of it; SA in blocks is a note."""
-    return lambda rows: beside(judge(rows, PRINTED), judge(rows, BLOCKS))
+    return lambda rows: with_note(judge(rows, PRINTED), judge(rows, BLOCKS))
 
 
 def linear_memory(rows: Rows) -> Verdict:
     curves = {name: needed_bytes(rows, name) for name in SERIES}
     powers = (f"{name} as L^{exponent(curve):.2f}" for name, curve in curves.items())
-    return Verdict(all_of(grows(c, 1) for c in curves.values()), ", ".join(powers))
+    return Verdict(combine(grows(c, 1) for c in curves.values()), ", ".join(powers))
 
 
 def quadratic_memory(rows: Rows, name: str) -> Verdict:
@@ -197,40 +194,40 @@ def quadratic_memory(rows: Rows, name: str) -> Verdict:
 
 def exponential_memory(rows: Rows, name: str) -> Verdict:
     """The longest sequence needs no less than an exponential growth gives."""
-    behind = behind_exponential(needed_bytes(rows, name))
-    text = f"an exponential growth would come to {behind:.2g} times what {name} needs"
-    return Verdict(no_more_bytes([behind]).under(EXPONENTIAL), text)
+    growth_ratio = exponential_excess(needed_bytes(rows, name))
+    text = f"exponential growth would reach {growth_ratio:.2g} times what {name} needs"
+    return Verdict(no_more_bytes([growth_ratio]).under(EXPONENTIAL), text)
 
 
 def less_memory(rows: Rows, other: str) -> Verdict:
-    """At the longest sequence."""
+    """Memory at the longest sequence, against another model."""
     length, theirs = needed_bytes(rows, other)[-1]
-    found = [theirs / dict(needed_bytes(rows, name))[length] for name in SERIES]
-    text = f"{other} needs {span(found)} times as much at L = {length:,}"
-    return Verdict(more_bytes(found), text)
+    ratios = [theirs / dict(needed_bytes(rows, name))[length] for name in SERIES]
+    text = f"{other} needs {span(ratios)} times as much at L = {length:,}"
+    return Verdict(more_bytes(ratios), text)
 
 
 def more_tokens(rows: Rows, other: str) -> Verdict:
     """At every length; where the other does not fit, any are more."""
-    theirs = dict(most_tokens(rows, other))
-    found = [
-        most / theirs[n] if theirs[n] else math.inf
+    theirs = dict(max_tokens(rows, other))
+    ratios = [
+        tokens / theirs[n] if theirs[n] else math.inf
         for name in SERIES
-        for n, most in most_tokens(rows, name)
-        if most
+        for n, tokens in max_tokens(rows, name)
+        if tokens
     ]
-    without = [n for n, most in theirs.items() if not most]
+    without = [n for n, tokens in theirs.items() if not tokens]
     none = f", which does not fit at L = {without[0]:,}" if without else ""
-    shown = span(ratio for ratio in found if ratio < math.inf)
-    return Verdict(more_counts(found), f"{shown} times as many as {other}{none}")
+    ratios_text = span(ratio for ratio in ratios if ratio < math.inf)
+    return Verdict(more_counts(ratios), f"{ratios_text} times as many as {other}{none}")
 
 
-KEPT = "of the most at shorter L"
+OF_SHORTER = "of the maximum at shorter L"
 
 
 def fewer(rows: Rows, name: str) -> float:
     """How many times fewer tokens a step the longest L takes than the best of the shorter ones."""
-    *before, last = (y for _, y in most_tokens(rows, name))
+    *before, last = (y for _, y in max_tokens(rows, name))
     if not before:
         raise NotMeasuredError("one length alone was measured")
     return max(before) / last if last else math.inf
@@ -246,38 +243,38 @@ def slower(rows: Rows, name: str) -> Range:
 
 def keeps_tokens(rows: Rows) -> Verdict:
     """EA-series takes as many tokens a step."""
-    found = {name: fewer(rows, name) for name in SERIES}
-    shown = ", ".join(f"{name} {100 / ratio:.0f} %" for name, ratio in found.items())
-    return Verdict(no_more_counts(found.values()), f"{shown} {KEPT}")
+    ratios = {name: fewer(rows, name) for name in SERIES}
+    ratios_text = ", ".join(f"{name} {100 / ratio:.0f} %" for name, ratio in ratios.items())
+    return Verdict(no_more_counts(ratios.values()), f"{ratios_text} {OF_SHORTER}")
 
 
 def keeps_throughput(rows: Rows) -> Verdict:
     """EA-series takes as long for a token."""
-    found = {name: slower(rows, name) for name in SERIES}
-    shown = ", ".join(f"{name} {100 / ratio.middle:.0f} %" for name, ratio in found.items())
-    return Verdict(no_more(found.values()), f"{shown} {KEPT}")
+    ratios = {name: slower(rows, name) for name in SERIES}
+    ratios_text = ", ".join(f"{name} {100 / ratio.middle:.0f} %" for name, ratio in ratios.items())
+    return Verdict(no_more(ratios.values()), f"{ratios_text} {OF_SHORTER}")
 
 
 def fewer_tokens(rows: Rows, name: str) -> Verdict:
     ratio = fewer(rows, name)
-    return Verdict(more_counts([ratio]), f"{name} {100 / ratio:.0f} % {KEPT}")
+    return Verdict(more_counts([ratio]), f"{name} {100 / ratio:.0f} % {OF_SHORTER}")
 
 
 def falling_throughput(rows: Rows, name: str) -> Verdict:
     ratio = slower(rows, name)
-    return Verdict(more([ratio]), f"{name} {100 / ratio.middle:.0f} % {KEPT}")
+    return Verdict(more([ratio]), f"{name} {100 / ratio.middle:.0f} % {OF_SHORTER}")
 
 
 def faster(rows: Rows, other: str) -> Verdict:
     """Tokens a second at every length."""
     theirs = token_times(rows, other)
-    found = [
+    ratios = [
         theirs[n].over(ours)
         for name in SERIES
         for n, ours in token_times(rows, name).items()
         if n in theirs
     ]
-    return Verdict(more(found), f"{span(found)} times those of {other}")
+    return Verdict(more(ratios), f"{span(ratios)} times that of {other}")
 
 
 def more_pronounced(rows: Rows, other: str) -> Verdict:
@@ -291,7 +288,7 @@ def more_pronounced(rows: Rows, other: str) -> Verdict:
     rises = speed[-1].over(speed[0]), bytes_[-1] / bytes_[0]
     text = f"EA-6's lead over {other} grows {rises[0].middle:.2g} times in tokens/s, "
     text += f"{rises[1]:.2g} in memory"
-    return Verdict(all_of([more(rises[:1]), more_bytes(rises[1:])]), text)
+    return Verdict(combine([more(rises[:1]), more_bytes(rises[1:])]), text)
 
 
 FIGURE = "Element-wise attention, figure 4"
@@ -304,32 +301,34 @@ STATEMENTS = (
     Statement(
         f"{FIGURE}, and table 1",
         "SA's training memory grows quadratically",
-        of_printed(quadratic_memory),
+        against_printed(quadratic_memory),
     ),
     Statement(
         f"{FIGURE}, in the text",
-        "SA's training memory grows exponentially, in the paper's word",
-        of_printed(exponential_memory),
+        "SA's training memory grows exponentially, in the paper's words",
+        against_printed(exponential_memory),
     ),
     Statement(
         FIGURE,
         "EA-series needs much less memory than SA for long sequences",
-        of_both(less_memory),
+        against_both(less_memory),
     ),
-    Statement(FIGURE, "EA-series processes more tokens a step than SA", of_both(more_tokens)),
-    Statement(FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens),
-    Statement(FIGURE, "SA's tokens a step become fewer as L grows", of_printed(fewer_tokens)),
-    Statement(FIGURE, "EA-series has a much higher throughput than SA", of_both(faster)),
+    Statement(
+        FIGURE, "EA-series processes more tokens per step than SA", against_both(more_tokens)
+    ),
+    Statement(FIGURE, "EA-series' tokens per step stay constant as L grows", keeps_tokens),
+    Statement(FIGURE, "SA's tokens per step decrease as L grows", against_printed(fewer_tokens)),
+    Statement(FIGURE, "EA-series has a much higher throughput than SA", against_both(faster)),
     Statement(
         f"{FIGURE}, and table 1",
         "EA-series keeps its throughput as L grows",
         keeps_throughput,
     ),
-    Statement(FIGURE, "SA's throughput falls as L grows", of_printed(falling_throughput)),
+    Statement(FIGURE, "SA's throughput falls as L grows", against_printed(falling_throughput)),
     Statement(
         "Element-wise attention, introduction",
         "the advantage in training grows with L",
-        of_both(more_pronounced),
+        against_both(more_pronounced),
     ),
 )
 
@@ -362,7 +361,7 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(10.5, 3.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     memory_rows = [r for r in rows if r["what"] == "memory"]
@@ -399,11 +398,11 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
         "cpu": "10 of BERT-base's 12 layers, a budget of 80 GB, timed steps of more than 2,048 "
-        "tokens: for want of time and memory",
+        "tokens: for lack of time and memory",
         "paper": "nothing; the paper names neither its lengths nor whether its models are causal: "
         "ours are",
     },

@@ -68,7 +68,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.flash_linear_attention",
-    about="none of the papers has this table",
+    about="not a table of any of the papers",
     sizes={"paper": Size(lengths=(4096, 16384, 65536), rounds=20)},
     measure=measure,
     table=table,

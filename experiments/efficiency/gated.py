@@ -40,7 +40,7 @@ PEERS = (SOFTMAX, LINEAR, LOOP)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: their names.
@@ -92,11 +92,11 @@ def sequences(
 
 def steps(size: Size) -> dict[str, dict[str, Any]]:
     """Costs of one token of one row; caches have room for the longest sequence."""
-    most = max(length for _, length in size.shapes)
+    max_length = max(length for _, length in size.shapes)
     calls, results = {}, {}
     for name in dict.fromkeys((*size.mechanisms, LINEAR, SOFTMAX)):
         one = ops.get_mechanism(name)
-        state = one.init_state(1, size.num_heads, size.dim, size.dim, most)
+        state = one.init_state(1, size.num_heads, size.dim, size.dim, max_length)
         results[name] = {"state_bytes": sum(x.nbytes for x in jax.tree.leaves(state))}
         arrays = inputs(one, 1, num_heads=size.num_heads, dim=size.dim)
         calls[name] = stream(one, state, arrays)
@@ -128,7 +128,7 @@ def table(rows: Rows, size: Size) -> str:
     whole = [row for row in rows if "pass" in row]
     heads = ["mechanism", "B x T", "pass", "ms", "temporary MB"]
     for peer in PEERS:
-        heads += [f"{peer}: times as long", "times the memory"]
+        heads += [f"{peer}: relative time", "relative memory"]
     lines = []
     for row in whole:
         ours = row["results"][OURS]
@@ -146,9 +146,9 @@ def table(rows: Rows, size: Size) -> str:
         ]
         for name, result in streams.items()
     ]
-    most = max(length for _, length in size.shapes)
-    caches = f"a state, kB (caches of {most:,} tokens)"
-    return "\n\n".join([markdown(heads, lines), markdown(["a stream", "a step, us", caches], one)])
+    max_length = max(length for _, length in size.shapes)
+    caches = f"state, kB (caches of {max_length:,} tokens)"
+    return "\n\n".join([markdown(heads, lines), markdown(["stream", "step, us", caches], one)])
 
 
 def _time(result: dict[str, Any]) -> str:
@@ -178,7 +178,8 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "cpu": "longer sequences, for want of time; flash-linear-attention, for want of a GPU",
+        "cpu": "longer sequences, for lack of time; flash-linear-attention, because no GPU was "
+        "available",
         "paper": "flash-linear-attention's kernels, which another experiment measures in part",
     },
 )

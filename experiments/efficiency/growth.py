@@ -4,7 +4,7 @@
 
 One sequence, causal where the mechanism can be, forward and with gradients. At each length all
 mechanisms run in turns in one process, with softmax attention as XLA compiles it, and ``linear`` a
-second time, which tells the noise of the machine. A mechanism stops at the first length at which a
+second time, which shows the noise of the machine. A mechanism stops at the first length at which a
 run would pass the budget of time, as extrapolated from the two lengths before it, or its compiled
 program that of memory. Its states after few and after many tokens make steps. Times are those of
 this process on one core (CPU time), which leave out what others do there.
@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from scipy import stats
 
-from experiments.efficiency.cache import repeated
+from experiments.efficiency.cache import make_step
 from experiments.efficiency.crossing import where
 from experiments.efficiency.programs import in_turns
 from experiments.intervals import Interval
@@ -42,7 +42,7 @@ from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
 
 STEP = "step"
-CACHES, CONSTANT, WHOLE = "keys and values kept", "constant memory", "whole sequences only"
+CACHES, CONSTANT, WHOLE = "key/value cache", "constant memory", "whole sequences only"
 SOFTMAX = {True: "softmax", False: "softmax, not causal"}
 XLA = {True: "softmax by XLA", False: "softmax by XLA, not causal"}
 TWICE, AGAIN = "linear", "linear again"
@@ -53,7 +53,7 @@ STYLES = ["-"] * (1 + len(HUES)) + ["--"] * len(HUES)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: their names.
@@ -88,7 +88,7 @@ def kind(name: str) -> str:
     return CACHES if capabilities.recurrent else WHOLE
 
 
-def promised(name: str) -> int:
+def expected_power(name: str) -> int:
     """The power of the length that time grows with; memory grows with the first at most."""
     return 2 if kind(name) == CACHES else 1
 
@@ -151,8 +151,7 @@ def attend(
     one: ops.Mechanism, is_causal: bool, arrays: list[Array], parameters: dict[str, Array]
 ) -> Array:
     q, k, v, gates = baselines.by_name(one, arrays)
-    y: Array = one.attend(q, k, v, is_causal=is_causal, **gates, **parameters)
-    return y
+    return one.attend(q, k, v, is_causal=is_causal, **gates, **parameters)
 
 
 def by_xla(is_causal: bool, arrays: list[Array], parameters: dict[str, Array]) -> Array:
@@ -186,7 +185,7 @@ def steps(size: Size, name: str) -> dict[str, Any]:
     for held in size.held:
         state = holding(size, one, held)
         results[str(held)] = {"state_bytes": sum(x.nbytes for x in jax.tree.leaves(state))}
-        call, facts = repeated(one, state, token, donated=True)
+        call, facts = make_step(one, state, token, donated=True)
         results[str(held)] |= facts
         calls[str(held)] = partial(run_steps, call, size.steps)
     for held, times in in_turns(calls, 3 * size.rounds, size.seconds).items():
@@ -195,7 +194,7 @@ def steps(size: Size, name: str) -> dict[str, Any]:
 
 
 def holding(size: Size, one: ops.Mechanism, held: int) -> Any:
-    """A state after so many tokens; a cache is full of zeros with the one that comes."""
+    """A state after ``held`` tokens; a cache holds zeros and is full after the next token."""
     shape = (1, size.num_heads, size.dim, size.dim)
     if not one.capabilities.constant_memory:
         state = one.init_state(*shape, held)
@@ -252,8 +251,10 @@ def run_times(rows: Rows, which: str, name: str) -> list[tuple[float, list[float
 
 def memory(rows: Rows, which: str, name: str) -> list[tuple[float, list[float]]]:
     """Lengths, and temporary bytes there."""
-    found = ((row["length"], row["results"].get(name, {})) for row in rows if row["pass"] == which)
-    return [(n, [max(1, x["temporary_bytes"])]) for n, x in found if "temporary_bytes" in x]
+    results = (
+        (row["length"], row["results"].get(name, {})) for row in rows if row["pass"] == which
+    )
+    return [(n, [max(1, x["temporary_bytes"])]) for n, x in results if "temporary_bytes" in x]
 
 
 def against_softmax(rows: Rows, which: str, name: str) -> list[tuple[float, float, float]]:
@@ -274,17 +275,17 @@ def against_softmax(rows: Rows, which: str, name: str) -> list[tuple[float, floa
 
 def table(rows: Rows, size: Size) -> str:
     few, many = (f"{held:,}" for held in size.held)
-    heads = ["mechanism", "T to the power of", "time: forward", "with gradients"]
+    heads = ["mechanism", "promised exponent of T", "time: forward", "with gradients"]
     heads += ["memory: forward", "with gradients", "faster than softmax from: forward"]
     heads += ["with gradients", "longest T", "temporary MB there"]
-    heads += [f"µs a step at {few}", f"at {many}", "times", "off"]
+    heads += [f"µs per step at {few}", f"at {many}", "ratio", "off"]
     lines = [line(rows, size, name) for name in size.mechanisms]
     note = (
-        f"*off*: what is not as promised. An exponent of time is off where all of its interval is "
-        f"more than {POWER:g} away, and open where a part of it is; that of memory, which may grow "
-        f"with T at most, above {1 + POWER:g}; a step with constant memory where it takes more "
-        "time with many tokens held, by the rule of times. Two numbers are forward / with "
-        "gradients."
+        "*off*: what deviates from the promised growth. A time exponent is off if its whole "
+        f"interval is more than {POWER:g} away, and open if a part of it is. A memory exponent, "
+        f"which may be at most 1, is off above {1 + POWER:g}. A step with constant memory is off "
+        "if it takes longer with many tokens in the state, by the rule of times. Pairs of "
+        "numbers are forward / with gradients."
     )
     return f"{markdown(heads, lines)}\n\n{note}\n\n{noise(rows)}"
 
@@ -292,7 +293,7 @@ def table(rows: Rows, size: Size) -> str:
 def line(rows: Rows, size: Size, name: str) -> list[str]:
     times = {which: exponent(run_times(rows, which, name)) for which in PASSES}
     bytes_ = {which: counted_exponent(memory(rows, which, name)) for which in PASSES}
-    cells = [name, str(promised(name))]
+    cells = [name, str(expected_power(name))]
     cells += ["-" if x is None else f"{x.middle:.2f} ± {x.half:.2f}" for x in times.values()]
     cells += ["-" if x is None else f"{x:.2f}" for x in bytes_.values()]
     if name == SOFTMAX[True]:
@@ -322,8 +323,8 @@ def step_times(rows: Rows, size: Size, name: str) -> list[Range] | None:
     return None
 
 
-def as_promised(power: Interval, whole: int) -> str:
-    """Whether all of an interval is as near to a whole power as a rule has it."""
+def judge_exponent(power: Interval, whole: int) -> str:
+    """Whether all of an interval is as near to a whole power as a rule requires."""
     middle, half = power
     return within(Range(middle, middle - half, middle + half), whole - POWER, whole + POWER)
 
@@ -335,19 +336,19 @@ def off(
     step: list[Range] | None,
 ) -> str:
     """What is not as promised."""
-    found = []
+    deviating = []
     for which, power in times.items():
-        word = HOLDS if power is None else as_promised(power, promised(name))
-        found += [f"time, {which}"] * (word == FAILS) + [f"open: {which}"] * (word == OPEN)
-    found += [f"memory, {k}" for k, x in bytes_.items() if x is not None and x > 1 + POWER]
+        word = HOLDS if power is None else judge_exponent(power, expected_power(name))
+        deviating += [f"time, {which}"] * (word == FAILS) + [f"open: {which}"] * (word == OPEN)
+    deviating += [f"memory, {k}" for k, x in bytes_.items() if x is not None and x > 1 + POWER]
     if step is not None and kind(name) == CONSTANT and more([step[1].over(step[0])]) == HOLDS:
-        found.append(STEP)
-    return "; ".join(found) or "-"
+        deviating.append(STEP)
+    return "; ".join(deviating) or "-"
 
 
 def noise(rows: Rows) -> str:
     """How far the same program is from itself, run in the same turns."""
-    heads, lines = ["pass", "T", f"{TWICE}: ms", "the same again: times"], []
+    heads, lines = ["pass", "T", f"{TWICE}: ms", "repeat: relative"], []
     for row in rows:
         if AGAIN in row["results"]:
             first, again = (Range.of(row["results"][x]["milliseconds"]) for x in (TWICE, AGAIN))
@@ -356,7 +357,7 @@ def noise(rows: Rows) -> str:
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Milliseconds against the length: a column a kind of mechanism, a row a pass."""
     names = list(dict.fromkeys(name for row in rows for name in row["results"]))
     kinds = {
@@ -387,14 +388,13 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.growth",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     left_out={
-        "cpu": "an accelerator; what takes more time or memory than the budgets above; a step of "
-        "AFT with its table of position biases, which has T x T numbers"
+        "cpu": "an accelerator; runs that need more time or memory than the budgets above; a "
+        "step of AFT, whose table of position biases has T x T numbers"
     },
 )
 

@@ -33,7 +33,7 @@ MECHANISMS = ("aaren", "elementwise_series:order=6")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     tokens: tuple[int, ...] = (2**17, 2**20)
     devices: tuple[int, ...] = (1, 8)
@@ -95,9 +95,9 @@ def compare(measure_one: Callable[[], Ran], reference: Callable[[], Ran]) -> dic
     (facts, results), (_, expected) = measure_one(), reference()
     if results is None or expected is None:
         return facts
-    largest = max(np.max(np.abs(x)) for x in expected)
+    scale = max(np.max(np.abs(x)) for x in expected)
     errors = [np.max(np.abs(a - b)) for a, b in zip(results, expected, strict=True)]
-    return facts | {"error": float(max(errors) / largest)}
+    return facts | {"error": float(max(errors) / scale)}
 
 
 def execute(size: Size, mechanism: str, tokens: int, which: str, devices: int) -> Ran:
@@ -118,8 +118,8 @@ def execute(size: Size, mechanism: str, tokens: int, which: str, devices: int) -
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "tokens", "pass", "devices", "temporary MB a device"]
-    heads += ["MB received by a device", "largest difference from one device", "s"]
+    heads = ["mechanism", "tokens", "pass", "devices", "temporary MB per device"]
+    heads += ["MB received per device", "largest difference from one device", "s"]
     lines = []
     for row in rows:
         ran = "seconds" in row

@@ -171,7 +171,7 @@ def sinusoids(length: int, features: int) -> np.ndarray:
 
 
 def training_step() -> Any:
-    """``step(model, optimizer, batch) -> loss``, compiled anew for every model that it is for."""
+    """``step(model, optimizer, batch) -> loss``, compiled for each model that uses it."""
 
     @nnx.jit
     def step(model: nnx.Module, optimizer: nnx.Optimizer, batch: Batch) -> jax.Array:

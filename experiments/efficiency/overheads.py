@@ -3,7 +3,7 @@
     python -m experiments.efficiency.overheads
 
 Checkpoints: a classifier of Japanese Vowels, trained in turns without checkpoints and with one
-after so many steps. A checkpoint holds up training while its arrays are copied; a thread writes it
+every N steps. A checkpoint holds up training while its arrays are copied; a thread writes it
 on the same cores, which may slow the steps. Batches: the same run without checkpoints and from a
 source that takes its time, waiting as for a disk.
 """
@@ -22,7 +22,7 @@ import optax
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
@@ -38,7 +38,7 @@ LOSS = make_label_loss(ClassifyTask.compute_logits)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     features: tuple[int, ...] = (128, 256)
     save_every: tuple[int, ...] = (17, 100)
@@ -61,7 +61,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def batches(train: Any, wait: float, rounds: int) -> dict[str, Any]:
-    """Times with a source that takes so many steps' time for a batch."""
+    """Times with a source that needs ``wait`` steps' time for a batch."""
     seconds = wait * train(NEVER)["step"]
     ways = {"without": partial(train, NEVER), "with": partial(train, NEVER, seconds)}
     return {"wait_seconds": seconds} | in_turns(ways, rounds)
@@ -81,7 +81,7 @@ def in_turns(ways: dict[str, Any], rounds: int) -> dict[str, Any]:
     return medians | {"overheads": overheads}
 
 
-class Waiting:
+class SlowBatches:
     """Batches that take their time."""
 
     def __init__(self, source: data.Batches, seconds: float) -> None:
@@ -99,12 +99,12 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(4.0), optax.radam(1e-3))
 
 
 def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
-    """Seconds a step after two epochs, and those of them in which saving held it up."""
+    """Seconds of a step after two epochs, and the seconds in which saving delayed it."""
     dataset, _ = data.japanese_vowels()
     standardizer = data.Standardizer.fit(dataset.series)
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
-    config = configured("classify", features=features, hidden_features=2 * features)
+    config = task_config("classify", features=features, hidden_features=2 * features)
     data_spec = ClassifySpec(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
@@ -116,7 +116,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
             # Of falling losses only the first is the highest: no new best epoch is saved.
             training.Objective(LOSS, OPTIMIZER, mode="max"),
             training.Splits(
-                Waiting(source, wait) if wait else source,
+                SlowBatches(source, wait) if wait else source,
                 data.Batches({k: x[:BATCH_SIZE] for k, x in arrays.items()}, BATCH_SIZE, seed=None),
             ),
             config=training.FitConfig(epochs=epochs, checkpoint_every_steps=every),
@@ -138,7 +138,7 @@ def table(rows: Rows, size: Size) -> str:
         low, median, high = min(overheads), statistics.median(overheads), max(overheads)
         return f"{100 * median:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
-    heads = ["state, MB", "saved every", "ms a step without", "with", "longer by", "standing still"]
+    heads = ["state, MB", "saved every", "ms per step without", "with", "overhead", "paused"]
     saved = [
         [
             number(row["with"]["megabytes"]),
@@ -161,13 +161,12 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
         if row["what"] == "batches"
     ]
-    batch_heads = ["ms to make a batch", "ms a step without", "with", "one after the other"]
+    batch_heads = ["ms to make a batch", "ms per step without", "with", "sequential"]
     return markdown(heads, saved) + "\n\n" + markdown(batch_heads, made)
 
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.overheads",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

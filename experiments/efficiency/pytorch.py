@@ -2,7 +2,7 @@
 
     python -m experiments.efficiency.pytorch
 
-Needs PyTorch beside this library. Both run in one process, in turns, with as many threads as there
+Needs PyTorch. Both run in one process, in turns, with as many threads as there
 are cores, in float32: one sequence, 8 heads of 64 channels. PyTorch's functions are the papers'
 formulations and compute what ours do, which is checked before anything is timed.
 """
@@ -37,7 +37,7 @@ PLAIN, FUSED = "PyTorch, plain", "PyTorch, scaled_dot_product_attention"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     lengths: tuple[int, ...] = (4096,)
     rounds: int = 5
@@ -183,12 +183,12 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.pytorch",
-    about="none of the papers has this table; the formulations are theirs",
+    about="not a table of any of the papers; the formulations are theirs",
     sizes={"cpu": Size(), "paper": Size(lengths=(4096, 16384))},
     measure=measure,
     table=table,
     left_out={
-        "cpu": "torch.compile; memory, which PyTorch does not tell on a CPU",
+        "cpu": "torch.compile; memory, which PyTorch does not report on a CPU",
         "paper": "torch.compile",
     },
 )

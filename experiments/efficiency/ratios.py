@@ -36,7 +36,7 @@ def render(folder: Path = FOLDER) -> str:
 
 
 def _summary(platform: str, rows: Rows) -> str:
-    """A table of the bars, which are those of a CPU."""
+    """A table of the bars, which apply to a CPU."""
     return bars_table(rows, BARS if platform == "cpu" else ())
 
 

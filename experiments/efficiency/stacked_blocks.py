@@ -1,10 +1,10 @@
-"""Blocks one after another, as the backbone runs them, beside one scan over stacked blocks.
+"""Unrolled layers, as in the backbone, compared with one scan over stacked layers.
 
     python -m experiments.efficiency.stacked_blocks
 
 The gradient of some blocks of a model with dropout. For the scan their parameters are stacked
 within the program, one array for all blocks, and one block is compiled. Both run in turns in one
-process, the blocks one after another twice, which tells the noise of the machine.
+process, the unrolled layers twice, which shows the noise of the machine.
 """
 
 from __future__ import annotations
@@ -67,35 +67,35 @@ def measured(size: Size, mechanism: str, depth: int) -> dict[str, Any]:
             lambda states: jnp.mean(jnp.square(run(graphs, states, keys, x)))
         )(states)
 
-    programs = {LOOP: gradient(in_turn), AGAIN: gradient(in_turn), SCAN: gradient(scanned)}
+    programs = {LOOP: gradient(apply_loop), AGAIN: gradient(apply_loop), SCAN: gradient(apply_scan)}
     arguments = (list(states), keys, x)
     compile_program(lambda x: x + 1, (x,))  # what the first program of a process pays
     return compare(programs, arguments, size.rounds)
 
 
-def in_turn(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
+def apply_loop(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
     """h [B, T, C] through all blocks."""
     for graph, state, key in zip(graphs, states, keys, strict=True):
-        h = of_block(graph, state, key, h)
+        h = apply_block(graph, state, key, h)
     return h
 
 
-def scanned(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
+def apply_scan(graphs: Sequence[Any], states: Sequence[Any], keys: Array, h: Array) -> Array:
     """The same, by a scan over their stacked parameters."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     return jax.lax.scan(
-        lambda h, block: (of_block(graphs[0], block[0], block[1], h), None), h, (stacked, keys)
+        lambda h, block: (apply_block(graphs[0], block[0], block[1], h), None), h, (stacked, keys)
     )[0]
 
 
-def of_block(graph: Any, state: Any, key: Array, h: Array) -> Array:
+def apply_block(graph: Any, state: Any, key: Array, h: Array) -> Array:
     block: nn.TransformerBlock = nnx.merge(graph, state)
     return block(h, is_causal=True, dropout_key=key)
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "blocks", "compile, s", "by scan", "ms a gradient", "by scan, times"]
-    heads += ["the same again, times", "temporary MB", "by scan"]
+    heads = ["mechanism", "blocks", "compile, s", "by scan", "ms per gradient", "by scan, relative"]
+    heads += ["repeat, relative", "temporary MB", "by scan"]
     lines = []
     for row in rows:
         loop, again, scan = (row[name] for name in (LOOP, AGAIN, SCAN))
@@ -118,7 +118,6 @@ def table(rows: Rows, size: Size) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.stacked_blocks",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

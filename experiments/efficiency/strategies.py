@@ -2,8 +2,8 @@
 
     python -m experiments.efficiency.strategies
 
-The classifier of Japanese Vowels without dropout, trained anew for each strategy and number of
-devices, against one device. Communication is what the compiled training step leaves on a device,
+The classifier of Japanese Vowels without dropout, trained for each strategy and number of devices,
+against one device. Communication is what the compiled training step leaves on a device,
 memory what it needs there. On a CPU the devices are simulated: they share the same cores, and
 times would say nothing.
 """
@@ -23,7 +23,7 @@ from flax import nnx
 
 from experiments.efficiency.overheads import OPTIMIZER
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from flax_linattn import data, training
 from flax_linattn.bench import Journal, communication_bytes
 from flax_linattn.bench.report import markdown, number
@@ -38,7 +38,7 @@ LOSS = make_label_loss(ClassifyTask.compute_logits)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     mechanisms: tuple[str, ...] = ("aaren", "elementwise_series:order=6", "softmax")
     devices: tuple[int, ...] = (2, 4, 8)
@@ -77,11 +77,11 @@ def measure(size: Size, journal: Journal) -> None:
 def compare(train: Callable[[], Outcome], reference: Callable[[], Outcome]) -> dict[str, Any]:
     """Largest differences between two runs, and facts of the first one's training step."""
     ours, one_device = train(), reference()
-    largest = np.max(np.abs(one_device.parameters))
+    scale = np.max(np.abs(one_device.parameters))
     return {
         **ours.facts,
         "curve_error": float(np.max(np.abs(ours.curve / one_device.curve - 1))),
-        "parameter_error": float(np.max(np.abs(ours.parameters - one_device.parameters)) / largest),
+        "parameter_error": float(np.max(np.abs(ours.parameters - one_device.parameters)) / scale),
     }
 
 
@@ -114,8 +114,8 @@ def train(
     mechanism: str,
     parallel: training.Parallel,
 ) -> Outcome:
-    """Trains anew."""
-    config = configured("classify", mechanism=mechanism, dropout_rate=0.0)
+    """Trains a model from the same first parameters."""
+    config = task_config("classify", mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
     model = ClassifyTask().model(config, data_spec, placement)
     facts = step_facts(model, batches[0].batch(0), placement)
@@ -155,9 +155,9 @@ def step_facts(
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "strategy", "devices", "losses and accuracies differ by"]
-    heads += ["parameters differ by", "kB received by a device in a step"]
-    heads += ["arguments, kB a device", "temporary kB a device"]
+    heads = ["mechanism", "strategy", "devices", "difference of losses and accuracies"]
+    heads += ["difference of parameters", "kB received per device and step"]
+    heads += ["arguments, kB per device", "temporary kB per device"]
     lines = [
         [
             row["mechanism"],

@@ -1,4 +1,4 @@
-"""Steps a second of a small model as a recurrent network, beside a GRU cell and a cache.
+"""Steps a second of a small model as a recurrent network, against a GRU cell and a cache.
 
     python -m experiments.efficiency.stream_steps
 
@@ -7,7 +7,7 @@ bare ``nnx.GRUCell`` of 64 features, which has none of these, under jit: as one 
 variables as an argument; and at its least, with a list of arrays and a donated carry. A step is one
 call from Python whose output is waited for, as an observation that comes by itself; ``unroll`` and
 ``lax.scan`` over the cell take in many in one program. All programs of a row run in turns in one
-process; ``Stream.step`` twice, which tells the noise of the machine.
+process; ``Stream.step`` twice, which shows the noise of the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flax_linattn.models.backbone import BackboneState
 
 CHANNELS = 16
 STREAM, AGAIN, PROGRAM, UNROLL = "Stream.step", "the same again", "its program", "unroll"
-CELL, CELL_PROGRAM, CELL_SCAN = "GRU cell", "its least", "GRU cell by scan"
+CELL, CELL_PROGRAM, CELL_SCAN = "GRU cell", "minimal GRU cell", "GRU cell by scan"
 CACHE = "softmax"
 MECHANISMS = tuple(
     name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.constant_memory
@@ -41,7 +41,7 @@ MECHANISMS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         mechanisms: whose states have a constant size.
@@ -52,7 +52,7 @@ class Size:
         work: about how many rows are taken in for one timing.
         rounds: how often each program is timed.
         seconds: no further round of a row begins after so long, once there are three.
-        most_bytes: a greater state is not run; a sixth of it only by ``Stream.step``.
+        max_state_bytes: a greater state is not run; a sixth of it only by ``Stream.step``.
     """
 
     mechanisms: tuple[str, ...] = MECHANISMS
@@ -63,11 +63,11 @@ class Size:
     work: int = 8192
     rounds: int = 9
     seconds: float = 3.0
-    most_bytes: float = 3e9
+    max_state_bytes: float = 3e9
 
 
 class Turn(NamedTuple):
-    """A program to time.
+    """A program to time in turns.
 
     Attributes:
         begin: what is done before, untimed.
@@ -107,11 +107,11 @@ def measure_rows(size: Size, mechanism: str, held: int, rows: int) -> dict[str, 
     made = jax.eval_shape(lambda: model.init_state(rows, max_length=capacity))
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made))
     facts = {"state_bytes": state_bytes}
-    if state_bytes > size.most_bytes:
+    if state_bytes > size.max_state_bytes:
         return facts | {"not_run": f"a state of {state_bytes / 1e9:.1f} GB"}
 
     programs: dict[str, Turn] = {}
-    if state_bytes <= size.most_bytes / 6:
+    if state_bytes <= size.max_state_bytes / 6:
         programs[PROGRAM] = by_program(model, rows, held, capacity, steps)
     programs[STREAM] = programs[AGAIN] = by_stream(model, rows, held, capacity, steps)
     programs[CELL] = by_cell(size.features, rows, steps)
@@ -144,7 +144,7 @@ def in_turns(programs: Mapping[str, Turn], rounds: int, seconds: float) -> dict[
 
 
 def holding(state: Any, held: int) -> Any:
-    """The state of a backbone whose caches hold so many tokens, all of them zeros."""
+    """The state of a backbone whose caches hold ``held`` tokens, all zeros."""
     if not held:
         return state
 
@@ -156,7 +156,7 @@ def holding(state: Any, held: int) -> Any:
 
 
 def by_stream(model: Any, rows: int, held: int, capacity: int | None, steps: int) -> Turn:
-    """``Stream.step``."""
+    """Times ``Stream.step``, called from Python."""
     stream = inference.Stream(model, batch_size=rows, max_length=capacity)
     x = observations(rows, CHANNELS)
     start = holding(model.init_state(rows, capacity), held) if held else None
@@ -224,7 +224,7 @@ def by_cell(features: int, rows: int, steps: int) -> Turn:
             carry, y = step(variables, carry, x)
             y.block_until_ready()
 
-    return Turn(_nothing, run, steps)
+    return Turn(_no_op, run, steps)
 
 
 def by_cell_program(features: int, rows: int, steps: int) -> Turn:
@@ -244,17 +244,17 @@ def by_cell_program(features: int, rows: int, steps: int) -> Turn:
             carry = step(variables, carry, x)
             carry.block_until_ready()
 
-    return Turn(_nothing, run, steps)
+    return Turn(_no_op, run, steps)
 
 
 def by_unroll(model: Any, rows: int, tokens: int) -> Turn:
     """``unroll`` from the first observation on."""
     x = observations(rows, tokens, CHANNELS)
-    return Turn(_nothing, lambda: inference.unroll(model, x).block_until_ready(), tokens)
+    return Turn(_no_op, lambda: inference.unroll(model, x).block_until_ready(), tokens)
 
 
 def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
-    """The cell under ``lax.scan``."""
+    """Times the cell under ``lax.scan``."""
     variables, rebuild = flat(nnx.GRUCell(features, features, rngs=nnx.Rngs(0)))
     x = observations(tokens, rows, features)
 
@@ -263,17 +263,17 @@ def by_cell_scan(features: int, rows: int, tokens: int) -> Turn:
         cell, carry = rebuild(variables), jnp.zeros((rows, features))
         return jax.lax.scan(cell, carry, x)[1]
 
-    return Turn(_nothing, lambda: loop(variables, x).block_until_ready(), tokens)
+    return Turn(_no_op, lambda: loop(variables, x).block_until_ready(), tokens)
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     pass
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["mechanism", "rows", "µs a step (least - most)", "steps/s", "µs over its program"]
-    heads += ["times the GRU cell", "times its least", "the same again"]
-    heads += ["unroll: steps/s", "times the cell by scan"]
+    heads = ["mechanism", "rows", "µs per step (min - max)", "steps/s", "µs above its program"]
+    heads += ["relative to the GRU cell", "relative to its minimum", "repeat"]
+    heads += ["unroll: steps/s", "relative to the cell by scan"]
     lines = []
     for row in rows:
         line = [_name(row), f"{row['rows']:,}"]
@@ -282,7 +282,7 @@ def table(rows: Rows, size: Size) -> str:
             continue
         took = {name: Range.of(value) for name, value in row["milliseconds"].items()}
         step = took[STREAM]
-        line += [f"{_micros(step.middle)} ({_micros(step.least)} - {_micros(step.most)})"]
+        line += [f"{_micros(step.middle)} ({_micros(step.low)} - {_micros(step.high)})"]
         line += [number(1e3 / step.middle)]
         own = took.get(PROGRAM)
         line += ["-" if own is None else _micros(step.middle - own.middle)]
@@ -299,7 +299,7 @@ def table(rows: Rows, size: Size) -> str:
 
 def costs(rows: Rows) -> str:
     """What a step costs at all, and what each further row adds, between the two greatest counts."""
-    heads = ["mechanism", "kB of state a row", "µs of one row", "further µs of a row"]
+    heads = ["mechanism", "kB of state per row", "µs of one row", "µs per further row"]
     lines = []
     for name in dict.fromkeys(map(_name, rows)):
         of_name = [row for row in rows if _name(row) == name and "not_run" not in row]
@@ -329,7 +329,6 @@ def _micros(milliseconds: float) -> str:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.stream_steps",
-    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,

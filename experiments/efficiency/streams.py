@@ -39,13 +39,13 @@ class Stream:
         self.memory: dict[str, Any] = {}
 
     def reserve(self, capacity: int) -> None:
-        """Makes room for so many tokens, and compiles the step if its state grew."""
+        """Makes room for ``capacity`` tokens; compiles the step if its state grew."""
         new = self._model.init_state(self._x.shape[0], max_length=capacity)
         same = jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, self._state)
         if self._state is not None and same:
             return
         if self._state is not None:
-            new = jax.tree.map(_moved, new, self._state)
+            new = jax.tree.map(_copy_into, new, self._state)
         self._state = new
         arguments = (self._variables, new, self._x)
         self._compiled, self.memory = compile_program(self._step, arguments, donate_argnums=1)
@@ -57,7 +57,7 @@ class Stream:
         return nnx.merge(self._graph, variables).step(x, state)
 
     def advance(self, steps: int) -> list[float]:
-        """Milliseconds of each step."""
+        """Runs steps; returns the milliseconds of each."""
         times = []
         for _ in range(steps):
             begin = time.perf_counter()
@@ -67,7 +67,7 @@ class Stream:
         return times
 
     def copy(self) -> Stream:
-        """The same, to go on from here apart."""
+        """A copy of the stream that continues independently."""
         other = copy.copy(self)
         other._state = jax.tree.map(jnp.copy, self._state)
         return other
@@ -77,7 +77,7 @@ class Stream:
         return {"state_bytes": state_bytes(self._state), "total_bytes": self.memory["total_bytes"]}
 
 
-def _moved(new: jax.Array, old: jax.Array) -> jax.Array:
+def _copy_into(new: jax.Array, old: jax.Array) -> jax.Array:
     if new.shape == old.shape:
         return old
     return jax.lax.dynamic_update_slice(new, old, (0,) * new.ndim)
@@ -86,7 +86,7 @@ def _moved(new: jax.Array, old: jax.Array) -> jax.Array:
 def measure_streams(
     models: Mapping[str, Any], batch: int, tokens: int, first: int = 64
 ) -> dict[str, list[dict[str, Any]]]:
-    """Runs the models over streams, block by block in turns, then the ends of all blocks in turns.
+    """Times models over streams, in turns: first all blocks, then the ends of all blocks.
 
     What changes on a machine while a stream runs changes all ends alike, so that a late step can be
     compared with an early one.
@@ -106,24 +106,24 @@ def measure_streams(
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     total = dict.fromkeys(models, 0.0)
     ends: dict[tuple[str, int], tuple[Stream, int]] = {}
-    done, mark = 0, min(first, tokens)
+    done, length = 0, min(first, tokens)
     names = list(models)
     while done < tokens:
         for name in names:
-            stream, last = streams[name], min(STEPS, (mark - done) // ROUNDS)
-            stream.reserve(mark)
-            times = stream.advance(mark - done - ROUNDS * last)
-            ends[name, mark] = stream.copy(), last
+            stream, last = streams[name], min(STEPS, (length - done) // ROUNDS)
+            stream.reserve(length)
+            times = stream.advance(length - done - ROUNDS * last)
+            ends[name, length] = stream.copy(), last
             times += stream.advance(ROUNDS * last)
             total[name] += sum(times) / 1e3
-            results[name].append({"tokens": mark, "seconds": total[name], **stream.facts()})
+            results[name].append({"tokens": length, "seconds": total[name], **stream.facts()})
         names = names[1:] + names[:1]
-        done, mark = mark, min(2 * mark, tokens)
+        done, length = length, min(2 * length, tokens)
     medians: dict[tuple[str, int], list[float]] = {end: [] for end in ends}
     for _ in range(ROUNDS):
         for end, (stream, last) in ends.items():
             medians[end].append(statistics.median(stream.advance(last)))
-    for name, marks in results.items():
-        for facts in marks:
+    for name, points in results.items():
+        for facts in points:
             facts["milliseconds"] = spread(medians[name, facts["tokens"]])
     return results

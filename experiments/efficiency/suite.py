@@ -1,4 +1,4 @@
-"""The published suite: what the package compares, and the papers' formulations beside it."""
+"""The published suite: the package's comparisons, and the papers' formulations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMULATIONS: Mapping[str, Mapping[str, Callable[..., Array]]] = {
 
 
 def comparisons(platform: str | None = None) -> list[bench.Comparison]:
-    """All comparisons; see ``bench.comparisons``."""
+    """All comparisons of the published suite; see ``bench.comparisons``."""
     papers = [
         dataclasses.replace(ours, peers={**FORMULATIONS[ours.name], **ours.peers})
         for ours in bench.comparisons(platform)

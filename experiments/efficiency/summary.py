@@ -15,73 +15,73 @@ from experiments.experiment import Experiment
 from experiments.measured import Measured
 from experiments.pages import write_page
 from experiments.statements import Statement, early, rules_in, rules_text
-from experiments.verdicts import NOT_RUN, VERDICTS, Verdict, rules_of
+from experiments.verdicts import NOT_RUN, VERDICTS, Verdict, get_rules
 from flax_linattn.bench.report import markdown
 
 FOLDER = Path(__file__).parent
 PAPERS = ("Aaren", "Element-wise attention", "TaylorShift")
 LEARNING = ("synthetic", "events", "offline_rl", "sequences")
 """The folders of what a paper claims of learning, whose verdicts stand on pages of their own."""
-SILENT = "The paper on expressive attention claims nothing of speed or memory."
+SILENT = "The paper on expressive attention makes no claims about speed or memory."
 
 NOT_MEASURED = (
     Statement(
         "Aaren, abstract",
         "it trains in parallel, as Transformers do",
-        why="tokens a second on two cores show nothing of how many steps wait for each other; "
-        "the speed of its training has its own line",
+        why="tokens/s on two cores do not show how many steps depend on each other; training "
+        "speed has its own line",
     ),
     Statement(
         "Aaren, sections 3.2 and 5",
         "its scan takes log2(N) steps, with N log(N) operations",
-        why="two cores do not show the depth of a scan; ours works in chunks, with operations "
-        "linear in N",
+        why="two cores do not show the depth of a scan; ours works in chunks, with a number of "
+        "operations linear in N",
     ),
     Statement(
         "Aaren, appendix A",
         "in blocks of b tokens attention takes memory of b",
-        why="the paper leaves it outside of its scope",
+        why="the paper declares it out of scope",
     ),
     Statement(
         "Element-wise attention, table 1",
         "computation grows with the number of terms t",
-        why="throughput of EA-2 and EA-6 is above; no other t is measured",
+        why="EA-2 and EA-6 are measured above; no other t is",
     ),
     Statement(
         "Element-wise attention, table 1",
         "linear attention takes D^2 for each token, in training and inference",
-        why="no measurement of ours sets linear attention beside EA-series",
+        why="no measurement of ours compares linear attention with EA-series",
     ),
     Statement(
         "Element-wise attention, table 1",
         "AFT takes L^2 D in training and L D in inference",
-        why="no measurement of ours sets AFT beside EA-series",
+        why="no measurement of ours compares AFT with EA-series",
     ),
     Statement(
         "Element-wise attention, section 3.4",
         "Taylor polynomials of dot products take L D^t",
-        why="it is arithmetic: our Taylor features have order 2 alone",
+        why="arithmetic; our Taylor features have order 2 only",
     ),
     Statement(
         "TaylorShift, equation 10",
         "the efficient form takes the fewest operations with heads of 0.52 channels",
-        why="it is arithmetic: 8 d^3 + 10 d^2 = 4, not 9 d^3, gives 0.53; both mean the most heads",
+        why="arithmetic: 8 d^3 + 10 d^2 = 4, not 9 d^3, gives 0.53; both mean the most heads",
     ),
     Statement(
         "TaylorShift, table 7",
         "training hours and memory on CIFAR, IMDB and ImageNet",
-        why="whole trainings are for GPUs; one step of the ListOps model is measured",
+        why="full training runs need GPUs; one step of the ListOps model is measured",
     ),
     Statement(
         "TaylorShift, appendix C.3",
         "fused kernels are left out on both sides, as any attention can have one",
-        why="a choice: our verdicts name the best softmax at hand and the paper's",
+        why="a choice; our verdicts name both the best available softmax and the paper's",
     ),
 )
 
 
-class Found(NamedTuple):
-    """A statement, and what was found of it.
+class JudgedStatement(NamedTuple):
+    """A statement and the verdict on it.
 
     Attributes:
         statement: of the paper.
@@ -98,40 +98,40 @@ class Found(NamedTuple):
     early: bool = False
 
 
-def found_of(experiments: Iterable[Experiment]) -> list[Found]:
+def judge_statements(experiments: Iterable[Experiment]) -> list[JudgedStatement]:
     """Every statement with its verdict and what measured it, paper by paper.
 
     An experiment that was run on a GPU as well is judged twice.
     """
-    found = []
+    judged = []
     for experiment in experiments:
-        if not isinstance(experiment, Measured) or not claims_of(experiment):
+        if not isinstance(experiment, Measured) or not paper_statements(experiment):
             continue
         if experiment.folder.name in LEARNING:
             continue
         scales = [scale for scale in experiment.sizes if experiment.stored(scale).is_file()]
         for scale in scales:
-            found += _judged(experiment, experiment.stored(scale))
+            judged += _judged(experiment, experiment.stored(scale))
         if not scales:
             why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
-            found += [Found(statement, why) for statement in claims_of(experiment)]
-    found += [Found(statement, statement.verdict()) for statement in NOT_MEASURED]
-    return sorted(found, key=lambda one: paper(one.statement))
+            judged += [JudgedStatement(one, why) for one in paper_statements(experiment)]
+    judged += [JudgedStatement(statement, statement.verdict()) for statement in NOT_MEASURED]
+    return sorted(judged, key=lambda one: paper(one.statement))
 
 
-def claims_of(experiment: Measured) -> list[Statement]:
-    """Its statements that are of a paper, and not ours."""
+def paper_statements(experiment: Measured) -> list[Statement]:
+    """The statements that are a paper's, and not ours."""
     return [one for one in experiment.statements if one.where.startswith(PAPERS)]
 
 
-def _judged(experiment: Measured, stored: Path) -> Iterator[Found]:
+def _judged(experiment: Measured, stored: Path) -> Iterator[JudgedStatement]:
     """By one file of results."""
     results = json.loads(stored.read_text())
     measured = f"{results['date']}, {results['commit']}"
-    for statement in claims_of(experiment):
+    for statement in paper_statements(experiment):
         verdict = statement.verdict(results["rows"])
-        before = early(rules_of(verdict.word), results)
-        yield Found(statement, verdict, f"`{stored.stem}`", measured, before)
+        before = early(get_rules(verdict.word), results)
+        yield JudgedStatement(statement, verdict, f"`{stored.stem}`", measured, before)
 
 
 def paper(statement: Statement) -> int:
@@ -140,13 +140,13 @@ def paper(statement: Statement) -> int:
 
 
 def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
-    """Writes claims.md; returns it."""
-    found = found_of(experiments)
-    first = f"{len(found)} claims. {SILENT}"
-    if any(one.early for one in found):
+    """Writes claims.md and returns its text."""
+    judged = judge_statements(experiments)
+    first = f"{len(judged)} claims. {SILENT}"
+    if any(one.early for one in judged):
         first += (
-            " What was measured before the rules below were stated does not test them: it is "
-            "counted apart, and marked *before the rules*."
+            " Measurements older than the rules below do not test them: they are counted "
+            "separately and marked *before the rules*."
         )
     lines = [
         [
@@ -156,23 +156,23 @@ def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
             one.by,
             one.measured + ", *before the rules*" * one.early,
         ]
-        for one in found
+        for one in judged
     ]
     table = markdown(["paper", "ours", "verdict", "measured by", "measured"], lines)
-    rules = rules_text(rules_in(one.verdict for one in found))
-    return write_page(folder / "claims.md", [first, _counts(found), table, rules])
+    rules = rules_text(rules_in(one.verdict for one in judged))
+    return write_page(folder / "claims.md", [first, _counts(judged), table, rules])
 
 
-def _counts(found: list[Found]) -> str:
+def _counts(judged: list[JudgedStatement]) -> str:
     """How many claims of a paper have each verdict."""
 
-    def line(name: str, of_paper: list[Found]) -> list[str]:
+    def line(name: str, of_paper: list[JudgedStatement]) -> list[str]:
         words = [one.verdict.word for one in of_paper if not one.early]
         early = sum(one.early for one in of_paper)
         return [name, *(str(words.count(word)) for word in VERDICTS), str(early)]
 
     lines = [
-        line(paper, [one for one in found if one.statement.where.startswith(paper)])
+        line(paper, [one for one in judged if one.statement.where.startswith(paper)])
         for paper in PAPERS
     ]
-    return markdown(["paper", *VERDICTS, "before the rules"], [*lines, line("all", found)])
+    return markdown(["paper", *VERDICTS, "before the rules"], [*lines, line("all", judged)])

@@ -12,12 +12,12 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from experiments.efficiency.crossing import crossing, shown, where
+from experiments.efficiency.crossing import crossing, crossing_text, where
 from experiments.efficiency.suite import taylorshift_forms
 from experiments.measured import Measured, Rows
 from experiments.rules import BOUNDS, STATED, TIE, within
 from experiments.statements import Statement
-from experiments.verdicts import Rule, Verdict, all_of
+from experiments.verdicts import Rule, Verdict, combine
 from flax_linattn import ops
 from flax_linattn.bench import Comparison, Journal
 from flax_linattn.bench.comparisons import FORWARD, OURS
@@ -26,7 +26,7 @@ from flax_linattn.bench.report import markdown, number
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     dims: tuple[int, ...] = (16, 32, 64)
     lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -69,11 +69,11 @@ def crosses_at_n0(rows: Rows) -> Verdict:
     """Not causal, in our forms, within the factor of a tie."""
     words, texts = [], []
     for dim in dict.fromkeys(row["dim"] for row in rows):
-        found = crossing(curves(rows, dim, is_causal=False))
-        share = found.per(ops.taylorshift_n0(dim))
-        words.append(within(share, 1 / TIE, TIE, NEAR, BOUNDS))
-        texts.append(f"{shown(found)} ({share.middle:.2g} N0, d = {dim})")
-    return Verdict(all_of(words), f"our forms cross at {', '.join(texts)}")
+        crossing_range = crossing(curves(rows, dim, is_causal=False))
+        fraction = crossing_range.per(ops.taylorshift_n0(dim))
+        words.append(within(fraction, 1 / TIE, TIE, NEAR, BOUNDS))
+        texts.append(f"{crossing_text(crossing_range)} ({fraction.middle:.2g} N0, d = {dim})")
+    return Verdict(combine(words), f"our forms cross at {', '.join(texts)}")
 
 
 STATEMENTS = (

@@ -1,13 +1,13 @@
-"""TaylorShift's step and prefill beside what the machine does at best.
+"""TaylorShift's step and prefill compared with the hardware roofline.
 
     python -m experiments.efficiency.taylorshift_floor
 
 A step reads the state once and writes it. Its floor is a program that adds 1 to an array of as many
 bytes: in place where the state is donated, else into a new array; another one only reads, as a
-product with a vector. A step of heads of one channel, whose state is next to nothing, tells what
+product with a vector. A step of heads of one channel, whose state is next to nothing, shows what
 the launch of its kernels takes. Prefill takes in many tokens and returns the state, too; its floor
 is one product of square matrices with as many operations as its products have. All programs of a
-row run in turns in one process, with the donated step a second time, which tells the noise. Times
+row run in turns in one process, with the donated step a second time, which shows the noise. Times
 are those of this process on one core (CPU time), which leave out what others do there.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.efficiency.cache import repeated
+from experiments.efficiency.cache import make_step
 from experiments.efficiency.growth import in_turns, run_steps
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
@@ -31,14 +31,15 @@ from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.engine.monomials import num_monomials
 
-STEP, KEPT, AGAIN, LAUNCH = "step", "step, state kept", "step again", "step, one channel"
+STEP, AGAIN, LAUNCH = "step", "step again", "step, one channel"
+NOT_DONATED = "step, state not donated"
 IN_PLACE, COPY, READ = "add in place", "add into a new array", "read"
 PREFILL, PREFILL_AGAIN, PRODUCT = "prefill", "prefill again", "one product"
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         rows: B, of steps.
@@ -67,20 +68,20 @@ def steps(size: Size, rows: int) -> dict[str, Any]:
     """Milliseconds of a step and its floors, and bytes of the state."""
     one = ops.get_mechanism("taylorshift")
     state = one.init_state(rows, size.num_heads, size.dim, size.dim)
-    least = one.init_state(rows, size.num_heads, 1, 1)
+    min_state = one.init_state(rows, size.num_heads, 1, 1)
     token = inputs(one, 1, batch_size=rows, num_heads=size.num_heads, dim=size.dim)
     scalar = inputs(one, 1, batch_size=rows, num_heads=size.num_heads, dim=1)
     state_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
     array = jnp.ones((state_bytes // (4 * size.dim), size.dim))
 
-    donated, facts = repeated(one, jax.tree.map(jnp.copy, state), token, donated=True)
+    donated, facts = make_step(one, jax.tree.map(jnp.copy, state), token, donated=True)
     calls = {
         STEP: donated,
         AGAIN: donated,
-        KEPT: repeated(one, state, token, donated=False)[0],
-        LAUNCH: repeated(one, least, scalar, donated=True)[0],
-        IN_PLACE: added(array + 0, donated=True),
-        COPY: added(array, donated=False),
+        NOT_DONATED: make_step(one, state, token, donated=False)[0],
+        LAUNCH: make_step(one, min_state, scalar, donated=True)[0],
+        IN_PLACE: make_adder(array + 0, donated=True),
+        COPY: make_adder(array, donated=False),
         READ: partial(compile_program(jnp.matmul, (array, array[0]))[0], array, array[0]),
     }
     turns = {name: partial(run_steps, call, size.steps) for name, call in calls.items()}
@@ -92,7 +93,7 @@ def steps(size: Size, rows: int) -> dict[str, Any]:
     return {"state_bytes": state_bytes, "temporary_bytes": temporary, "milliseconds": times}
 
 
-def added(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
+def make_adder(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
     """A function that adds 1 to all of an array again."""
     donate = {"donate_argnums": 0} if donated else {}
     compiled, _ = compile_program(lambda x: x + 1, (array,), **donate)
@@ -132,36 +133,36 @@ def products(size: Size, chunk: int) -> int:
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["rows", "state, MB", "program", "µs (least - most)", "times its floor", "its floor"]
-    heads += ["times floor and read"]
+    heads = ["rows", "state, MB", "program", "µs (min - max)", "relative to its floor", "its floor"]
+    heads += ["relative to floor and read"]
     lines = []
-    floors = {STEP: IN_PLACE, AGAIN: IN_PLACE, KEPT: COPY}
+    floors = {STEP: IN_PLACE, AGAIN: IN_PLACE, NOT_DONATED: COPY}
     for row in rows:
         if "rows" not in row:
             continue
         took = {name: Range.of(value) for name, value in row["milliseconds"].items()}
-        for name, found in took.items():
+        for name, times in took.items():
             cells = [str(row["rows"]), number(row["state_bytes"] / 1e6), name]
-            cells.append(Range(*(1e3 * x for x in found)).text())
+            cells.append(Range(*(1e3 * x for x in times)).text())
             floor = floors.get(name)
             if floor is None:
                 lines.append([*cells, "-", "-", "-"])
                 continue
             twice = Range(*(a + b for a, b in zip(took[floor], took[READ], strict=True)))
-            cells += [found.over(took[floor]).text(), floor, found.over(twice).text()]
+            cells += [times.over(took[floor]).text(), floor, times.over(twice).text()]
             lines.append(cells)
     last = next(row for row in rows if "tokens" in row)
     took = {name: Range.of(value) for name, value in last["milliseconds"].items()}
     rates = [
         [
             name,
-            found.text(),
-            number(last["operations"] / found.middle / 1e6),
-            found.over(took[PRODUCT]).text(),
+            times.text(),
+            number(last["operations"] / times.middle / 1e6),
+            times.over(took[PRODUCT]).text(),
         ]
-        for name, found in took.items()
+        for name, times in took.items()
     ]
-    titles = [f"{last['tokens']:,} tokens", "ms (least - most)", "GFLOP/s", "times one product"]
+    titles = [f"{last['tokens']:,} tokens", "ms (min - max)", "GFLOP/s", "relative to one product"]
     return f"{markdown(heads, lines)}\n\n{markdown(titles, rates)}"
 
 

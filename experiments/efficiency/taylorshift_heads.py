@@ -10,7 +10,6 @@ The table's accuracies are another experiment's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from experiments.efficiency.programs import compare_programs, forward, observati
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, more, more_bytes
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -39,7 +38,7 @@ PAPER = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     heads: tuple[int, ...] = (4, 8, 16, 32, 64)
     length: int = 1024
@@ -81,7 +80,7 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(8.6, 3.4), layout="constrained")
     panels = {
         "images/s": (0, lambda result: result["images_per_second"]),
@@ -98,7 +97,7 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-def trend(form: str, quantity: str, *, rises: bool) -> Callable[[Rows], Verdict]:
+def trend(form: str, quantity: str, *, rises: bool) -> Judge:
     """The judge of "with more heads time or memory rises", or falls: most heads against least."""
 
     def judge(rows: Rows) -> Verdict:
@@ -136,7 +135,7 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size(), "paper": Size(rounds=30)},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
         "cpu": f"{DEPARTURES}; half precision and an A100: compare the trend, not the numbers",

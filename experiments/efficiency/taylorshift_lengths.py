@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from experiments.efficiency import peers
-from experiments.efficiency.crossing import Curves, crossing, shown, spread_crossing, where
+from experiments.efficiency.crossing import Curves, crossing, crossing_text, spread_crossing, where
 from experiments.measured import Measured, Rows
 from experiments.rules import (
     BOUNDS,
@@ -31,7 +31,7 @@ from experiments.rules import (
     within,
 )
 from experiments.statements import Statement
-from experiments.verdicts import Rule, Verdict, all_of, beside
+from experiments.verdicts import Rule, Verdict, combine, with_note
 from flax_linattn import ops
 from flax_linattn.bench import Journal, baselines, compare, normal
 from flax_linattn.bench.comparisons import mechanism
@@ -54,7 +54,7 @@ PAIRS = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     dims: tuple[int, ...] = (16, 32, 64, 128)
     lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -105,33 +105,33 @@ PRINTED_DIRECT, PRINTED_EFFICIENT = PAIRS["as printed"]
 
 def curve(rows: Rows, dim: int, program: str, quantity: str) -> Points:
     """Milliseconds or bytes of a program by length."""
-    found = [(r["length"], value(r, program, quantity)) for r in rows if r["dim"] == dim]
-    return [(length, y) for length, y in found if y is not None]
+    points = [(r["length"], value(r, program, quantity)) for r in rows if r["dim"] == dim]
+    return [(length, y) for length, y in points if y is not None]
 
 
-def dims_of(rows: Rows) -> list[int]:
+def measured_dims(rows: Rows) -> list[int]:
     return list(dict.fromkeys(row["dim"] for row in rows))
 
 
-def crossings_of(rows: Rows, pair: tuple[str, str], quantity: str) -> dict[int, Range]:
+def crossings_by_dim(rows: Rows, pair: tuple[str, str], quantity: str) -> dict[int, Range]:
     """Where the second program overtakes the first, or the bound of that, by d."""
-    found = {dim: curves(rows, dim, pair, quantity) for dim in dims_of(rows)}
-    return {dim: crossing(points) for dim, points in found.items() if points}
+    curves_by_dim = {dim: curves(rows, dim, pair, quantity) for dim in measured_dims(rows)}
+    return {dim: crossing(points) for dim, points in curves_by_dim.items() if points}
 
 
 def close_to_n1(rows: Rows) -> Verdict:
     """As printed, within the paper's 0.6 %."""
     words, texts = [], []
-    for dim, found in crossings_of(rows, PAIRS["as printed"], "memory").items():
-        share = found.per(ops.taylorshift_n1(dim))
-        words.append(within(share, 0.994, 1.006, BOUNDS))
+    for dim, crossing_range in crossings_by_dim(rows, PAIRS["as printed"], "memory").items():
+        ratio = crossing_range.per(ops.taylorshift_n1(dim))
+        words.append(within(ratio, 0.994, 1.006, BOUNDS))
         off = (
-            f"{100 * (share.middle - 1):+.0f} % or more"
-            if share.most > share.middle
-            else (f"{100 * (share.middle - 1):+.0f} %")
+            f"{100 * (ratio.middle - 1):+.0f} % or more"
+            if ratio.high > ratio.middle
+            else (f"{100 * (ratio.middle - 1):+.0f} %")
         )
-        texts.append(f"{shown(found)} ({off}, d = {dim})")
-    return Verdict(all_of(words), f"as printed at {', '.join(texts)}")
+        texts.append(f"{crossing_text(crossing_range)} ({off}, d = {dim})")
+    return Verdict(combine(words), f"as printed at {', '.join(texts)}")
 
 
 ABOUT = Rule(
@@ -142,7 +142,7 @@ ABOUT = Rule(
 def offset(rows: Rows) -> Verdict:
     """Time crosses 18 d above N0, as printed."""
     words, texts = [], []
-    for dim, found in crossings_of(rows, PAIRS["as printed"], "time").items():
+    for dim, crossing_range in crossings_by_dim(rows, PAIRS["as printed"], "time").items():
         times = [
             (row["length"], *(time(row, name) for name in PAIRS["as printed"]))
             for row in rows
@@ -153,30 +153,33 @@ def offset(rows: Rows) -> Verdict:
         above = Range(*((length - n0) / dim for length in between))
         words.append(within(above, 9, 27, ABOUT, BOUNDS))
         ends = " to ".join(f"{end:+.0f}" for end in above[1:])
-        texts.append(f"{shown(found)} (N0 {ends} d, d = {dim})")
-    return Verdict(all_of(words), f"as printed at {', '.join(texts)}")
+        texts.append(f"{crossing_text(crossing_range)} (N0 {ends} d, d = {dim})")
+    return Verdict(combine(words), f"as printed at {', '.join(texts)}")
 
 
 def memory_first(rows: Rows) -> Verdict:
     """Memory crosses at shorter sequences than time: as printed, with ours as a note."""
 
     def judge(name: str) -> Verdict:
-        time, memory = (crossings_of(rows, PAIRS[name], what) for what in ("time", "memory"))
-        found = {dim: time[dim].over(memory[dim]) for dim in time if dim in memory}
-        texts = (f"{shown(memory[dim])} against {shown(time[dim])} (d = {dim})" for dim in found)
-        return Verdict(more(found.values()).under(BOUNDS), f"{name} at {', '.join(texts)}")
+        time, memory = (crossings_by_dim(rows, PAIRS[name], what) for what in ("time", "memory"))
+        ratios = {dim: time[dim].over(memory[dim]) for dim in time if dim in memory}
+        texts = (
+            f"{crossing_text(memory[dim])} against {crossing_text(time[dim])} (d = {dim})"
+            for dim in ratios
+        )
+        return Verdict(more(ratios.values()).under(BOUNDS), f"{name} at {', '.join(texts)}")
 
-    return beside(judge("as printed"), judge("ours"))
+    return with_note(judge("as printed"), judge("ours"))
 
 
 def fast_growth(rows: Rows) -> Verdict:
     """Direct and softmax quadratic, efficient linear, at the paper's usual d = 64."""
-    dim = 64 if 64 in dims_of(rows) else dims_of(rows)[-1]
+    dim = 64 if 64 in measured_dims(rows) else measured_dims(rows)[-1]
     powers = {PRINTED_DIRECT: 2, "softmax": 2, PRINTED_EFFICIENT: 1}
     curves = {name: curve(rows, dim, name, "time") for name in powers}
-    word = all_of(grows(curves[name], power) for name, power in powers.items())
-    shown = ", ".join(f"{name} N^{exponent(c):.2f}" for name, c in curves.items())
-    return Verdict(word, f"d = {dim}: {shown}")
+    word = combine(grows(curves[name], power) for name, power in powers.items())
+    powers_text = ", ".join(f"{name} N^{exponent(c):.2f}" for name, c in curves.items())
+    return Verdict(word, f"d = {dim}: {powers_text}")
 
 
 SLIGHTLY = Rule(
@@ -194,15 +197,15 @@ def slower_softmax(rows: Rows) -> Verdict:
     """Softmax takes slightly longer than the direct form."""
     long = [row for row in rows if row["length"] >= 1024]
     pairs = [(time(row, "softmax"), time(row, PRINTED_DIRECT)) for row in long]
-    found = [softmax.over(direct) for softmax, direct in pairs if softmax and direct]
-    word = all_of(within(ratio, 1, TIE, SLIGHTLY) for ratio in found)
-    return Verdict(word, f"{span(found)} times the time of direct as printed, N from 1,024")
+    ratios = [softmax.over(direct) for softmax, direct in pairs if softmax and direct]
+    word = combine(within(ratio, 1, TIE, SLIGHTLY) for ratio in ratios)
+    return Verdict(word, f"{span(ratios)} times the time of direct as printed, N from 1,024")
 
 
 def fewer_operations_a_second(rows: Rows) -> Verdict:
     """The efficient form as printed, by the paper's count, at the longest N of each d."""
     rates = []
-    for dim in dims_of(rows):
+    for dim in measured_dims(rows):
         pairs = [
             (row["length"], *(time(row, name) for name in PAIRS["as printed"]))
             for row in rows
@@ -238,7 +241,7 @@ STATEMENTS = (
     ),
     Statement(
         "TaylorShift, appendix D.2",
-        "the efficient form does fewer operations a second than direct",
+        "the efficient form does fewer operations per second than direct",
         fewer_operations_a_second,
     ),
 )
@@ -255,7 +258,7 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     dims = list(dict.fromkeys(row["dim"] for row in rows))
     figure = import_figure()(figsize=(3.5 * len(dims), 6.4), layout="constrained")
     grid = figure.subplots(2, len(dims), sharey="row", squeeze=False)
@@ -287,7 +290,7 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
         "cpu": "batches above 1; what needs more than 4 GB is compiled for its memory and not run",

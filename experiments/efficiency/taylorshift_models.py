@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
 
 def softmaxes(num_heads: int) -> dict[str, Kind]:
-    """Softmax attention as the paper has it, with all its weights, and as it is best at hand."""
+    """Softmax attention with all its weights at once, as in the paper, and its best forms here."""
     return {
         "all weights": Kind("softmax", num_heads, "parallel"),
         "in blocks": Kind("softmax", num_heads, "chunked"),

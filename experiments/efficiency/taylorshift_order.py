@@ -1,4 +1,4 @@
-"""What TaylorShift of order 4 costs beside order 2: where its efficient form overtakes the direct.
+"""Costs of TaylorShift of orders 2 and 4: where the efficient form overtakes the direct one.
 
     python -m experiments.efficiency.taylorshift_order
 
@@ -25,7 +25,7 @@ from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossover
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     dims: tuple[int, ...] = (4, 8, 16)
     orders: tuple[int, ...] = (2, 4)

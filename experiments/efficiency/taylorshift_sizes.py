@@ -4,14 +4,13 @@
 
 TaylorShift paper, table 1 and figures 5 and 6, in float64. The recipe is that of the authors'
 public code, which gives the printed formulas where that of the text does not: queries and keys
-uniform on the unit sphere, V a column of ones beside normal numbers, the polynomial
+uniform on the unit sphere, V a column of ones and columns of normal numbers, the polynomial
 x^2 + x / 2 + 1 / 2.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from experiments.measured import Measured, Rows
 from experiments.rules import GROWTH, STATED, Points, exponent, grows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import (
     FAILS,
     HOLDS,
@@ -29,7 +28,7 @@ from experiments.verdicts import (
     Rule,
     Verdict,
     Word,
-    all_of,
+    combine,
 )
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
@@ -59,21 +58,21 @@ RIGHT = Rule(
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     dims: tuple[int, ...] = (8, 16, 32, 64)
     lengths: tuple[int, ...] = (64, 256, 1024, 4096, 16384, 65536)
     samples: int = 256
-    """Most draws of queries and keys."""
+    """Maximum number of samples of queries and keys."""
     tokens: int = 1 << 23
-    """Most keys of all draws of a length: 128 draws of the longest, which decides, so that chance
+    """Maximum number of keys of a length: 128 samples of the longest, which decides, so that chance
     leaves less doubt there than the tolerance."""
     a_mods: int = 4
-    """Draws for A_mod, which hardly differs from draw to draw."""
+    """Samples for A_mod, which hardly differs from sample to sample."""
     queries: int = 64
     """A sample."""
     values: int = 128
-    """Columns of V a sample: several draws of it where d is smaller."""
+    """Columns of V in a sample: several V where d is smaller."""
 
 
 def sphere(rng: np.random.Generator, length: int, dim: int) -> NDArray:
@@ -90,9 +89,9 @@ def intermediates(
     *,
     with_a_mod: bool = True,
 ) -> NDArray:
-    """The sizes for one draw of queries and keys, in the order of ``FORMULAS``.
+    """The sizes for one sample of queries and keys, in the order of ``FORMULAS``.
 
-    Means over draws of V, whose rows all queries share; NaN for A_mod if it is left out.
+    Means over samples of V, whose rows all queries share; NaN for A_mod if it is left out.
     """
     draws = max(1, num_values // dim)
     q, k = sphere(rng, num_queries, dim), sphere(rng, length, dim)
@@ -110,7 +109,7 @@ def intermediates(
     denominator, y = times_v(x**2 + x / 2 + 0.5)
     return np.array(
         [
-            np.linalg.norm(boxed(k, v[:, :dim])) if with_a_mod else np.nan,
+            np.linalg.norm(pair_products(k, v[:, :dim])) if with_a_mod else np.nan,
             mean_norm(squared[1], squared[0]),
             mean_norm(linear[1], linear[0]),
             denominator.mean(),
@@ -119,7 +118,7 @@ def intermediates(
     )
 
 
-def boxed(k: NDArray, v: NDArray, tokens: int = 1024) -> NDArray:
+def pair_products(k: NDArray, v: NDArray, tokens: int = 1024) -> NDArray:
     """A_mod [d^2, d + 1]: products of all pairs of channels of k, transposed, times [1 | v]."""
     v = np.concatenate([np.ones((len(v), 1)), v], axis=1)
     parts = ((k[i : i + tokens], v[i : i + tokens]) for i in range(0, len(k), tokens))
@@ -157,7 +156,7 @@ def doubt(row: dict[str, Any], name: str) -> float:
     return 200 * row["errors"][name] / FORMULAS[name](row["length"], row["dim"])
 
 
-def right(name: str) -> Callable[[Rows], Verdict]:
+def judge_formula(name: str) -> Judge:
     """The judge of "the formula is right to 1 % for large N", for every d, at the longest N."""
 
     def judge(rows: Rows) -> Verdict:
@@ -165,16 +164,16 @@ def right(name: str) -> Callable[[Rows], Verdict]:
         if not large:
             raise NotMeasuredError(f"nothing was measured from N = {LARGE:,} on")
         by_dim = {row["dim"]: [r for r in large if r["dim"] == row["dim"]] for row in large}
-        found = {dim: decide(of_dim, name) for dim, of_dim in by_dim.items()}
-        texts = (f"{ours} for d = {dim}{more}" for dim, (_, ours, more) in found.items())
+        decisions = {dim: decide(of_dim, name) for dim, of_dim in by_dim.items()}
+        texts = (f"{ours} for d = {dim}{more}" for dim, (_, ours, more) in decisions.items())
         longest = f"at N = {large[-1]['length']:,}: {', '.join(texts)}"
-        return Verdict(all_of(word for word, _, _ in found.values()), longest)
+        return Verdict(combine(word for word, _, _ in decisions.values()), longest)
 
     return judge
 
 
 def decide(rows: Rows, name: str) -> tuple[Word, str, str]:
-    """Whether the formula is right to 1 % at the longest N, whatever was drawn, for one d.
+    """Whether the formula is right to 1 % at the longest N, whatever was sampled, for one d.
 
     Returns:
         The word, how far off it is, and what is to be added.
@@ -195,7 +194,9 @@ def decide(rows: Rows, name: str) -> tuple[Word, str, str]:
 WHERE = "TaylorShift, table 1 and figure 6"
 STATEMENTS = tuple(
     Statement(
-        WHERE, f"{name} is as large as its formula, to {TOLERANCE:g} % for large N", right(name)
+        WHERE,
+        f"{name} is as large as its formula, to {TOLERANCE:g} % for large N",
+        judge_formula(name),
     )
     for name in FORMULAS
 )
@@ -236,7 +237,7 @@ def _off(row: dict[str, Any], name: str) -> str:
     return f"{error(row, name):+.1f} ± {doubt(row, name):.1f}"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(13, 3.2), layout="constrained")
     dims = list(dict.fromkeys(row["dim"] for row in rows))
     for axes, (name, formula) in zip(figure.subplots(1, 5), FORMULAS.items(), strict=True):
@@ -263,7 +264,7 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
         scale: "the paper's 16,384 samples (here the fewer the longer, each with several V)"

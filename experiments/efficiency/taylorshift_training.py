@@ -11,7 +11,6 @@ included.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,8 +18,8 @@ from experiments.efficiency.programs import Program, compare_programs, observati
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind, softmaxes
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, more, more_bytes
-from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Verdict, beside
+from experiments.statements import Judge, Statement
+from experiments.verdicts import NotMeasuredError, Verdict, with_note
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
 
@@ -52,7 +51,7 @@ PAPER = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     model: str = "taylorshift-listops"
     length: int = 1000
@@ -90,19 +89,19 @@ def facts(rows: Rows) -> dict[str, tuple[Range, Range]]:
     }
 
 
-def above(name: str, quantity: int) -> Callable[[Rows], Verdict]:
+def above(name: str, quantity: int) -> Judge:
     """The judge of "it needs more time (0) or memory (1) to train than softmax"."""
 
     def judge(rows: Rows) -> Verdict:
         ours = facts(rows)
         best = min(ours[softmax][quantity] for softmax in SOFTMAXES)
         theirs = PAPER[name][quantity] / PAPER[PRINTED][quantity]
-        found = []
+        verdicts = []
         for other, baseline in (("the best softmax", best), (PRINTED, ours[PRINTED][quantity])):
             ratio = ours[name][quantity].over(baseline)
             word = more_bytes([ratio.middle]) if quantity else more([ratio])
-            found.append(Verdict(word, f"{ratio.middle:.2g} times {other}"))
-        word, text = beside(*found)
+            verdicts.append(Verdict(word, f"{ratio.middle:.2g} times {other}"))
+        word, text = with_note(*verdicts)
         return Verdict(word, f"{text}; paper {theirs:.2g}")
 
     return judge
@@ -121,7 +120,7 @@ STATEMENTS = tuple(
 
 def table(rows: Rows, size: Size) -> str:
     ours = facts(rows)
-    heads = ["model", "paper: GPU hours", "GiB", "ours: ms a step", "MB"]
+    heads = ["model", "paper: GPU hours", "GiB", "ours: ms per step", "MB"]
     lines = []
     for name, (milliseconds, needed) in ours.items():
         paper = [f"{value:.2f}" for value in PAPER[name]] if name in PAPER else ["-", "-"]

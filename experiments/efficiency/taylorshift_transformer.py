@@ -4,7 +4,7 @@
 
 TaylorShift paper, figure 3 (16 heads, d = 32) and figure 9 (other numbers of heads and other
 mechanisms at the 8 heads of its ListOps models). The paper's softmax attention makes all its
-weights at once; beside it stand softmax attention in blocks and XLA's, and the best of the three
+weights at once; softmax attention in blocks and XLA's are measured, too, and the best of the three
 decides. Memory is what the compiled program needs, weights included.
 """
 
@@ -33,8 +33,8 @@ from experiments.rules import (
     no_more_bytes,
     span,
 )
-from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Verdict, all_of, beside
+from experiments.statements import Judge, Statement
+from experiments.verdicts import NotMeasuredError, Verdict, combine, with_note
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure, plot_lines
 from flax_linattn.bench.report import markdown, number
@@ -74,11 +74,11 @@ SOFTMAXES = tuple(name for name in FIGURE_3 if name.startswith("softmax"))
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     model: str = "taylorshift-listops"
     lengths: tuple[int, ...] = (256, 512, 900, 1500, 2000, 4000)
-    """Those of the paper's statements among them."""
+    """The lengths of the paper's statements are among them."""
     rounds: int = 5
     seconds: float = 20.0
     memory_limit_gb: float = 4.0
@@ -100,11 +100,11 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     return {"results": compare_programs(programs, x, size.rounds, size.seconds, limit)}
 
 
-def measured(row: dict[str, Any], name: str, quantity: str) -> Range | None:
+def cost_range(row: dict[str, Any], name: str, quantity: str) -> Range | None:
     """Milliseconds or bytes; None of what was not run."""
     if name == BEST:
-        found = [measured(row, softmax, quantity) for softmax in SOFTMAXES]
-        return min((v for v in found if v is not None), default=None)
+        softmax_costs = [cost_range(row, softmax, quantity) for softmax in SOFTMAXES]
+        return min((v for v in softmax_costs if v is not None), default=None)
     result = row["results"].get(name)
     if result is None:
         return None
@@ -115,19 +115,19 @@ def measured(row: dict[str, Any], name: str, quantity: str) -> Range | None:
 
 def value(row: dict[str, Any], name: str, quantity: str) -> float | None:
     """The same without its spread."""
-    found = measured(row, name, quantity)
-    return None if found is None else found.middle
+    cost = cost_range(row, name, quantity)
+    return None if cost is None else cost.middle
 
 
-def named(rows: Rows, names: Iterable[str]) -> list[str]:
-    """Those that rows have results of."""
+def measured_names(rows: Rows, names: Iterable[str]) -> list[str]:
+    """The names that have results in these rows."""
     return [name for name in names if any(name in row["results"] for row in rows)]
 
 
-def shares(rows: Rows, quantity: str, name: str, other: str) -> list[tuple[int, Range]]:
+def cost_ratios(rows: Rows, quantity: str, name: str, other: str) -> list[tuple[int, Range]]:
     """One's quantity over the other's by length, where both were measured."""
     points = [
-        (r["length"], measured(r, name, quantity), measured(r, other, quantity)) for r in rows
+        (r["length"], cost_range(r, name, quantity), cost_range(r, other, quantity)) for r in rows
     ]
     return [(n, a.over(b)) for n, a, b in points if a is not None and b is not None]
 
@@ -136,19 +136,16 @@ def middles(points: Sequence[tuple[int, Range]]) -> Points:
     return [(n, ratio.middle) for n, ratio in points]
 
 
-Judge = Callable[[Rows], Verdict]
-
-
 def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Against the best softmax of all, which decides, and the paper's."""
-    return lambda rows: beside(judge(rows, BEST), judge(rows, PRINTED))
+    return lambda rows: with_note(judge(rows, BEST), judge(rows, PRINTED))
 
 
 def overtakes(quantity: str, printed: int) -> Judge:
-    """The judge of "from so many tokens on the efficient form needs less than softmax"."""
+    """The judge of "from N tokens on the efficient form needs less than softmax"."""
 
     def judge(rows: Rows, other: str) -> Verdict:
-        points = shares(rows, quantity, other, EFFICIENT)
+        points = cost_ratios(rows, quantity, other, EFFICIENT)
         leads = [lead for n, lead in points if n >= printed]
         if not leads:
             raise NotMeasuredError(f"nothing was measured from {printed:,} tokens on")
@@ -161,30 +158,30 @@ def overtakes(quantity: str, printed: int) -> Judge:
     return against_both(judge)
 
 
-def memory_share(length: int, most: float) -> Judge:
-    """The judge of "at so many tokens it needs at most this share of softmax's memory"."""
+def memory_fraction(length: int, limit: float) -> Judge:
+    """The judge of "at N tokens it needs at most this fraction of softmax's memory"."""
 
     def judge(rows: Rows, other: str) -> Verdict:
-        share = at(middles(shares(rows, "memory", EFFICIENT, other)), length)
-        return Verdict(no_more_bytes([share / most]), f"{100 * share:.0f} % of that of {other}")
+        ratio = at(middles(cost_ratios(rows, "memory", EFFICIENT, other)), length)
+        return Verdict(no_more_bytes([ratio / limit]), f"{100 * ratio:.0f} % of that of {other}")
 
     return against_both(judge)
 
 
 def faster_and_half(rows: Rows, other: str) -> Verdict:
     """From 2,000 tokens on: faster, with no more than half the memory."""
-    lead = [ratio for n, ratio in shares(rows, "time", other, EFFICIENT) if n >= 2000]
-    memory = [y for n, y in middles(shares(rows, "memory", EFFICIENT, other)) if n >= 2000]
-    word = all_of([more(lead), no_more_bytes(share / 0.5 for share in memory)])
-    text = f"{span(lead)} times faster, with {span(100 * share for share in memory)} % of the"
+    lead = [ratio for n, ratio in cost_ratios(rows, "time", other, EFFICIENT) if n >= 2000]
+    memory = [y for n, y in middles(cost_ratios(rows, "memory", EFFICIENT, other)) if n >= 2000]
+    word = combine([more(lead), no_more_bytes(ratio / 0.5 for ratio in memory)])
+    text = f"{span(lead)} times faster, with {span(100 * ratio for ratio in memory)} % of the"
     return Verdict(word, f"{text} memory of {other}")
 
 
-def short(rows: Rows, other: str) -> Verdict:
+def judge_short(rows: Rows, other: str) -> Verdict:
     """Below 1,000 tokens the direct form takes no more time nor memory than softmax."""
-    time = [ratio for n, ratio in shares(rows, "time", DIRECT, other) if n < 1000]
-    memory = [y for n, y in middles(shares(rows, "memory", DIRECT, other)) if n < 1000]
-    word = all_of([no_more(time), no_more_bytes(memory)])
+    time = [ratio for n, ratio in cost_ratios(rows, "time", DIRECT, other) if n < 1000]
+    memory = [y for n, y in middles(cost_ratios(rows, "memory", DIRECT, other)) if n < 1000]
+    word = combine([no_more(time), no_more_bytes(memory)])
     return Verdict(word, f"{span(time)} times the time, {span(memory)} the memory of {other}")
 
 
@@ -193,28 +190,28 @@ def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
 
     def judge(rows: Rows) -> Verdict:
         row = rows[-1]
-        others = named(rows, OTHERS)
-        found = {name: measured(row, name, "time") for name in (*names, *others)}
-        times = {name: time for name, time in found.items() if time is not None}
-        if times.keys() != found.keys():
+        others = measured_names(rows, OTHERS)
+        measured_times = {name: cost_range(row, name, "time") for name in (*names, *others)}
+        times = {name: time for name, time in measured_times.items() if time is not None}
+        if times.keys() != measured_times.keys():
             raise NotMeasuredError("not all of them were run")
         best = min(others, key=lambda name: times[name])
         ratios = [times[name].over(times[best]) for name in names]
         word = no_more(ratios) if competitive else more(ratios)
-        shown = ", ".join(f"{n} {r.middle:.2g}" for n, r in zip(names, ratios, strict=True))
-        return Verdict(word, f"times the time of {best} at {row['length']:,}: {shown}")
+        ratios_text = ", ".join(f"{n} {r.middle:.2g}" for n, r in zip(names, ratios, strict=True))
+        return Verdict(word, f"times the time of {best} at {row['length']:,}: {ratios_text}")
 
     return judge
 
 
-def scaling(rows: Rows) -> Verdict:
+def judge_scaling(rows: Rows) -> Verdict:
     """With many heads its time grows more slowly than that of any other."""
 
     def power(name: str) -> float:
         return exponent([(r["length"], t) for r in rows if (t := value(r, name, "time"))])
 
     best = min(map(power, ("efficient, h = 32", "efficient, h = 64")))
-    others = list(map(power, named(rows, OTHERS)))
+    others = list(map(power, measured_names(rows, OTHERS)))
     word = grows_less(best, others)
     text = f"time grows as N^{best:.2f} at best, theirs as N^{min(others):.2f} to {max(others):.2f}"
     return Verdict(word, text)
@@ -234,10 +231,10 @@ STATEMENTS = (
     Statement(
         "TaylorShift, section 5.2",
         "at 1,500 tokens the efficient form needs half of softmax's memory",
-        memory_share(1500, 0.5),
+        memory_fraction(1500, 0.5),
     ),
     Statement(
-        "TaylorShift, section 5.2", "at 2,000 tokens only 35 % of it", memory_share(2000, 0.35)
+        "TaylorShift, section 5.2", "at 2,000 tokens only 35 % of it", memory_fraction(2000, 0.35)
     ),
     Statement(
         "TaylorShift, conclusion",
@@ -247,7 +244,7 @@ STATEMENTS = (
     Statement(
         "TaylorShift, section 5.2 and abstract",
         "for short sequences the direct form stays competitive in time and memory",
-        against_both(short),
+        against_both(judge_short),
     ),
     Statement(
         "TaylorShift, figure 9",
@@ -260,14 +257,14 @@ STATEMENTS = (
         against_others(["efficient, h = 32", "efficient, h = 64"], competitive=True),
     ),
     Statement(
-        "TaylorShift, figure 9", "with 32 or 64 heads it scales better than they do", scaling
+        "TaylorShift, figure 9", "with 32 or 64 heads it scales better than they do", judge_scaling
     ),
 )
 
 
 def table(rows: Rows, size: Size) -> str:
     heads = ["model", *(f"N = {row['length']:,}: ms / MB" for row in rows)]
-    lines = [[name, *(_cell(row, name) for row in rows)] for name in named(rows, KINDS)]
+    lines = [[name, *(_cell(row, name) for row in rows)] for name in measured_names(rows, KINDS)]
     best = ["the best softmax of 16 heads: time / memory"]
     best += [" / ".join(_best(row, what) for what in ("time", "memory")) for row in rows]
     return markdown(heads, [*lines, best])
@@ -279,11 +276,11 @@ def _cell(row: dict[str, Any], name: str) -> str:
 
 
 def _best(row: dict[str, Any], quantity: str) -> str:
-    found = {name: v for name in SOFTMAXES if (v := value(row, name, quantity)) is not None}
-    return min(found, key=lambda name: found[name]).removeprefix("softmax, ") if found else "-"
+    costs = {name: v for name in SOFTMAXES if (v := value(row, name, quantity)) is not None}
+    return min(costs, key=lambda name: costs[name]).removeprefix("softmax, ") if costs else "-"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     figure = import_figure()(figsize=(9.6, 6.4), layout="constrained")
     grid = figure.subplots(2, 2, sharey="row")
     columns = (("figure 3: 16 heads of 32", FIGURE_3), ("figure 9", FIGURE_9))
@@ -291,7 +288,7 @@ def draw(rows: Rows) -> Any:
         for axes, (title, kinds) in zip(axes_row, columns, strict=True):
             scale = 1e-6 if quantity == "memory" else 1
             lines = {}
-            for name in named(rows, kinds):
+            for name in measured_names(rows, kinds):
                 points = [(row["length"], value(row, name, quantity)) for row in rows]
                 lines[name] = [(x, scale * y) for x, y in points if y is not None]
             label = f"{quantity}, {unit}" if axes is axes_row[0] else ""
@@ -311,7 +308,7 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=STATEMENTS,
     left_out={
         "cpu": f"{DEPARTURES}; longer sequences",

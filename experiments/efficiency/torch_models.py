@@ -16,7 +16,7 @@ Tensor = Any
 
 
 class Modules(NamedTuple):
-    """Subclasses of ``torch.nn.Module``."""
+    """Subclasses of ``torch.nn.Module``, which need torch to exist."""
 
     Encoder: Any
     Classifier: Any
@@ -30,7 +30,7 @@ def modules(torch: Any) -> Modules:
     nn = torch.nn
 
     class Encoder(nn.Module):
-        """Embedding and layers; arguments as those of ``nnx_models.Encoder``."""
+        """Embedding and layers, with the arguments of ``nnx_models.Encoder``."""
 
         def __init__(self, channels: int, length: int, features: int, layers: list[Any]) -> None:
             super().__init__()

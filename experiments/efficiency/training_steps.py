@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from experiments.efficiency.pytorch import import_torch
-from experiments.efficiency.trials import TRANSFORMER, Learned, Size, Trial
+from experiments.efficiency.trials import TRANSFORMER, LearningTask, Size, Trial
 from experiments.measured import Rows
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
@@ -16,7 +16,7 @@ EPOCH = 1000
 """Sequences of what the table calls an epoch."""
 
 
-def measure(learned: Learned, size: Size, journal: Journal) -> None:
+def measure(learned: LearningTask, size: Size, journal: Journal) -> None:
     """A row for every model and length."""
     torch = import_torch()
     for length, batch_size in size.lengths:
@@ -34,28 +34,28 @@ def measure(learned: Learned, size: Size, journal: Journal) -> None:
 
 def table(rows: Rows, size: Size) -> str:
     """Every model's costs, and how it stands to PyTorch's transformer."""
-    heads = ["T", "batch", "model", "parameters", "ms a step", "least to most", "the same again"]
-    heads += [f"s an epoch of {EPOCH:,}", "times as fast as PyTorch's transformer"]
+    heads = ["T", "batch", "model", "parameters", "ms per step", "min to max", "repeat"]
+    heads += [f"s an epoch of {EPOCH:,}", "speedup over PyTorch's transformer"]
     heads += ["compile, s", "memory, MB"]
     peers = {row["length"]: row["milliseconds"] for row in rows if row["model"] == TRANSFORMER}
     lines = []
     for row in rows:
-        told = [f"{row['length']:,}", str(row["batch_size"]), row["model"]]
-        told.append(f"{row['parameters']:,}")
+        cells = [f"{row['length']:,}", str(row["batch_size"]), row["model"]]
+        cells.append(f"{row['parameters']:,}")
         if "milliseconds" not in row:
-            told += [f"not run: {row['not_run']}", *[""] * 4]
+            cells += [f"not run: {row['not_run']}", *[""] * 4]
         else:
             ms = row["milliseconds"]
-            told += [
+            cells += [
                 number(ms["median"]),
-                f"{number(ms['least'])} to {number(ms['most'])}",
+                f"{number(ms['min'])} to {number(ms['max'])}",
                 number(row["again"]["median"]) if "again" in row else "",
                 number(ms["median"] / 1e3 * EPOCH / row["batch_size"]),
                 number(peers[row["length"]]["median"] / ms["median"]),
             ]
-        told += [
+        cells += [
             number(row["compile_seconds"]) if "compile_seconds" in row else "",
             number(row["temporary_bytes"] / 1e6) if "temporary_bytes" in row else "",
         ]
-        lines.append(told)
+        lines.append(cells)
     return f"{markdown(heads, lines)}\n\nPyTorch {rows[0]['torch']}."

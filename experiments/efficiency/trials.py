@@ -1,10 +1,10 @@
 """Whole models in training, one step at a time: ours, plain PyTorch's, plain Flax's.
 
-Needs PyTorch beside this library. Ours is what ``flax-linattn train`` compiles. Beside it the same
+Needs PyTorch. Ours is what ``flax-linattn train`` compiles. It is compared with the same
 model in PyTorch and in Flax with their own attention, recurrent networks and a state-space model of
 about as many parameters, and the products with weights alone, forward and backward, below which no
 model of these sizes gets with XLA; every model sees the past alone. All run in turns in one process
-on one core; our first and PyTorch's transformer twice, which tells the noise of the machine. Times
+on one core; our first and PyTorch's transformer twice, which shows the noise of the machine. Times
 are those of this process (CPU time), which leave out what others do on the core.
 """
 
@@ -25,12 +25,12 @@ from flax import nnx
 from experiments.efficiency import nnx_models, torch_models
 from experiments.efficiency.programs import in_turns, num_parameters
 from experiments.efficiency.pytorch import import_torch
-from experiments.options import configured
+from experiments.options import task_config
 from flax_linattn import training
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.tasks import get_task
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.step import update_of
+from flax_linattn.training.step import make_update
 from flax_linattn.training.validation import metric_names
 
 AGAIN = ", the same again"
@@ -40,7 +40,7 @@ PRODUCTS = "products with weights alone"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """What is measured.
+    """Settings of the measurement at one scale.
 
     Attributes:
         lengths: T, and sequences of a batch.
@@ -51,7 +51,7 @@ class Size:
         num_heads: of attention.
         rounds: how often each model is timed.
         seconds: no further round of a length begins after so long, once there are three.
-        most_bytes: a program that needs more temporary memory is not run.
+        max_temporary_bytes: a program that needs more temporary memory is not run.
     """
 
     lengths: tuple[tuple[int, int], ...]
@@ -69,11 +69,11 @@ class Size:
     num_heads: int = 8
     rounds: int = 7
     seconds: float = 60.0
-    most_bytes: float = 6e9
+    max_temporary_bytes: float = 6e9
 
 
-class Learned(NamedTuple):
-    """What the models learn.
+class LearningTask(NamedTuple):
+    """The task that the models learn.
 
     Attributes:
         task: the name of ours, whose options, loss and optimizer are those of all.
@@ -100,8 +100,8 @@ class Learned(NamedTuple):
     torch_optimizer: str
 
 
-class Trained(NamedTuple):
-    """A model in training.
+class TrainedModel(NamedTuple):
+    """A model in training and its costs.
 
     Attributes:
         step: does a training step, and waits for it; None if it does not run.
@@ -122,11 +122,11 @@ class Trial:
         batch_size: B.
     """
 
-    def __init__(self, learned: Learned, size: Size, length: int, batch_size: int) -> None:
+    def __init__(self, learned: LearningTask, size: Size, length: int, batch_size: int) -> None:
         self.learned, self.size, self.length = learned, size, length
         self.batch = learned.batch(length, batch_size)
         self.task = get_task(learned.task)
-        self.config = configured(
+        self.config = task_config(
             learned.task,
             **learned.options(length),
             features=size.features,
@@ -141,9 +141,9 @@ class Trial:
         """Every model's facts and milliseconds of a step."""
         # What the first program of a process pays.
         compile_program(lambda x: x + 1, (self.batch["values"],))
-        trained = {name: make() for name, make in self.models().items()}
-        results = {name: one.facts for name, one in trained.items()}
-        steps = {name: one.step for name, one in trained.items() if one.step is not None}
+        models = {name: make() for name, make in self.models().items()}
+        results = {name: one.facts for name, one in models.items()}
+        steps = {name: one.step for name, one in models.items() if one.step is not None}
         for name in (self.size.mechanisms[0], TRANSFORMER):
             if name in steps:
                 steps[name + AGAIN] = steps[name]
@@ -152,11 +152,11 @@ class Trial:
             results[of]["again" if name.endswith(AGAIN) else "milliseconds"] = spread(times)
         return results
 
-    def models(self) -> dict[str, Callable[[], Trained]]:
-        """What makes them, by their names."""
+    def models(self) -> dict[str, Callable[[], TrainedModel]]:
+        """Constructors of all models, by name."""
         recurrent = {"GRU": ("GRUCell", 3), "LSTM": ("OptimizedLSTMCell", 4)}
         mixers = {"transformer": nnx_models.Attention, "S5": nnx_models.S5}
-        made: dict[str, Callable[[], Trained]] = {
+        made: dict[str, Callable[[], TrainedModel]] = {
             mechanism: partial(self.ours, mechanism) for mechanism in self.size.mechanisms
         }
         made |= {PRODUCTS: self.products, TRANSFORMER: self.torch_transformer}
@@ -173,13 +173,13 @@ class Trial:
         }
         return made
 
-    def ours(self, mechanism: str) -> Trained:
+    def ours(self, mechanism: str) -> TrainedModel:
         """The step that a run of ``flax-linattn train`` compiles."""
         loss, optimizer = self.objective.loss, self.objective.optimizer
         model = self.task.model(self.config.replace(mechanism=mechanism), self.data_spec)
         names = metric_names(model, loss, self.batch)
         graphdef, params, rest = split_model(model)
-        update = update_of(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
+        update = make_update(graphdef, loss, optimizer, training.ONE_DEVICE, 0)
         state = TrainState.create(params, rest, optimizer, names)
         compiled, facts = compile_program(update, (state, self.batch, 0), donate_argnums=0)
 
@@ -190,7 +190,7 @@ class Trial:
 
         return self._checked(step, facts | {"parameters": num_parameters(model)})
 
-    def products(self) -> Trained:
+    def products(self) -> TrainedModel:
         """Tokens times the weights of the blocks and of the head, and their gradients."""
         size, learned, rng = self.size, self.learned, np.random.default_rng(0)
         batch_size = len(self.batch["values"])
@@ -215,7 +215,7 @@ class Trial:
             facts | {"parameters": sum(w.size for w in weights)},
         )
 
-    def flax_blocks(self, mixer: nnx_models.Mixer) -> Trained:
+    def flax_blocks(self, mixer: nnx_models.Mixer) -> TrainedModel:
         """Blocks with a layer of ``nnx_models`` along time."""
         size, rngs = self.size, nnx.Rngs(0)
         layers: list[nnx.Module] = [
@@ -224,8 +224,8 @@ class Trial:
         ]
         return self._flax(size.features, layers, rngs)
 
-    def flax_recurrent(self, cell: str, gates: int) -> Trained:
-        """``nnx.RNN`` of a cell."""
+    def flax_recurrent(self, cell: str, gates: int) -> TrainedModel:
+        """Recurrent layers: ``nnx.RNN`` of a cell."""
         rngs, features = nnx.Rngs(0), self._recurrent_features(gates)
         layers: list[nnx.Module] = [
             nnx_models.Recurrent(getattr(nnx, cell), features, rngs)
@@ -233,7 +233,7 @@ class Trial:
         ]
         return self._flax(features, layers, rngs)
 
-    def _flax(self, features: int, layers: list[nnx.Module], rngs: nnx.Rngs) -> Trained:
+    def _flax(self, features: int, layers: list[nnx.Module], rngs: nnx.Rngs) -> TrainedModel:
         """A training of Flax's model with such layers, as a user compiles it."""
         learned = self.learned
         encoder = nnx_models.Encoder(learned.num_channels, self.length, features, layers, rngs=rngs)
@@ -249,20 +249,20 @@ class Trial:
         }
         return self._checked(partial(compiled, model, optimizer, self.batch), facts)
 
-    def torch_transformer(self) -> Trained:
+    def torch_transformer(self) -> TrainedModel:
         """Blocks with PyTorch's fused attention."""
         size, block = self.size, torch_models.modules(import_torch()).Block
         blocks = [block(size.features, size.hidden, size.num_heads) for _ in range(size.num_layers)]
         return self._torch(size.features, blocks)
 
-    def torch_recurrent(self, kind: str, gates: int) -> Trained:
+    def torch_recurrent(self, kind: str, gates: int) -> TrainedModel:
         """``torch.nn.GRU`` or ``torch.nn.LSTM``, by name."""
         torch, features = import_torch(), self._recurrent_features(gates)
         recurrent = torch_models.modules(torch).Recurrent
         layers = [recurrent(getattr(torch.nn, kind), features) for _ in range(self.size.num_layers)]
         return self._torch(features, layers)
 
-    def _torch(self, features: int, layers: list[Any]) -> Trained:
+    def _torch(self, features: int, layers: list[Any]) -> TrainedModel:
         """A training of PyTorch's model with such layers."""
         torch, learned, options = import_torch(), self.learned, self.config.fit.optimizer
         modules = torch_models.modules(torch)
@@ -272,15 +272,17 @@ class Trial:
             model.parameters(), lr=options.learning_rate
         )
         step = torch_models.training_step(torch, model, optimizer, options.clip_norm, self.batch)
-        return Trained(step, {"parameters": torch_models.num_parameters(model)})
+        return TrainedModel(step, {"parameters": torch_models.num_parameters(model)})
 
     def _recurrent_features(self, gates: int) -> int:
         """Of a network of two square matrices a gate, with the matrices' size of a block."""
         block = 4 * self.size.features**2 + 2 * self.size.features * self.size.hidden
         return 2 * round(math.sqrt(block / (2 * gates)) / 2)
 
-    def _checked(self, step: Callable[[], Any], facts: dict[str, Any]) -> Trained:
+    def _checked(self, step: Callable[[], Any], facts: dict[str, Any]) -> TrainedModel:
         """Only runs what the memory allows."""
-        if facts["temporary_bytes"] > self.size.most_bytes:
-            return Trained(None, facts | {"not_run": f"{facts['temporary_bytes'] / 1e9:.1f} GB"})
-        return Trained(step, facts)
+        if facts["temporary_bytes"] > self.size.max_temporary_bytes:
+            return TrainedModel(
+                None, facts | {"not_run": f"{facts['temporary_bytes'] / 1e9:.1f} GB"}
+            )
+        return TrainedModel(step, facts)

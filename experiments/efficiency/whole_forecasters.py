@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.efficiency.training_steps import measure, table
-from experiments.efficiency.trials import Learned, Size
+from experiments.efficiency.trials import LearningTask, Size
 from experiments.measured import Measured
 from flax_linattn import data
 from flax_linattn.tasks.forecast import ForecastSpec
@@ -24,14 +24,14 @@ from flax_linattn.tasks.forecast import ForecastSpec
 CHANNELS, HORIZON = 7, 96
 
 
-def batch_of(length: int, batch_size: int) -> dict[str, np.ndarray]:
+def make_batch(length: int, batch_size: int) -> dict[str, np.ndarray]:
     """A batch of windows, each with the rows that follow it."""
     values = np.random.default_rng(0).normal(size=(batch_size, length + HORIZON, CHANNELS))
     return {"values": values.astype(np.float32), "weight": np.ones(batch_size, np.float32)}
 
 
-def problem_of(length: int) -> ForecastSpec:
-    """A series without times."""
+def make_data_spec(length: int) -> ForecastSpec:
+    """The data spec of a series without times."""
     return ForecastSpec(
         dataset="random",
         channels=tuple(map(str, range(CHANNELS))),
@@ -44,17 +44,17 @@ def problem_of(length: int) -> ForecastSpec:
     )
 
 
-def options_of(length: int) -> dict[str, Any]:
-    """Those of the published script, and what makes ours the plain encoder."""
+def task_options(length: int) -> dict[str, Any]:
+    """Options of the published script, plus what makes ours the plain encoder."""
     published = {"context_length": length, "horizon": HORIZON, "learning_rate": 1e-4}
     return published | {"schedule": "constant", "normalize": False, "positions": 1}
 
 
-FORECASTER = Learned(
+FORECASTER = LearningTask(
     task="forecast",
-    options=options_of,
-    data_spec=problem_of,
-    batch=batch_of,
+    options=task_options,
+    data_spec=make_data_spec,
+    batch=make_batch,
     head="Forecaster",
     outputs=HORIZON,
     num_channels=CHANNELS,
@@ -65,14 +65,14 @@ FORECASTER = Learned(
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.whole_forecasters",
-    about="none of the papers has this table",
+    about="not a table of any of the papers",
     sizes={"cpu": Size(lengths=((96, 32),), features=512, hidden=2048, num_layers=2)},
     measure=partial(measure, FORECASTER),
     table=table,
     left_out={
-        "cpu": "the published model's decoder, which looks at the encoder, and its calendar "
-        "features; torch.compile; PyTorch's memory, which it does not tell on a CPU; dropout on "
-        "attention's weights, which a fused attention does not form; validation"
+        "cpu": "the published model's decoder, which attends to the encoder, and its calendar "
+        "features; torch.compile; PyTorch's memory, which it does not report on a CPU; dropout "
+        "on attention's weights, which a fused attention does not form; validation"
     },
 )
 

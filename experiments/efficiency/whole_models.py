@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from experiments.efficiency.training_steps import measure, table
-from experiments.efficiency.trials import Learned, Size
+from experiments.efficiency.trials import LearningTask, Size
 from experiments.measured import Measured
 from flax_linattn import data
 from flax_linattn.tasks.classify import ClassifySpec
@@ -22,7 +22,7 @@ from flax_linattn.tasks.classify import ClassifySpec
 CHANNELS, CLASSES = 3, 10
 
 
-def batch_of(length: int, batch_size: int) -> dict[str, np.ndarray]:
+def make_batch(length: int, batch_size: int) -> dict[str, np.ndarray]:
     """A batch of a data set of equal lengths."""
     rng = np.random.default_rng(0)
     return {
@@ -32,18 +32,18 @@ def batch_of(length: int, batch_size: int) -> dict[str, np.ndarray]:
     }
 
 
-def problem_of(length: int) -> ClassifySpec:
-    """Such a data set."""
+def make_data_spec(length: int) -> ClassifySpec:
+    """The data spec of a data set of equal lengths."""
     channels, classes = (tuple(map(str, range(n))) for n in (CHANNELS, CLASSES))
     standardizer = data.Standardizer.fit([np.eye(CHANNELS)])
     return ClassifySpec("random", channels, classes, (length,), standardizer)
 
 
-CLASSIFIER = Learned(
+CLASSIFIER = LearningTask(
     task="classify",
     options=lambda length: {"preset": "tslib", "schedule": "constant"},
-    data_spec=problem_of,
-    batch=batch_of,
+    data_spec=make_data_spec,
+    batch=make_batch,
     head="Classifier",
     outputs=CLASSES,
     num_channels=CHANNELS,
@@ -54,7 +54,7 @@ CLASSIFIER = Learned(
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.whole_models",
-    about="none of the papers has this table",
+    about="not a table of any of the papers",
     sizes={
         "cpu": Size(
             lengths=((152, 16), (1000, 16), (4000, 4), (16_000, 1)),
@@ -66,8 +66,8 @@ EXPERIMENT = Measured(
     measure=partial(measure, CLASSIFIER),
     table=table,
     left_out={
-        "cpu": "torch.compile; PyTorch's memory, which it does not tell on a CPU; "
-        "dropout on attention's weights, which a fused attention does not form; validation"
+        "cpu": "torch.compile; PyTorch's memory, which it does not report on a CPU; dropout on "
+        "attention's weights, which a fused attention does not form; validation"
     },
 )
 

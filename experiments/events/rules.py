@@ -1,8 +1,8 @@
 """By what runs on events are judged: stated before the runs that test it.
 
 A likelihood of times depends on their unit, and so does its mean; the difference of two does not.
-So models are compared by differences, in natural logarithms an event. A share of a likelihood is
-asked for of drawn processes alone, whose unit of time is fixed.
+So models are compared by differences, in natural logarithms an event. A fraction of a
+likelihood is required of synthetic processes alone, whose unit of time is fixed.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ MARGIN = 0.05
 """Of the NLL an event, in natural logarithms: the paper prints deviations over seeds from 0.02
 (StackOverflow) to 0.15 (Uber) for what it calls comparable."""
 
-SHARE = 0.02
+MAX_RELATIVE_GAP = 0.02
 
 COMPARABLE = Rule(
-    f"Two models are comparable where the 95 % interval of the difference of their NLL an event "
-    f"lies within {MARGIN:g} on either side, and one is worse where it lies beyond: paired by "
-    "seed, the mean of a data set one number, by Student's t over data sets.",
+    "Two models are comparable if the 95 % confidence interval of the difference of their NLL "
+    f"per event lies within {MARGIN:g} on either side of 0, and one is worse if it lies outside: "
+    "paired by seed, one mean per data set, by Student's t over data sets.",
     STATED,
 )
 NEAR_TRUE = Rule(
-    f"A model has found a process where its NLL an event, on the same test events, is within "
-    f"{100 * SHARE:g} % of that of the process itself.",
+    "A model has recovered a process if its NLL per event, on the same test events, is within "
+    f"{100 * MAX_RELATIVE_GAP:g} % of the NLL of the process itself.",
     STATED,
 )
 
 
-def comparable(found: Interval | None) -> Word:
+def comparable(difference: Interval | None) -> Word:
     """The word on two models, by the interval of their differences."""
-    return within(found, MARGIN, COMPARABLE)
+    return within(difference, MARGIN, COMPARABLE)
 
 
 def near_true(ours: float, true: float) -> Word:
-    """The word on a likelihood beside that of the process."""
-    return Word(HOLDS if abs(ours - true) <= SHARE * abs(true) else FAILS, NEAR_TRUE)
+    """The word on a likelihood, against that of the process."""
+    return Word(HOLDS if abs(ours - true) <= MAX_RELATIVE_GAP * abs(true) else FAILS, NEAR_TRUE)

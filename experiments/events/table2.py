@@ -2,9 +2,9 @@
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.events.table2
 
-Our model, told the time since a sequence began as the paper's is, in smaller runs, three seeds;
-beside every row what a user would pick instead: a Poisson process, a renewal process and a Hawkes
-process by maximum likelihood.
+Our model receives the time since a sequence began, as the paper's does; runs are smaller, three
+seeds each. Baselines are a Poisson process, a renewal process and a Hawkes process by maximum
+likelihood.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.events.problems import PROBLEMS, config_of
+from experiments.events.data_sets import DATA_SETS, make_config
 from experiments.events.rules import comparable
-from experiments.events.trained import SHARES, baselines, train_seeds
+from experiments.events.runs import QUANTILE_LEVELS, baselines, train_seeds
 from experiments.intervals import mean_text, over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
@@ -29,13 +29,13 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series", "taylorshift", "linear")
-BESIDE = ("poisson", "renewal", "hawkes")
+BASELINES = ("poisson", "renewal", "hawkes")
 GUESSES = {
     "rmse": {"mean_gap_rmse": ""},
     "mae": {"median_gap_mae": ""},
     "mark_accuracy": {"last_mark_accuracy": " last", "frequent_mark_accuracy": " most frequent"},
 }
-"""Guesses of a number, by their names among the baselines, and what tells them apart."""
+"""Guesses of a number, by their names among the baselines, and how they are labeled."""
 
 CUSTOMARY = "customary"
 """The row of a data set's baselines."""
@@ -43,7 +43,7 @@ CUSTOMARY = "customary"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = MECHANISMS
     seeds: int = 3
@@ -58,21 +58,10 @@ class Size:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    for name in PROBLEMS:
-        config = config_of(
-            name,
-            data_folder(),
-            epochs=size.epochs,
-            patience=size.patience,
-            runs=size.seeds,
-            features=size.features,
-            hidden_features=size.hidden_features,
-            learning_rate=size.learning_rate,
-            batch_size=size.batch_size,
-            length=size.length,
-            history=size.history,
-            clock=True,
-        )
+    own = ("mechanisms", "seeds")
+    options = {name: value for name, value in vars(size).items() if name not in own}
+    for name in DATA_SETS:
+        config = make_config(name, data_folder(), runs=size.seeds, clock=True, **options)
         if config is None:
             continue
         journal.row({"data": name, "mechanism": CUSTOMARY}, partial(baselines, config))
@@ -84,7 +73,7 @@ def measure(size: Size, journal: Journal) -> None:
             )
 
 
-def row_of(rows: Rows, data: str, mechanism: str) -> dict[str, Any]:
+def find_row(rows: Rows, data: str, mechanism: str) -> dict[str, Any]:
     """A mechanism on a data set.
 
     Raises:
@@ -98,8 +87,8 @@ def numbers(row: dict[str, Any], name: str) -> list[float]:
     return [run[name] for run in row["runs"] if run[name] is not None]
 
 
-def sets_of(rows: Rows) -> list[str]:
-    """The data sets."""
+def data_sets(rows: Rows) -> list[str]:
+    """The names of the data sets."""
     return list(dict.fromkeys(row["data"] for row in rows))
 
 
@@ -109,22 +98,22 @@ def differences(rows: Rows, ours: str, other: str, name: str = "nll") -> dict[st
         data: [
             a - b
             for a, b in zip(
-                *(numbers(row_of(rows, data, mechanism), name) for mechanism in (ours, other)),
+                *(numbers(find_row(rows, data, mechanism), name) for mechanism in (ours, other)),
                 strict=True,
             )
         ]
-        for data in sets_of(rows)
+        for data in data_sets(rows)
     }
 
 
-def as_softmax(mechanism: str) -> Any:
-    """The verdict on a mechanism beside softmax attention."""
+def judge_against_softmax(mechanism: str) -> Any:
+    """The verdict on a mechanism, against softmax attention."""
 
     def judge(rows: Rows) -> Verdict:
-        found = differences(rows, mechanism, "softmax")
-        over = over_sets(found)
-        each = ", ".join(f"{data} {statistics.mean(of):+.3f}" for data, of in found.items())
-        return Verdict(comparable(over), f"NLL {text(over, 3)} over {len(found)} sets: {each}")
+        by_set = differences(rows, mechanism, "softmax")
+        over = over_sets(by_set)
+        each = ", ".join(f"{data} {statistics.mean(of):+.3f}" for data, of in by_set.items())
+        return Verdict(comparable(over), f"NLL {text(over, 3)} over {len(by_set)} sets: {each}")
 
     return judge
 
@@ -132,45 +121,45 @@ def as_softmax(mechanism: str) -> Any:
 def table(rows: Rows, size: Size) -> str:
     """A line a data set and number."""
     mechanisms = [m for m in size.mechanisms if any(row["mechanism"] == m for row in rows)]
-    header = ["data, test events", "", *(f"`{m}`" for m in mechanisms), *BESIDE, "guess"]
+    header = ["data, test events", "", *(f"`{m}`" for m in mechanisms), *BASELINES, "naive"]
     lines = []
-    for data in sets_of(rows):
-        beside = row_of(rows, data, CUSTOMARY)
-        found = {m: row_of(rows, data, m) for m in mechanisms}
-        events = next(iter(found.values()))["runs"][0]["num_test_events"]
-        marked = bool(numbers(next(iter(found.values())), "mark_nll"))
-        kinds = [("nll", "NLL", 3), ("time_nll", "of times", 3), ("mark_nll", "of marks", 3)]
+    for data in data_sets(rows):
+        simple = find_row(rows, data, CUSTOMARY)
+        rows_by_mechanism = {m: find_row(rows, data, m) for m in mechanisms}
+        events = next(iter(rows_by_mechanism.values()))["runs"][0]["num_test_events"]
+        marked = bool(numbers(next(iter(rows_by_mechanism.values())), "mark_nll"))
+        kinds = [("nll", "NLL", 3), ("time_nll", "of times", 3), ("mark_nll", "of event types", 3)]
         kinds = kinds if marked else kinds[:1]
         kinds += [("rmse", "RMSE", 4), ("mae", "MAE", 4)]
-        kinds += [("mark_accuracy", "mark accuracy", 3)] if marked else []
+        kinds += [("mark_accuracy", "event-type accuracy", 3)] if marked else []
         for name, title, digits in [*kinds, ("ks", "KS distance", 3)]:
-            cells = [_cell(numbers(found[m], name), digits, name) for m in mechanisms]
-            published = PROBLEMS[data].paper
+            cells = [_cell(numbers(rows_by_mechanism[m], name), digits, name) for m in mechanisms]
+            published = DATA_SETS[data].paper
             cells = [
                 _with_paper(cell, published.get(m, {}).get(name))
                 for cell, m in zip(cells, mechanisms, strict=True)
             ]
             others = [
-                _number(beside[f"{other}_{name}"], digits) if f"{other}_{name}" in beside else "-"
-                for other in BESIDE
+                _number(simple[f"{other}_{name}"], digits) if f"{other}_{name}" in simple else "-"
+                for other in BASELINES
             ]
-            told = ", ".join(
-                f"{_number(beside[key], digits)}{what}"
+            guesses_text = ", ".join(
+                f"{_number(simple[key], digits)}{what}"
                 for key, what in GUESSES.get(name, {}).items()
-                if key in beside
+                if key in simple
             )
             first = f"{data}, {events:,}" if name == "nll" else ""
-            lines.append([first, title, *cells, *others, told or "-"])
-    told = "\n".join(f"- {name}: {PROBLEMS[name].from_}." for name in sets_of(rows))
+            lines.append([first, title, *cells, *others, guesses_text or "-"])
+    origins = "\n".join(f"- {name}: {DATA_SETS[name].from_}." for name in data_sets(rows))
     note = (
-        "NLL an event in natural logarithms with the survival of the last interval, times in the "
-        'unit of the file, mean and deviation over seeds; "guess" is the mean gap (RMSE), the '
-        "median gap (MAE), the last mark and the most frequent one. In brackets what the paper "
-        "prints, for other units, more events and a model twice as wide: not comparable number by "
-        "number."
+        "NLL per event in nats, including the survival of the last interval, with times in the "
+        "unit of the file; mean and standard deviation over seeds. *naive* predicts the mean gap "
+        "(RMSE), the median gap (MAE), and the last or the most frequent event type. In brackets: "
+        "the paper's values, for other units, more events and a model twice as wide, so they are "
+        "not directly comparable."
     )
     lost = losses(rows, mechanisms)
-    return "\n\n".join([markdown(header, lines), note, lost, told])
+    return "\n\n".join([markdown(header, lines), note, lost, origins])
 
 
 def losses(rows: Rows, mechanisms: list[str]) -> str:
@@ -178,16 +167,16 @@ def losses(rows: Rows, mechanisms: list[str]) -> str:
     lines = []
     for mechanism in mechanisms:
         counts = []
-        for other in BESIDE:
-            found = [
-                statistics.mean(numbers(row_of(rows, data, mechanism), "nll"))
-                - row_of(rows, data, CUSTOMARY)[f"{other}_nll"]
-                for data in sets_of(rows)
+        for other in BASELINES:
+            gaps = [
+                statistics.mean(numbers(find_row(rows, data, mechanism), "nll"))
+                - find_row(rows, data, CUSTOMARY)[f"{other}_nll"]
+                for data in data_sets(rows)
             ]
-            lost = sum(difference > 0 for difference in found)
-            counts.append(f"{lost} of {len(found)}, {statistics.median(found):+.3f}")
+            lost = sum(difference > 0 for difference in gaps)
+            counts.append(f"{lost} of {len(gaps)}, {statistics.median(gaps):+.3f}")
         lines.append([f"`{mechanism}`", *counts])
-    header = ["loses by NLL to, and median difference", *BESIDE]
+    header = ["worse NLL than, and median difference", *BASELINES]
     return markdown(header, lines)
 
 
@@ -196,8 +185,8 @@ def _cell(values: list[float], digits: int, name: str) -> str:
         return "-"
     if name not in ("rmse", "mae"):
         return mean_text(values, digits)
-    mean, deviation = spread(values)
-    return f"{mean:.{digits}g}" + ("" if deviation is None else f" ± {deviation:.2g}")
+    mean, std = spread(values)
+    return f"{mean:.{digits}g}" + ("" if std is None else f" ± {std:.2g}")
 
 
 def _number(value: float, digits: int) -> str:
@@ -210,23 +199,23 @@ def _with_paper(cell: str, published: tuple[float, float] | None) -> str:
     return f"{cell} (paper {published[0]:.2f} ± {published[1]:.2f})"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """A panel a data set: NLL and baselines, a dot a seed; below, quantiles of their gaps."""
-    sets = sets_of(rows)
+    sets = data_sets(rows)
     figure = import_figure()(figsize=(2.2 * len(sets) + 0.6, 5.4), layout="constrained")
     above, below = figure.subplots(2, len(sets), squeeze=False)
-    expected = -np.log1p(-np.array(SHARES))
+    expected = -np.log1p(-np.array(QUANTILE_LEVELS))
     for axis, gaps, data in zip(above, below, sets, strict=True):
-        beside = row_of(rows, data, CUSTOMARY)
+        simple = find_row(rows, data, CUSTOMARY)
         own = [row for row in rows if row["data"] == data and row["mechanism"] != CUSTOMARY]
         for place, row in enumerate(own):
             values = numbers(row, "nll")
             axis.plot([place] * len(values), values, "o", markersize=4, color=f"C{place}")
             quantiles = row["runs"][0]["quantiles"]
             gaps.plot(expected, quantiles, color=f"C{place}", linewidth=1, label=row["mechanism"])
-        for other, line in zip(BESIDE, ("-", "--", ":"), strict=True):
+        for other, line in zip(BASELINES, ("-", "--", ":"), strict=True):
             axis.axhline(
-                beside[f"{other}_nll"], linestyle=line, color="0.4", linewidth=0.9, label=other
+                simple[f"{other}_nll"], linestyle=line, color="0.4", linewidth=0.9, label=other
             )
         axis.set_xticks([])
         axis.set_title(data.replace(", ", ",\n"), fontsize=9)
@@ -247,18 +236,26 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
-        Statement("Aaren, table 2", "Aaren is comparable to the Transformer", as_softmax("aaren")),
+        Statement(
+            "Aaren, table 2",
+            "Aaren is comparable to the Transformer",
+            judge_against_softmax("aaren"),
+        ),
         *(
-            Statement("ours", f"so is {mechanism}", as_softmax(mechanism))
+            Statement(
+                "ours",
+                f"{mechanism} is comparable to the Transformer",
+                judge_against_softmax(mechanism),
+            )
             for mechanism in MECHANISMS[2:]
         ),
     ),
     left_out={
-        "": "MIMIC-II, MOOC and the Reddit of JODIE, whose files are not at hand (their formats "
-        "are read); the whole of StackOverflow, Wikipedia, Reddit and Uber, and the paper's width "
-        "of 64 and up to 6,000 epochs, for want of time; seeds four and five"
+        "": "MIMIC-II, MOOC and the Reddit of JODIE, whose files are not available (their "
+        "formats are read); the whole of StackOverflow, Wikipedia, Reddit and Uber, and the "
+        "paper's width of 64 and up to 6,000 epochs, for lack of time; seeds four and five"
     },
 )
 

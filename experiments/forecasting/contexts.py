@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from experiments.forecasting import patch
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -31,9 +30,9 @@ STATED = "2026-11-25T18:35:00+00:00"
 """Before a model was trained from more than 96 rows of these series, but for the ridge on the
 traffic, 96 rows ahead."""
 BETTER = Rule(
-    "A longer context is better where the 95 % interval of the difference of mean squared errors, "
-    "in per cent of those from 96 rows, lies below 0: the mean over the seeds of a series one "
-    "number, by Student's t over series; not where it lies above.",
+    "A longer context is better if the 95 % confidence interval of the difference of mean "
+    "squared errors, in percent of those with 96 rows, lies below 0, and not if it lies above: "
+    "one mean over seeds per series, by Student's t over series.",
     STATED,
 )
 
@@ -56,14 +55,16 @@ def measure(size: Size, journal: Journal) -> None:
         for horizon in size.horizons:
             for context in size.contexts:
                 key = {"series": series, "horizon": horizon, "context": context}
-                patch.journaled(journal, {**key, "model": patch.SIMPLE}, of_patch, patch.simple)
-    train = partial(patch.trained, options=patch.chosen_options())
+                patch.write_row(
+                    journal, {**key, "model": patch.SIMPLE}, of_patch, patch.evaluate_simple
+                )
+    train = partial(patch.train_model, options=patch.chosen_options())
     for seed in range(size.seeds):
         for series in size.trained_on:
             for context in size.contexts:
                 key = {"series": series, "horizon": size.horizons[0], "context": context}
                 key |= {"model": patch.OURS, "seed": seed}
-                patch.journaled(journal, key, of_patch, train)
+                patch.write_row(journal, key, of_patch, train)
 
 
 @functools.cache
@@ -72,7 +73,7 @@ def from_96_rows() -> list[dict[str, Any]]:
     return [{**row, "context": patch.LENGTH} for row in patch.stored_rows()]
 
 
-def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Errors:
+def errors(rows: Rows, model: str, context: int) -> patch.Errors:
     """By series, horizon and seed; nothing where nothing was measured."""
     own = from_96_rows() if context == patch.LENGTH else rows
     try:
@@ -81,29 +82,27 @@ def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Er
         return {}
 
 
-def shares(
-    rows: Sequence[dict[str, Any]], model: str, context: int, horizon: int
-) -> dict[str, list[float]]:
+def compare(rows: Rows, model: str, context: int, horizon: int) -> dict[str, list[float]]:
     """How much larger errors from a longer context are, in per cent, by series: of each seed."""
     longer, base = (errors(rows, model, length) for length in (context, patch.LENGTH))
-    found = {}
+    by_series = {}
     for series, cells in longer.items():
         of_each, before = cells.get(horizon, {}), base.get(series, {}).get(horizon, {})
         own = [100 * (of_each[seed] / before[seed] - 1) for seed in of_each if seed in before]
         if own:
-            found[series] = own
-    return found
+            by_series[series] = own
+    return by_series
 
 
-def better(model: str, context: int, horizon: int) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on a context beside one of 96 rows."""
+def better(model: str, context: int, horizon: int) -> Judge:
+    """The verdict on a context, against one of 96 rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = shares(rows, model, context, horizon)
-        if not found:
+    def judge(rows: Rows) -> Verdict:
+        by_series = compare(rows, model, context, horizon)
+        if not by_series:
             raise NotMeasuredError(f"{model} from {context} rows, {horizon} ahead")
-        over = over_sets(found)
-        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
+        over = over_sets(by_series)
+        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
         word = below(over, 0, BETTER, over="series")
         return Verdict(word, f"{text(over, 1)} %: {each}")
 
@@ -133,11 +132,11 @@ def _costs(rows: Rows, size: Size) -> str:
     own = [row for row in rows if row["model"] == patch.OURS]
     lines = []
     for context in size.contexts:
-        found = [row for row in own if row["context"] == context]
-        if found:
-            costs = [found[0][name] for name in ("parameters", "state_bytes")]
+        at_context = [row for row in own if row["context"] == context]
+        if at_context:
+            costs = [at_context[0][name] for name in ("parameters", "state_bytes")]
             lines.append([f"{context}", *(f"{value:,}" for value in costs)])
-    return markdown(["rows that ours looks back on", "parameters", "state, bytes"], lines)
+    return markdown(["context length of ours", "parameters", "state, bytes"], lines)
 
 
 def _named(model: str) -> str:
@@ -163,7 +162,7 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": "PatchTST and DLinear from longer contexts; ours on other series, 336 rows ahead and "
-        "with further seeds than 0. What the table has no number of is for want of time or rows"
+        "with further seeds than 0. Missing numbers are for lack of time or rows"
     },
 )
 

@@ -19,19 +19,18 @@ import dataclasses
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from experiments.forecasting.problems import EMBEDDED, find, problem
+from experiments.forecasting.data_sets import EMBEDDED, file_options, find
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import tasks, training
@@ -70,13 +69,13 @@ context, too."""
 STATED = "2026-11-26T19:20:00+00:00"
 """After runs in development (see above), and before those of this table."""
 BETTER = Rule(
-    "The default's errors are below another's where the 95 % interval of the difference of mean "
-    "squared errors, in per cent of the other's, lies below 0: the mean over the seeds of a series "
-    "one number, by Student's t over series; not where it lies above.",
+    "The default's errors are below another's if the 95 % confidence interval of the difference "
+    "of mean squared errors, in percent of the other's, lies below 0, and not if it lies above: "
+    "one mean over seeds per series, by Student's t over series.",
     STATED,
 )
-AT_MOST = Rule(
-    "The default's errors are at most another's where that interval lies below 1 %; not where it "
+NOT_ABOVE = Rule(
+    "The default's errors are at most another's if that interval lies below 1 %, and not if it "
     "lies above.",
     STATED,
 )
@@ -96,23 +95,23 @@ def measure(size: Size, journal: Journal) -> None:
             for model in DEFAULTS:
                 key = {"series": series, "model": model, "seed": seed}
                 if series == EMBEDDED or find(series, data_folder()):
-                    journal.row(key, partial(trained, key))
+                    journal.row(key, partial(train_run, key))
 
 
-def trained(key: dict[str, Any]) -> dict[str, Any]:
+def train_run(key: dict[str, Any]) -> dict[str, Any]:
     """Trains a run; its errors, scores, choices and times."""
     series = key["series"]
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {**(problem(series, data_folder()) or {})}
-        found |= {"split": "0.7/0.1/0.2", **OPTIONS.get(series, {})}
+        data_options: dict[str, Any] = {**(file_options(series, data_folder()) or {})}
+        data_options |= {"split": "0.7/0.1/0.2", **OPTIONS.get(series, {})}
         if series in LAST_ROWS:
-            table = pd.read_csv(found["csv"]).iloc[-LAST_ROWS[series] :]
-            found["csv"] = Path(folder) / "last_rows.csv"
-            table.to_csv(found["csv"], index=False)
-        found.pop("stride", None)
+            table = pd.read_csv(data_options["csv"]).iloc[-LAST_ROWS[series] :]
+            data_options["csv"] = Path(folder) / "last_rows.csv"
+            table.to_csv(data_options["csv"], index=False)
+        data_options.pop("stride", None)
         horizon = HORIZONS.get(series, HORIZON)
-        options = {**found, **DEFAULTS[key["model"]], "seed": key["seed"]}
-        config = configured(
+        options = {**data_options, **DEFAULTS[key["model"]], "seed": key["seed"]}
+        config = task_config(
             "forecast", preset="patch", horizon=horizon, quantiles="0.1,0.5,0.9", **options
         )
         begin, cpu = time.perf_counter(), time.process_time()
@@ -121,39 +120,39 @@ def trained(key: dict[str, Any]) -> dict[str, Any]:
         )
         values = tasks.train("forecast", config, session)
         run = tasks.load_run(Path(folder) / "run")
-        kept = run.config
+        config_used = run.config
     names = ("mse", "mae", "crps", "coverage_80")
     methods = ("test", "seasonal_naive", "ridge")
     return {
         **{f"{method}_{name}": values[f"{method}_{name}"] for method in methods for name in names},
         "validation_mse": values["validation_mse"],
-        "share": values["attention_share"],
+        "attention_weight": values["attention_share"],
         "ridge_maps": values["ridge_maps"],
-        "context": kept.data.context_length,
-        "stride": kept.data.stride,
+        "context": config_used.data.context_length,
+        "stride": config_used.data.stride,
         "train_seconds": values["train_seconds"],
         "seconds": round(time.perf_counter() - begin, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
     }
 
 
-def numbers(rows: Sequence[dict[str, Any]], name: str, metric: str) -> dict[str, list[float]]:
-    """By series those of each seed; of a baseline, which has no seed, one.
+def numbers(rows: Rows, name: str, metric: str) -> dict[str, list[float]]:
+    """Numbers of each seed by series; of a baseline, which has no seed, one.
 
     Raises:
         NotMeasuredError: there is none.
     """
     model, method = SIMPLE.get(name, (name, "test"))
-    found: dict[str, list[float]] = {}
+    by_series: dict[str, list[float]] = {}
     for row in rows:
         if row["model"] == model and (name in DEFAULTS or row["seed"] == 0):
-            found.setdefault(row["series"], []).append(row[f"{method}_{metric}"])
-    if not found:
+            by_series.setdefault(row["series"], []).append(row[f"{method}_{metric}"])
+    if not by_series:
         raise NotMeasuredError(name)
-    return found
+    return by_series
 
 
-def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict[str, list[float]]:
+def differences(rows: Rows, other: str, metric: str) -> dict[str, list[float]]:
     """How much larger the default's numbers are, in per cent of another's, by series."""
     ours, theirs = numbers(rows, "default", metric), numbers(rows, other, metric)
     return {
@@ -163,15 +162,13 @@ def differences(rows: Sequence[dict[str, Any]], other: str, metric: str) -> dict
     }
 
 
-def compared(
-    other: str, metric: str, rule: Rule, margin: float
-) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on the default beside another forecast."""
+def judge_default(other: str, metric: str, rule: Rule, margin: float) -> Judge:
+    """The verdict on the default, against another forecast."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = differences(rows, other, metric)
-        over = over_sets(found)
-        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
+    def judge(rows: Rows) -> Verdict:
+        by_series = differences(rows, other, metric)
+        over = over_sets(by_series)
+        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
         return Verdict(below(over, margin, rule, over="series"), f"{text(over, 1)} %: {each}")
 
     return judge
@@ -198,19 +195,19 @@ def table(rows: Rows, size: Size) -> str:
         [
             f"{row['series']}, {row['model']}, seed {row['seed']}",
             *(str(row[name]) for name in ("context", "ridge_maps", "stride")),
-            f"{row['share']:.2f}",
+            f"{row['attention_weight']:.2f}",
             *(f"{row[name]:.0f}" for name in ("train_seconds", "seconds", "cpu_seconds")),
         ]
         for row in rows
     ]
     titles = [
         "context",
-        "maps of the ridge beside it",
+        "ridge maps",
         "stride",
-        "share of the attention",
+        "weight of the attention",
         "training, s",
     ]
-    parts.append(markdown(["run", *titles, "all, s", "processor, s"], lines))
+    parts.append(markdown(["run", *titles, "total, s", "CPU, s"], lines))
     return "\n\n".join(parts)
 
 
@@ -225,12 +222,12 @@ EXPERIMENT = Measured(
             Statement("ours", f"the default's {title} are below those of {other}", judge)
             for metric, title in (("mse", "errors"), ("crps", "CRPS"))
             for other in ("former default", "ridge of 96 rows, chosen maps", "seasonal naive")
-            for judge in [compared(other, metric, BETTER, 0)]
+            for judge in [judge_default(other, metric, BETTER, 0)]
         ),
         Statement(
             "ours",
             "the default's errors are at most those of the ridge of the chosen context and maps",
-            compared("ridge, chosen", "mse", AT_MOST, 1),
+            judge_default("ridge, chosen", "mse", NOT_ABOVE, 1),
         ),
     ),
     left_out={

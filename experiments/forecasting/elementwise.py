@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.columns import columns
-from experiments.forecasting.problems import SIZES, problem
-from experiments.options import configured
+from experiments.forecasting.data_sets import SIZES, file_options
+from experiments.options import task_config
 from experiments.tables import QUICK, Cell, Claim, Metric, Says, Table
 
 MECHANISMS = columns("SA", "EA-2", "EA-6", "EA", "aaren")
@@ -38,14 +38,14 @@ def cells(folder: Path | None) -> Sequence[Cell]:
     """Every series, horizon and mechanism."""
     table = []
     for name, horizons in PAPER.items():
-        options = problem(name, folder)
+        options = file_options(name, folder)
         if options is not None and (name.startswith("ETT") or name in ("Exchange", "Traffic")):
             options = {**options, "channels": "OT"}
         for horizon, paper in horizons.items():
             for column, mechanism in MECHANISMS.items():
                 config = None
                 if options is not None:
-                    config = configured(
+                    config = task_config(
                         "forecast",
                         mechanism=mechanism,
                         model="encoder-decoder",
@@ -74,20 +74,20 @@ EXPERIMENT = Table(
         Claim("SA is better than EA-2", Says.BETTER, "SA", "EA-2", "RMSE"),
     ),
     baseline="ridge",
-    data="ETTh2 and ETTm2 the official files, channel OT; in the place of Traffic stands Traffic "
-    "speed, a sensor of 2,016 five-minute rows, which is not comparable with it. ETTh1 (embedded) "
-    "and Exchange (the official file), channel OT, are not in the paper",
+    data="ETTh2 and ETTm2 the official files, channel OT; Traffic speed replaces Traffic: a "
+    "sensor of 2,016 five-minute rows, which is not comparable with it. ETTh1 (embedded) and "
+    "Exchange (the official file), channel OT, are not in the paper",
     departures="units are those of the file: the paper does not state them, and its errors on "
-    "ETTh2 are larger than those of a constant on standardised values. Layers, width, learning "
-    "rate and the decoder's share of the input are not stated either. The channel OT is our "
-    "choice, and so is the normalisation of each input by its own mean and deviation, which the "
-    "paper does not name. Softmax attention from decoder to encoder in the model of Aaren; no "
-    "dropout on attention weights; the last batch is kept; calendar features of the series' own "
-    "step; standard deviations with n - 1 "
-    "(from 2026-11-23 with n, as published). Of size cpu, training and validation windows every 2 "
+    "ETTh2 are larger than those of a constant on standardized values. Layers, width, learning "
+    "rate and the part of the input that the decoder receives are not stated either. The channel "
+    "OT is our choice, and so is the normalization of each input by its own mean and standard "
+    "deviation, which the paper does not mention. Softmax attention from decoder to encoder in "
+    "the model of Aaren; no dropout on attention weights; the last, smaller batch is not "
+    "dropped; calendar features of the series' own step; standard deviations with n - 1 (from "
+    "2026-11-23 with n, as published). Of size cpu, training and validation windows every 2 "
     "rows; all test windows",
-    not_run="Traffic, whose file is not at hand; for want of time: more than three seeds, and size "
-    "paper but for one row of one seed, of which a run takes 16 to 27 minutes of a core",
+    not_run="Traffic, whose file is not available; for lack of time: more than three seeds, and "
+    "size paper except one row with one seed, where a run takes 16 to 27 minutes of a core",
     sizes={**SIZES, "cpu": {**SIZES["cpu"], "stride": 2}},
     quick={**QUICK, "split": "400/200/400"},
 )

@@ -1,4 +1,4 @@
-"""The patch forecaster beside what a user would pick instead, on the same windows.
+"""The patch forecaster against baselines and published models, on the same windows.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.patch
 
@@ -16,7 +16,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ import jax
 import numpy as np
 from flax import nnx
 
+from experiments.forecasting.data_sets import EMBEDDED, file_options
 from experiments.forecasting.peers import PEERS, RATES, available, train_peer
-from experiments.forecasting.problems import EMBEDDED, problem
 from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
 from experiments.rules import below
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import inference, tasks, training
@@ -60,17 +60,16 @@ DLINEAR_RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 STATED = "2026-11-25T02:20:00+00:00"
 """After runs of the patch model on ETTh1, ETTh2 and ETTm2, by which its training was designed, but
 before PatchTST or DLinear were trained here."""
-AT_MOST = Rule(
-    "A model's errors are at most another's over series where the 95 % interval of the difference "
-    "of their mean squared errors, in per cent of the other's, lies below 2: the mean over "
-    "horizons and seeds of a series one number, by Student's t over series; not where it lies "
-    "above.",
+NOT_ABOVE = Rule(
+    "A model's errors are at most another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 2, and not "
+    "if it lies above: one mean over horizons and seeds per series, by Student's t over series.",
     STATED,
 )
 BELOW = Rule(
-    "A model is below a baseline on a series where the 95 % interval of the difference of their "
-    "mean squared errors, in per cent of the baseline's, the mean over horizons, by Student's t "
-    "over seeds, lies below 0, and not where it lies above.",
+    "A model is below a baseline on a series if the 95 % confidence interval of the difference "
+    "of their mean squared errors, in percent of the baseline's, averaged over horizons, by "
+    "Student's t over seeds, lies below 0, and not if it lies above.",
     STATED,
 )
 
@@ -95,7 +94,7 @@ PAPERS = ("softmax", "aaren")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     series: tuple[str, ...] = SERIES
     horizons: tuple[int, ...] = HORIZONS
@@ -106,10 +105,10 @@ class Size:
     peers: bool = dataclasses.field(default_factory=available)
 
 
-def config_of(size: Size, series: str, horizon: int, **options: Any) -> Any:
-    """Of a run; None where the file of the series is not at hand."""
-    found = problem(series, data_folder())
-    if found is None:
+def make_config(size: Size, series: str, horizon: int, **options: Any) -> Any:
+    """The options of a run; None where the file of the series is not available."""
+    options_of_series = file_options(series, data_folder())
+    if options_of_series is None:
         return None
     # As the preset was when the table was measured: nothing is left to the data, nor to the clock.
     fixed = {
@@ -118,15 +117,15 @@ def config_of(size: Size, series: str, horizon: int, **options: Any) -> Any:
         "ridge_maps": "shared",
         "time_limit": 0.0,
     }
-    found = {**found, "stride": 1, **fixed, **OPTIONS.get(series, {})}
-    return configured(
+    options_of_series = {**options_of_series, "stride": 1, **fixed, **OPTIONS.get(series, {})}
+    return task_config(
         "forecast",
         preset="patch",
         horizon=horizon,
         steps=size.steps,
         validate_every=size.steps // size.validations,
         patience=size.validations,
-        **{**found, **options},
+        **{**options_of_series, **options},
     )
 
 
@@ -152,7 +151,7 @@ def measure(size: Size, journal: Journal) -> None:
     for series in size.series:
         for horizon in size.horizons:
             key = {"series": series, "horizon": horizon, "model": SIMPLE}
-            journaled(journal, key, size, simple)
+            write_row(journal, key, size, evaluate_simple)
     for seed, horizons, models in stages:
         for horizon in horizons:
             for series in size.series:
@@ -161,23 +160,23 @@ def measure(size: Size, journal: Journal) -> None:
                         continue
                     key = {"series": series, "horizon": horizon, "model": model, "seed": seed}
                     options = chosen[model if model in PEERS else OURS]
-                    journaled(journal, key, size, partial(trained, options=options))
+                    write_row(journal, key, size, partial(train_model, options=options))
 
 
-def journaled(
+def write_row(
     journal: Journal, key: dict[str, Any], size: Size, measure: Callable[..., dict[str, Any]]
 ) -> None:
-    """A row, unless the file is not at hand or has too few rows for this horizon.
+    """Writes a row, unless the file is missing or too short for this horizon.
 
     The key names series and horizon, and perhaps a seed (default 0) and a ``context`` (``LENGTH``).
     """
     context = key.get("context", LENGTH)
     seed = key.get("seed", 0)
-    config = config_of(size, key["series"], key["horizon"], seed=seed, context_length=context)
+    config = make_config(size, key["series"], key["horizon"], seed=seed, context_length=context)
     if config is None:
         return
     try:
-        loaded(config)
+        load_windows(config)
     except ValueError:
         return
     journal.row(key, partial(measure, size, config, key))
@@ -193,37 +192,37 @@ def choose(size: Size, journal: Journal) -> dict[str, dict[str, Any]]:
         trials["DLinear"] = [{**PEERS["DLinear"][0], "rate": r} for r in DLINEAR_RATES]
     chosen = {}
     for model, candidates in trials.items():
-        found = []
+        results = []
         for number, options in enumerate(candidates):
             key = {"series": EMBEDDED, "horizon": HORIZONS[0], "model": model, "trial": number}
-            config = config_of(size, EMBEDDED, HORIZONS[0], seed=0)
-            found.append(journal.row(key, partial(trained, size, config, key, options)))
-        best = min(range(len(found)), key=lambda i: found[i]["validation"])
+            config = make_config(size, EMBEDDED, HORIZONS[0], seed=0)
+            results.append(journal.row(key, partial(train_model, size, config, key, options)))
+        best = min(range(len(results)), key=lambda i: results[i]["validation"])
         chosen[model] = candidates[best]
     return chosen
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(kept: str) -> tuple[Any, Any, training.Splits]:
+def _load_windows(config_json: str) -> tuple[Any, Any, training.Splits]:
     task = tasks.get_task("forecast")
-    config = task.Config.of(**json.loads(kept)).resolve()
+    config = task.Config.of(**json.loads(config_json)).resolve()
     rows = task.load(config)
     described = task.describe(rows, config)
     return rows, described, task.batches(rows, config, described, 1)
 
 
-def loaded(config: Any) -> tuple[Any, Any, training.Splits]:
+def load_windows(config: Any) -> tuple[Any, Any, training.Splits]:
     """Rows, what is learned of them, and windows.
 
     Raises:
         ValueError: there are too few rows.
     """
-    return _loaded(json.dumps(config.to_json(), sort_keys=True))
+    return _load_windows(json.dumps(config.to_json(), sort_keys=True))
 
 
-def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate_simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
     """Errors of the last value, the last season and the ridge on the test rows."""
-    rows, described, splits = loaded(config)
+    rows, described, splits = load_windows(config)
     run = tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
     assert isinstance(splits.test, PanelWindows)
     values = evaluate_baselines(run, splits.test)
@@ -231,13 +230,13 @@ def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{n}_{m}": values[f"{n}_{m}"] for n in names for m in ("mse", "mae")}
 
 
-def trained(
+def train_model(
     size: Size, config: Any, key: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Trains a model; a trial is not tested."""
     model, is_trial = key["model"], "trial" in key
     if model in PEERS:
-        _, _, splits = loaded(config)
+        _, _, splits = load_windows(config)
         options = {**options}
         rate = options.pop("rate")
         return {
@@ -255,20 +254,20 @@ def trained(
                 validate_every=size.steps // size.validations,
             ),
         }
-    run, values, lines = fitted(config.replace(mechanism=model, **options))
-    found = {
+    run, values, lines = fit_run(config.replace(mechanism=model, **options))
+    results = {
         "options": dict(options),
         "validation": min(line["validation_mse"] for line in lines),
         "seconds": values["train_seconds"],
         "parameters": sum(p.size for p in jax.tree.leaves(nnx.state(run.model, nnx.Param))),
     }
     if not is_trial:
-        found |= {"mse": values["test_mse"], "mae": values["test_mae"]}
-        found |= streamed(run.model)
-    return found
+        results |= {"mse": values["test_mse"], "mae": values["test_mae"]}
+        results |= measure_stream(run.model)
+    return results
 
 
-def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
+def fit_run(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
     """A run of ours, its report without baselines, and the lines of its metrics."""
     task: Any = tasks.get_task("forecast")
     task.test_baselines = lambda run, batches: {}
@@ -280,22 +279,17 @@ def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]
 
 def chosen_options() -> dict[str, Any]:
     """Of ours, as the trials of the stored table chose them."""
-    options: dict[str, Any] = next(
-        row["options"] for row in stored_rows() if row["model"] == OURS and "mse" in row
-    )
-    return options
+    rows = (row for row in stored_rows() if row["model"] == OURS and "mse" in row)
+    return next(rows)["options"]
 
 
 @functools.cache
 def stored_rows() -> list[dict[str, Any]]:
-    """Of the stored table."""
-    found: list[dict[str, Any]] = json.loads((Path(__file__).parent / "patch.json").read_text())[
-        "rows"
-    ]
-    return found
+    """The rows of the stored table."""
+    return json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
 
 
-def streamed(model: Any) -> dict[str, Any]:
+def measure_stream(model: Any) -> dict[str, Any]:
     """Bytes of the state and microseconds an observation, compiled; nothing of what cannot."""
     if not model.streams:
         return {}
@@ -315,34 +309,34 @@ def streamed(model: Any) -> dict[str, Any]:
     }
 
 
-def errors(rows: Sequence[dict[str, Any]], model: str, metric: str = "mse") -> Errors:
-    """By series and horizon the errors of each seed; of simple methods of one.
+def errors(rows: Rows, model: str, metric: str = "mse") -> Errors:
+    """Errors of each seed, by series and horizon; one for simple methods.
 
     Raises:
         NotMeasuredError: there is none.
     """
-    found: Errors = {}
+    by_series: Errors = {}
     for row in rows:
         name = f"{model}_{metric}" if row["model"] == SIMPLE else metric
         if "trial" in row or row["model"] not in (model, SIMPLE) or name not in row:
             continue
-        of_cell = found.setdefault(row["series"], {}).setdefault(row["horizon"], {})
+        of_cell = by_series.setdefault(row["series"], {}).setdefault(row["horizon"], {})
         of_cell[row.get("seed", 0)] = row[name]
-    if not found:
+    if not by_series:
         raise NotMeasuredError(model)
-    return found
+    return by_series
 
 
 Errors = dict[str, dict[int, dict[int, float]]]
 
 
-def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, dict[int, float]]:
+def compare(rows: Rows, ours: str, other: str) -> dict[str, dict[int, float]]:
     """How much larger our error is, in per cent, by series and seed: the mean over horizons.
 
     A baseline's error is that of all seeds.
     """
     mine, theirs = errors(rows, ours), errors(rows, other)
-    found: dict[str, dict[int, float]] = {}
+    by_series: dict[str, dict[int, float]] = {}
     for series, cells in mine.items():
         by_seed: dict[int, list[float]] = {}
         for horizon, values in cells.items():
@@ -352,37 +346,37 @@ def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, d
                 if base is not None:
                     by_seed.setdefault(seed, []).append(100 * (value / base - 1))
         if by_seed:
-            found[series] = {seed: statistics.mean(each) for seed, each in by_seed.items()}
-    return found
+            by_series[series] = {seed: statistics.mean(each) for seed, each in by_seed.items()}
+    return by_series
 
 
 BASELINES = ("naive", "seasonal_naive", "ridge")
 
 
-def at_most(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on our errors beside those of another model over series."""
+def not_above(other: str) -> Judge:
+    """The verdict on our errors over series, against another model's."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = {name: list(each.values()) for name, each in shares(rows, OURS, other).items()}
-        over = over_sets(found)
-        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
-        word = below(over, 2, AT_MOST, over="series")
+    def judge(rows: Rows) -> Verdict:
+        by_series = {name: list(each.values()) for name, each in compare(rows, OURS, other).items()}
+        over = over_sets(by_series)
+        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in by_series.items())
+        word = below(over, 2, NOT_ABOVE, over="series")
         return Verdict(word, f"{text(over, 1)} % of its error: {each}")
 
     return judge
 
 
-def below_ridge(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on our errors beside the ridge's on one series."""
+def below_ridge(series: str) -> Judge:
+    """The verdict on our errors on one series, against the ridge's."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        own = shares(rows, OURS, "ridge").get(series)
+    def judge(rows: Rows) -> Verdict:
+        own = compare(rows, OURS, "ridge").get(series)
         if own is None:
             raise NotMeasuredError(f"{OURS} on {series}")
-        # One horizon has more seeds than the others: those that all have.
-        found = interval(list(own.values()))
-        told = text(found, 1) if found else f"{statistics.mean(own.values()):+.1f}, one seed"
-        return Verdict(below(found, 0, BELOW), f"{told} %")
+        # One horizon has more seeds than the others: only the common seeds count.
+        gap = interval(list(own.values()))
+        gap_text = text(gap, 1) if gap else f"{statistics.mean(own.values()):+.1f}, one seed"
+        return Verdict(below(gap, 0, BELOW), f"{gap_text} %")
 
     return judge
 
@@ -408,7 +402,7 @@ def table(rows: Rows, size: Size) -> str:
             lines.append(
                 [f"{series}, {horizon}", *printed, *_papers(f"{series}, {horizon}"), *cells]
             )
-    parts = ["Mean squared error, and mean absolute error in brackets:", markdown(header, lines)]
+    parts = ["Mean squared error (mean absolute error in brackets):", markdown(header, lines)]
     mechanisms = [OURS, *size.mechanisms]
     lines = []
     for name in mechanisms:
@@ -417,7 +411,7 @@ def table(rows: Rows, size: Size) -> str:
             cells = [_cell(rows, name, series, size.horizons[0]) for series in size.series]
             first = next(row for row in own if row["horizon"] == size.horizons[0])
             lines.append([f"`{name}`", *cells, f"{first['parameters']:,}", *_costs(first)])
-    titles = ["parameters", "train, s", "state, bytes", "microseconds an observation"]
+    titles = ["parameters", "train, s", "state, bytes", "microseconds per observation"]
     parts.append(f"With each mechanism, {size.horizons[0]} rows ahead (costs on {EMBEDDED}):")
     parts.append(markdown(["mechanism", *size.series, *titles], lines))
     trials = [row for row in rows if "trial" in row]
@@ -450,10 +444,7 @@ def _costs(row: Mapping[str, Any]) -> list[str]:
 
 @functools.cache
 def _papers_runs() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(
-        (Path(__file__).parent / "aaren-cpu.json").read_text()
-    )["runs"]
-    return found
+    return json.loads((Path(__file__).parent / "aaren-cpu.json").read_text())["runs"]
 
 
 def _papers(row: str) -> list[str]:
@@ -471,24 +462,23 @@ def _papers(row: str) -> list[str]:
 
 EXPERIMENT = Measured(
     module="experiments.forecasting.patch",
-    about="not of a paper: the patch forecaster beside ridge, DLinear and PatchTST",
+    about="not of a paper: the patch forecaster compared with ridge, DLinear and PatchTST",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=(
-        Statement("ours", "its errors are at most PatchTST's", at_most("PatchTST")),
-        Statement("ours", "its errors are at most DLinear's", at_most("DLinear")),
+        Statement("ours", "its errors are at most PatchTST's", not_above("PatchTST")),
+        Statement("ours", "its errors are at most DLinear's", not_above("DLinear")),
         *(
             Statement("ours", f"it is below the ridge on {series}", below_ridge(series))
             for series in SERIES
         ),
     ),
     left_out={
-        "": "whole electricity and traffic sets, which are not at hand: in their place two clients "
-        "of ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
+        "": "whole electricity and traffic sets, which are not available: instead two clients of "
+        "ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
         "horizons only; weather and ETTm1, for the same reason. Statistical models, and contexts "
-        "of more than 96 rows, are in tables of their own. What the table has no number of is for "
-        "want of time"
+        "of more than 96 rows, are in tables of their own. Missing numbers are for lack of time"
     },
 )
 

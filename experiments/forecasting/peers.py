@@ -59,12 +59,12 @@ def train_peer(
         options: its size.
         rate: the largest learning rate.
         train: windows of standardised values; each channel of one is an example.
-        validation: those that select the parameters.
+        validation: windows that select the parameters.
         test: those to report on.
-        lengths: rows that are seen, and rows to forecast.
+        lengths: context length and horizon.
         seed: of the first parameters and of dropout.
         steps: of training.
-        validate_every: so many steps.
+        validate_every: steps between validations.
 
     Returns:
         ``validation``, the least mean squared error; of the test ``mse`` and ``mae``; ``seconds``
@@ -86,7 +86,7 @@ def train_peer(
             else 0.01 + 0.99 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
         ),
     )
-    best, kept, begin = math.inf, made.state_dict(), time.perf_counter()
+    best, best_state, begin = math.inf, made.state_dict(), time.perf_counter()
     made.train()
     for step, batch in enumerate(_batches(train, steps), start=1):
         past, future = (torch.from_numpy(part) for part in _examples(batch, lengths[0]))
@@ -98,17 +98,17 @@ def train_peer(
         if step % validate_every == 0 or step == steps:
             error = _test(made, validation, lengths[0])["mse"]
             if error < best:
-                best, kept = error, copy.deepcopy(made.state_dict())
+                best, best_state = error, copy.deepcopy(made.state_dict())
             made.train()
     seconds = time.perf_counter() - begin
-    made.load_state_dict(kept)
+    made.load_state_dict(best_state)
     count = sum(parameter.numel() for parameter in made.parameters())
-    found = {"validation": best, "seconds": seconds, "parameters": count}
-    return found | ({} if test is None else _test(made, test, lengths[0]))
+    results = {"validation": best, "seconds": seconds, "parameters": count}
+    return results | ({} if test is None else _test(made, test, lengths[0]))
 
 
 def _batches(windows: data.Windows, steps: int) -> Iterator[dict[str, NDArray]]:
-    """Epoch after epoch."""
+    """Yields the batches of training, epoch after epoch."""
     return (windows.batch(step) for step in range(steps))
 
 
@@ -120,7 +120,7 @@ def _examples(batch: dict[str, NDArray], length: int) -> tuple[NDArray, NDArray]
 
 
 def _test(made: Any, windows: data.Windows, length: int) -> dict[str, float]:
-    """Errors over all windows."""
+    """Errors of a model over all windows."""
     import torch
 
     errors = Errors(1)

@@ -1,4 +1,4 @@
-"""Exponential smoothing fitted anew to each window, beside the patch forecaster and the ridge.
+"""Exponential smoothing fitted to each window, against the patch forecaster and the ridge.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.statistical
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from experiments import rules
 from experiments.forecasting import patch
 from experiments.intervals import interval, text
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import data, tasks
 from flax_linattn.bench import Journal
@@ -43,9 +42,9 @@ SIMPLE = ("seasonal_naive", "ridge")
 STATED = "2026-11-25T18:32:00+00:00"
 """Before any of these series but the traffic was forecast by AutoETS."""
 BELOW = Rule(
-    "A model's errors are below another's over series where the 95 % interval of the difference of "
-    "their mean squared errors, in per cent of the other's, lies below 0: a series one number, by "
-    "Student's t over series; not where it lies above.",
+    "A model's errors are below another's over series if the 95 % confidence interval of the "
+    "difference of their mean squared errors, in percent of the other's, lies below 0, and not "
+    "if it lies above: one number per series, by Student's t over series.",
     STATED,
 )
 
@@ -74,28 +73,30 @@ def measure(size: Size, journal: Journal) -> None:
         key = {"series": series, "horizon": size.horizon, "context": context, "model": model}
         if fits(of_patch, key):
             stride = size.strides.get(series, STRIDE)
-            patch.journaled(journal, key, of_patch, partial(tested, stride))
+            patch.write_row(journal, key, of_patch, partial(evaluate_model, stride))
 
 
 def fits(size: patch.Size, key: dict[str, Any]) -> bool:
-    """Whether the context has the two seasons that MSTL takes; whether the file is at hand."""
-    config = patch.config_of(size, key["series"], key["horizon"])
+    """Whether the file is available and the context has the two seasons that MSTL needs."""
+    config = patch.make_config(size, key["series"], key["horizon"])
     if config is None or key["model"] != MSTL:
         return config is not None
-    return key["context"] >= 2 * season_of(config)
+    return key["context"] >= 2 * season_length(config)
 
 
-def season_of(config: Any) -> int:
+def season_length(config: Any) -> int:
     """Rows of a season, as the seasonal naive forecast has them."""
-    _, described, _ = patch.loaded(config)
+    _, described, _ = patch.load_windows(config)
     return int(config.data.season or described.season)
 
 
-def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> dict[str, Any]:
+def evaluate_model(
+    stride: int, size: patch.Size, config: Any, key: dict[str, Any]
+) -> dict[str, Any]:
     """Errors of a model on every ``stride``-th test window, and the time of one of a channel."""
     model, options = key["model"], config.data
-    run = run_of(model, config)
-    test = patch.loaded(config)[2].test
+    run = make_run(model, config)
+    test = patch.load_windows(config)[2].test
     assert isinstance(test, data.Windows)
     windows = data.Windows(
         test.arrays,
@@ -106,29 +107,29 @@ def tested(stride: int, size: patch.Size, config: Any, key: dict[str, Any]) -> d
         batch_size=test.batch_size,
         seed=None,
     )
-    forecast = forecast_of(model, run, windows)
+    forecast = make_forecast(model, run, windows)
     begin = time.process_time()
     sums = sum_errors({model: forecast}, run, windows)[model].metrics()
     seconds = time.process_time() - begin
     return {
         "mse": sums["mse"],
         "mae": sums["mae"],
-        "season": season_of(config),
+        "season": season_length(config),
         "windows": windows.num_examples,
         "milliseconds": 1e3 * seconds / windows.num_examples / len(run.data_spec.targets),
     }
 
 
-def run_of(model: str, config: Any) -> tasks.Run:
+def make_run(model: str, config: Any) -> tasks.Run:
     """A trained run of ours, or for another model one without parameters."""
-    rows, described, _ = patch.loaded(config)
+    rows, described, _ = patch.load_windows(config)
     if model == patch.OURS:
-        run, *_ = patch.fitted(config.replace(**patch.chosen_options()))
+        run, *_ = patch.fit_run(config.replace(**patch.chosen_options()))
         return run._replace(data=rows)
     return tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
 
 
-def forecast_of(model: str, run: tasks.Run, windows: data.Windows) -> Forecast:
+def make_forecast(model: str, run: tasks.Run, windows: data.Windows) -> Forecast:
     """How a model forecasts windows."""
     if model == patch.OURS:
         return model_forecast(run)
@@ -136,7 +137,7 @@ def forecast_of(model: str, run: tasks.Run, windows: data.Windows) -> Forecast:
         ridge = fitted_ridge(run) if model == "ridge" else None
         return baseline_forecasts(run, windows, ridge)[model]
     make = ets if model == ETS else mstl
-    return fitted_anew(make(season_of(run.config)), run.config.data)
+    return refit_forecast(make(season_length(run.config)), run.config.data)
 
 
 def ets(season: int) -> Any:
@@ -153,40 +154,40 @@ def mstl(season: int) -> Any:
     return models.MSTL(season, trend_forecaster=models.AutoETS(model="ZZN"))
 
 
-def fitted_anew(model: Any, options: ForecastData) -> Forecast:
+def refit_forecast(model: Any, options: ForecastData) -> Forecast:
     """The forecasts of a statistical model, fitted to each channel of each window."""
 
-    def one(seen: NDArray) -> NDArray:
-        return np.asarray(model.forecast(y=seen.astype(np.float64), h=options.horizon)["mean"])
+    def one(window: NDArray) -> NDArray:
+        return np.asarray(model.forecast(y=window.astype(np.float64), h=options.horizon)["mean"])
 
     def forecast(batch: WindowBatch) -> NDArray:
         real = batch.arrays["weight"] > 0
-        seen = batch.arrays["values"][real][:, : options.context_length]
-        return np.stack([np.stack([*map(one, window.T)], axis=-1) for window in seen])
+        contexts = batch.arrays["values"][real][:, : options.context_length]
+        return np.stack([np.stack([*map(one, channels.T)], axis=-1) for channels in contexts])
 
     return forecast
 
 
-def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> dict[str, dict[str, Any]]:
+def errors(rows: Rows, model: str, context: int) -> dict[str, dict[str, Any]]:
     """The rows of a model by series."""
     return {
         row["series"]: row for row in rows if (row["model"], row["context"]) == (model, context)
     }
 
 
-def below(model: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def below(model: str, other: str) -> Judge:
     """The verdict on the errors of two models from 96 rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         mine, theirs = (errors(rows, name, patch.LENGTH) for name in (model, other))
-        shares = {
+        percents = {
             series: 100 * (mine[series]["mse"] / theirs[series]["mse"] - 1)
             for series in mine.keys() & theirs.keys()
         }
-        if not shares:
+        if not percents:
             raise NotMeasuredError(f"{model} beside {other}")
-        over = interval([*shares.values()])
-        each = ", ".join(f"{name} {shares[name]:+.0f}" for name in mine if name in shares)
+        over = interval([*percents.values()])
+        each = ", ".join(f"{name} {percents[name]:+.0f}" for name in mine if name in percents)
         word = rules.below(over, 0, BELOW, over="series")
         return Verdict(word, f"{text(over, 0)} % of its error: {each}")
 
@@ -194,11 +195,11 @@ def below(model: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdic
 
 
 def table(rows: Rows, size: Size) -> str:
-    """Errors by series and context."""
+    """Errors by series and context, and times of the statistical models."""
     models = (*SIMPLE, ETS, MSTL, patch.OURS)
     header = ["series", "windows", "season", "context"]
     header += [f"`{m}`" if m == patch.OURS else m.replace("_", " ") for m in models]
-    header += [f"{name}, ms a channel" for name in (ETS, MSTL)]
+    header += [f"{name}, ms per channel" for name in (ETS, MSTL)]
     lines = []
     for series in size.series:
         for context in size.contexts:
@@ -231,8 +232,8 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": f"all but one test window in {STRIDE} (ETTm2 {STRIDES['ETTm2']}); ours but with seed "
-        "0 from 96 rows; multiplicative models, which take positive values, as these are scaled; "
-        "MSTL where the context has no two seasons"
+        "0 from 96 rows; multiplicative models, which need positive values (these are scaled); "
+        "MSTL where the context has less than two seasons"
     },
 )
 

@@ -1,4 +1,4 @@
-"""A forecaster as a stream: its error on the test rows beside that on windows.
+"""A forecaster as a stream: its error on the test rows, against that on windows.
 
 python -m experiments.forecasting.streaming RUN
 """
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
 RESULTS = "streaming.json"
 
 
-def streamed(run: tasks.Run, context: int | None) -> dict[str, float]:
+def stream_errors(run: tasks.Run, context: int | None) -> dict[str, float]:
     """Errors of a stream that begins a window before the test rows, on standardised values."""
     options, data_spec = run.config.to_json(), run.data_spec
     (series,), targets = read_run_series(run), list(data_spec.targets)
@@ -51,8 +51,8 @@ def main() -> None:
     length = run.config.to_json()["context_length"]
     rows: dict[str, dict[str, Any]] = {
         f"windows of {length} rows": {k: report[f"test_{k}"] for k in ("mse", "mae")},
-        f"a stream, --context {length} (default)": streamed(run, None),
-        "a stream, --context 0: forgets nothing": streamed(run, 0),
+        f"a stream, --context {length} (default)": stream_errors(run, None),
+        "a stream, --context 0: forgets nothing": stream_errors(run, 0),
     }
     config = run.config.to_json() | {"csv": None}
     head = provenance("python -m experiments.forecasting.streaming RUN")

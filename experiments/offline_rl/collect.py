@@ -55,8 +55,8 @@ def collect(
 ) -> Episodes:
     """Plays whole episodes until there are enough, and writes them to a file.
 
-    Parts go to a folder beside it, ``<path>.parts``, each written whole. After a stop or a kill the
-    same call continues from there, and the file is the same to the bit.
+    Parts go to a folder next to it, ``<path>.parts``, each written whole. After a stop or a kill
+    the same call continues from there, and the file is the same to the bit.
 
     Args:
         agent: What plays.
@@ -93,7 +93,7 @@ def collect(
         **(about or {}),
     }
     with file_lock(folder / "lock", str(path)):
-        _keep_options(folder / "options.json", options)
+        _save_options(folder / "options.json", options)
         remove_unfinished(folder)
         parts: list[Episodes] = []
         steps = count = 0
@@ -124,37 +124,37 @@ def collect(
     return episodes
 
 
-def _keep_options(file: Path, options: Mapping[str, Any]) -> None:
-    """Writes the options, or compares them with those of the parts that are there."""
+def _save_options(file: Path, options: Mapping[str, Any]) -> None:
+    """Writes the options, or checks that parts on the disk have the same ones."""
     if not file.exists():
         write_text(file, json.dumps(options, indent=1) + "\n")
         return
     try:
-        kept = dict(json.loads(file.read_text()))
+        saved = dict(json.loads(file.read_text()))
     except (ValueError, TypeError):
         raise ValueError(
             f"{file}: expected the options of the parts, and it is damaged; remove that folder to "
             "start again."
         ) from None
-    for name in sorted({*kept, *options}):
-        if kept.get(name) != options.get(name):
+    for name in sorted({*saved, *options}):
+        if saved.get(name) != options.get(name):
             raise OptionError(
-                f"{file.parent} was begun with {name} {quote(kept.get(name), 100)}, and now it is "
+                f"{file.parent} was begun with {name} {quote(saved.get(name), 100)}, and now it is "
                 f"{quote(options.get(name), 100)}; give the same, or another file, or remove it."
             )
 
 
 def _versions() -> str:
     """Versions of the packages that decide the numbers."""
-    found = []
+    versions = []
     for name in ("flax-linattn", "gymnasium", "jax", "jaxlib", "mujoco", "numpy"):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(f"{name} {metadata.version(name)}")
-    return ", ".join(found)
+            versions.append(f"{name} {metadata.version(name)}")
+    return ", ".join(versions)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Runs the command, which plays a policy."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.offline_rl.collect",
         description="Plays a policy and writes its episodes to a file, in the keys of D4RL.",

@@ -1,10 +1,10 @@
-"""Ways to act by time and memory: Aaren, figure 5, in the setting of its table 1.
+"""Time and memory of inference modes: Aaren, figure 5, in the setting of its table 1.
 
     python -m experiments.offline_rl.latency
 
-An agent acts in every step of an episode: by a window of 20 steps that is computed anew (as the
+An agent acts in every step of an episode: by a window of 20 steps that is recomputed (as the
 published code does), by a cache of keys and values of all steps, by a state of constant size, or by
-one that begins anew after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
+one that restarts after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
 not change its time. What is timed is the whole of an answer, from arrays on the host to arrays on
 the host.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -24,8 +24,8 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
-from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, all_of
+from experiments.statements import Judge, Statement
+from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, combine
 from flax_linattn import control, inference, models, tasks
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -34,8 +34,8 @@ from flax_linattn.tasks.offline_rl import OfflineRLConfig, OfflineRLSpec
 from flax_linattn.tasks.offline_rl.agent import DecisionAgent, StreamMemory, make_agent
 
 SAME_TIME = Rule(
-    "The time of a step does not grow where its median at the last step that was measured is under "
-    "1.5 times that at the first one; it grows where it is above.",
+    "The time per step does not grow if its median at the last measured step is below 1.5 times "
+    "the median at the first one, and grows if it is above.",
     "2026-11-24T11:50:00+00:00",
 )
 ENVIRONMENT, OBSERVATION, ACTION, CONTEXT = "HalfCheetah-v5", 17, 6, 20
@@ -47,19 +47,19 @@ MECHANISM = {"stream": "aaren", "restart": "aaren", "window": "softmax", "cache"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is timed."""
+    """Settings of the timing at one scale."""
 
     steps: tuple[int, ...] = (20, 1_000, 10_000)
     """At which a step is timed; and, but for the first, how long episodes are that are timed."""
     rows: tuple[int, ...] = (1, 64)
     repeats: int = 2 * CONTEXT
-    """Steps that are timed: of restarts, so many that each kind of step comes alike."""
+    """Timed steps; a multiple of the context, so that all kinds of restarted steps count alike."""
     played: tuple[int, ...] = (1, 10, 64)
     """Rows that play an episode each."""
     features: int = 128
     num_layers: int = 3
     num_heads: int = 1
-    most_bytes: int = 8 * 2**30
+    max_cache_bytes: int = 8 * 2**30
     """Of a cache that is tried."""
 
 
@@ -68,7 +68,7 @@ def measure(size: Size, journal: Journal) -> None:
         for steps in size.steps:
             for way in WAYS:
                 key = {"way": way, "rows": rows, "step": steps}
-                journal.row(key, partial(one, size, way, rows, steps))
+                journal.row(key, partial(time_step, size, way, rows, steps))
     for steps in size.steps[1:]:
         for way in WAYS:
             key = {"way": way, "rows": 1, "episode": steps}
@@ -101,9 +101,9 @@ def make_run(size: Size, mechanism: str) -> tasks.Run:
 ACT = {"stream": "stream", "cache": "stream", "restart": "restart", "window": "window"}
 
 
-def agent_of(size: Size, way: str, rows: int, most: int) -> DecisionAgent:
-    """An agent for episodes of so many steps at most."""
-    return make_agent(make_run(size, MECHANISM[way]), rows, most, act=ACT[way])
+def make_size_agent(size: Size, way: str, rows: int, max_steps: int) -> DecisionAgent:
+    """An agent for episodes of at most ``max_steps`` steps."""
+    return make_agent(make_run(size, MECHANISM[way]), rows, max_steps, act=ACT[way])
 
 
 def cache_bytes(size: Size, rows: int, steps: int) -> int:
@@ -111,12 +111,12 @@ def cache_bytes(size: Size, rows: int, steps: int) -> int:
     return 4 * 2 * 3 * steps * rows * size.features * size.num_layers
 
 
-def one(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
-    """The median time of a step after so many others; of restarts the mean, of all kinds."""
-    most = steps + size.repeats + 2
-    if way == "cache" and cache_bytes(size, rows, most) > size.most_bytes:
+def time_step(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
+    """The median time of a step after ``steps`` others; for restarts the mean."""
+    max_steps = steps + size.repeats + 2
+    if way == "cache" and cache_bytes(size, rows, max_steps) > size.max_cache_bytes:
         return {"milliseconds": None, "bytes": None}
-    agent = agent_of(size, way, rows, most)
+    agent = make_size_agent(size, way, rows, max_steps)
     act = actor(rows)
     act(agent, True)
     # A cache attends to all of its slots from the first step on, so that none has to be filled.
@@ -134,46 +134,46 @@ def one(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
         times.append(1e3 * (time.perf_counter() - begun))
     jax.clear_caches()
     middle = statistics.mean if way == "restart" else statistics.median
-    return {"milliseconds": middle(times), "bytes": kept_bytes(agent)}
+    return {"milliseconds": middle(times), "bytes": memory_bytes(agent)}
 
 
 def actor(rows: int) -> Callable[..., None]:
     """Lets an agent answer what is seen."""
-    seen = np.random.default_rng(0).normal(size=(rows, OBSERVATION)).astype(np.float32)
+    observations = np.random.default_rng(0).normal(size=(rows, OBSERVATION)).astype(np.float32)
     rewards = np.ones(rows, np.float32)
 
     def act(agent: DecisionAgent, begins: bool = False) -> None:
-        agent.act(seen, rewards, np.full(rows, begins))
+        agent.act(observations, rewards, np.full(rows, begins))
 
     return act
 
 
-def kept_bytes(agent: DecisionAgent) -> int:
+def memory_bytes(agent: DecisionAgent) -> int:
     """Of what an agent keeps of the past."""
-    return inference.state_bytes(agent.memory.kept)
+    return inference.state_bytes(agent.memory.state)
 
 
 def episode(size: Size, way: str, steps: int) -> dict[str, Any]:
     """The time of all steps of an episode, one after another."""
-    agent, act = agent_of(size, way, 1, steps), actor(1)
+    agent, act = make_size_agent(size, way, 1, steps), actor(1)
     act(agent, True)
     if way == "restart":
         for _ in range(CONTEXT):  # compiles both kinds of step
             act(agent)
-    marks, begun = [], time.perf_counter()
+    seconds, begun = [], time.perf_counter()
     for number in range(1, steps + 1):
         act(agent, number == 1)
         if number % (steps // 10) == 0:
-            marks.append(round(time.perf_counter() - begun, 3))
-    kept = kept_bytes(agent)
+            seconds.append(round(time.perf_counter() - begun, 3))
+    num_bytes = memory_bytes(agent)
     jax.clear_caches()
-    return {"seconds": marks, "bytes": kept}
+    return {"seconds": seconds, "bytes": num_bytes}
 
 
 def episodes(size: Size, way: str, rows: int) -> dict[str, Any]:
     """How many episodes of the robot are played in a minute, rows at once."""
     with closing(control.make_environments(ENVIRONMENT, rows)) as environments:
-        agent = agent_of(size, way, rows, control.max_episode_steps(environments))
+        agent = make_size_agent(size, way, rows, control.max_episode_steps(environments))
         act = actor(rows)
         act(agent, True)
         for _ in range(CONTEXT if way == "restart" else 0):
@@ -185,23 +185,23 @@ def episodes(size: Size, way: str, rows: int) -> dict[str, Any]:
     return {"episodes_per_minute": 60 * rows / seconds, "steps": played.num_steps}
 
 
-def at(found: Sequence[dict[str, Any]], /, **key: Any) -> dict[str, Any]:
+def at(timed_rows: Rows, /, **key: Any) -> dict[str, Any]:
     """The row of a key.
 
     Raises:
         NotMeasuredError: it was not timed.
     """
-    for row in found:
+    for row in timed_rows:
         if all(row.get(name) == value for name, value in key.items()):
             return row
     raise NotMeasuredError(str(key))
 
 
-def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def constant(way: str) -> Judge:
     """The verdict on the time of a way's steps, over numbers of rows."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        words, told = [], []
+    def judge(rows: Rows) -> Verdict:
+        words, texts = [], []
         for num_rows in dict.fromkeys(row["rows"] for row in rows if "step" in row):
             timed = [
                 row
@@ -212,19 +212,19 @@ def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
             ratio = last["milliseconds"] / first["milliseconds"]
             words.append(Word(HOLDS if ratio < 1.5 else FAILS, SAME_TIME))
             what = "environment" if num_rows == 1 else "environments"
-            told.append(
+            texts.append(
                 f"{num_rows} {what}: {ratio:.2f} times from step {first['step']:,} to "
                 f"{last['step']:,}"
             )
-        return Verdict(all_of(words), "; ".join(told))
+        return Verdict(combine(words), "; ".join(texts))
 
     return judge
 
 
-def grows(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def grows(way: str) -> Judge:
     """The verdict on the claim that a way's steps take longer the longer the episode."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         word, ours = constant(way)(rows)
         opposite = {HOLDS: FAILS, FAILS: HOLDS}
         return Verdict(Word(opposite.get(word, word), SAME_TIME), ours)
@@ -234,16 +234,16 @@ def grows(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
 def table(rows: Rows, size: Size) -> str:
     """Milliseconds a step, then seconds of episodes, then episodes a minute."""
-    header = ["milliseconds a step, bytes kept", "environments", *WAYS]
+    header = ["milliseconds per step, bytes of context", "environments", *WAYS]
     lines = []
     for num_rows in size.rows:
         for step in size.steps:
-            found = [at(rows, way=way, rows=num_rows, step=step) for way in WAYS]
+            timed = [at(rows, way=way, rows=num_rows, step=step) for way in WAYS]
             cells = [
                 "too large"
                 if row["milliseconds"] is None
                 else f"{row['milliseconds']:.2f}, {_bytes(row['bytes'])}"
-                for row in found
+                for row in timed
             ]
             lines.append([f"at step {step:,}", str(num_rows), *cells])
     of_episodes = [
@@ -258,26 +258,26 @@ def table(rows: Rows, size: Size) -> str:
         for number in size.played
     ]
     note = (
-        "Medians (of the restarts means, since every tenth step takes in ten) of a whole answer, "
-        "with the bytes that are kept of the past. The stream and the restarts are Aaren's, the "
-        "cache and the window softmax attention's, three tokens a step; a cache is made for the "
-        "whole episode at once, so that its first steps cost as much as its last ones."
+        "Median time of a complete step (for restarts the mean, since every tenth step processes "
+        "ten), and the bytes stored of the past. The stream and the restarts are Aaren's, the "
+        "cache and the window softmax attention's, with three tokens per step. A cache is "
+        "allocated for the whole episode, so its first steps cost as much as its last ones."
     )
     return "\n\n".join(
         [
             markdown(header, lines),
             note,
-            markdown(["seconds of an episode (of its first half)", *WAYS], of_episodes),
+            markdown(["seconds per episode (of its first half)", *WAYS], of_episodes),
             markdown([f"episodes a minute, {ENVIRONMENT}, at once", *WAYS], of_play),
         ]
     )
 
 
 def _or_not_run(
-    told: Callable[[dict[str, Any]], str], found: Sequence[dict[str, Any]], /, **key: Any
+    format_row: Callable[[dict[str, Any]], str], timed_rows: Rows, /, **key: Any
 ) -> str:
     try:
-        return told(at(found, **key))
+        return format_row(at(timed_rows, **key))
     except NotMeasuredError:
         return "not run"
 
@@ -297,7 +297,7 @@ def _bytes(number: int) -> str:
     return f"{number} bytes"
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Cumulative time and memory, as in the paper's figure 5."""
     figure = import_figure()(figsize=(8.4, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -308,34 +308,34 @@ def draw(rows: Rows) -> Any:
         x = [longest["episode"] * (n + 1) / 10 for n in range(10)]
         left.plot(x, longest["seconds"], "o-", markersize=3, color=color, label=way)
         timed = [r for r in rows if r["way"] == way and r["rows"] == 1 and "step" in r]
-        kept = [(r["step"], r["bytes"]) for r in timed if r["bytes"]]
-        right.plot(*zip(*kept, strict=True), "o-", markersize=3, color=color, label=way)
+        points = [(r["step"], r["bytes"]) for r in timed if r["bytes"]]
+        right.plot(*zip(*points, strict=True), "o-", markersize=3, color=color, label=way)
     left.set(xlabel="step of the episode", ylabel="cumulative seconds", xscale="log", yscale="log")
-    right.set(xlabel="step of the episode", ylabel="bytes kept", xscale="log", yscale="log")
+    right.set(xlabel="step of the episode", ylabel="bytes stored", xscale="log", yscale="log")
     left.legend(frameon=False)
     return figure
 
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.latency",
-    about="Aaren, figure 5: memory and cumulative time of a stream; there in no robot's setting",
+    about="Aaren, figure 5: memory and cumulative time of a stream; there not in a robot's setting",
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement("Aaren, figure 5", "Aaren's steps take constant time", constant("stream")),
         Statement(
             "Aaren, figure 5",
-            "those of a cache take the longer, the longer the episode that it is made for",
+            "steps with a cache take longer the longer the episode the cache is allocated for",
             grows("cache"),
         ),
-        Statement("ours", "those of a window take constant time", constant("window")),
-        Statement("ours", "so do those that begin anew", constant("restart")),
+        Statement("ours", "steps with a window take constant time", constant("window")),
+        Statement("ours", "steps with restarts take constant time", constant("restart")),
     ),
     left_out={
-        "": "accelerators; the paper's width of 512; for want of time the cache's episode of "
-        "10,000 steps and 64 environments that are played with a cache, whose steps are timed"
+        "": "accelerators; the paper's width of 512; for lack of time the cache's episode of "
+        "10,000 steps and playing 64 environments with a cache, whose steps are timed"
     },
 )
 

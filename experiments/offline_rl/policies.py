@@ -10,14 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 from flax_linattn.checks import MAX_SEED, OptionError, at_least
 from flax_linattn.control import Agent, SamplingAgent
 
+Floats, Flags = NDArray[np.float32], NDArray[np.bool_]
+
 
 class RandomPolicy:
-    """Draws actions uniformly between bounds.
+    """Samples actions uniformly between bounds.
 
     Args:
         low: The least actions, [A].
         high: The largest, [A].
-        seed: Of the draws, from 0.
+        seed: Of the random numbers, from 0.
 
     Raises:
         OptionError: The bounds are not finite, or of different sizes.
@@ -38,20 +40,15 @@ class RandomPolicy:
                 "low",
                 "high",
             )
-        self._draws = _Draws(seed)
+        self._generators = _EpisodeGenerators(seed)
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
         """Receives the seeds of episodes: see ``SamplingAgent``."""
-        self._draws.begin(rows, seeds)
+        self._generators.begin(rows, seeds)
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
-        """Actions, float32 [B, A]."""
-        draws = self._draws.of_rows(begins)
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
+        """Random actions between the bounds, float32 [B, A]."""
+        draws = self._generators.select(begins)
         return np.stack([d.uniform(self._low, self._high) for d in draws]).astype(np.float32)
 
 
@@ -60,13 +57,13 @@ class Noisy:
 
     Args:
         agent: Whose actions.
-        deviation: The standard deviation of the noise, 0 or more, in the unit of the actions.
+        std: The standard deviation of the noise, 0 or more, in the unit of the actions.
         low: The least actions, [A]; actions are clipped to them before and after the noise.
         high: The largest, [A].
         seed: Of the noise, from 0.
 
     Raises:
-        OptionError: The deviation is negative or not finite, or the bounds differ in size.
+        OptionError: The std is negative or not finite, or the bounds differ in size.
 
     Example:
         >>> agent = Noisy(SwingUp(), 0.5, [-2.0], [2.0], seed=0)
@@ -76,32 +73,27 @@ class Noisy:
     """
 
     def __init__(
-        self, agent: Agent, deviation: float, low: ArrayLike, high: ArrayLike, seed: int = 0
+        self, agent: Agent, std: float, low: ArrayLike, high: ArrayLike, seed: int = 0
     ) -> None:
-        if not 0 <= deviation < np.inf:
-            raise OptionError(f"deviation must be 0 or more, got {deviation}.", "deviation")
+        if not 0 <= std < np.inf:
+            raise OptionError(f"std must be 0 or more, got {std}.", "std")
         self._agent = agent
-        self._deviation = deviation
+        self._std = std
         self._low, self._high = _bounds(low, high)
-        self._draws = _Draws(seed)
+        self._generators = _EpisodeGenerators(seed)
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
         """Receives the seeds of episodes: see ``SamplingAgent``."""
-        self._draws.begin(rows, seeds)
+        self._generators.begin(rows, seeds)
         if isinstance(self._agent, SamplingAgent):
             self._agent.begin(rows, seeds)
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
-        """Actions, float32 [B, A]."""
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
+        """The other agent's actions with noise, float32 [B, A]."""
         actions = np.clip(self._agent.act(observations, rewards, begins), self._low, self._high)
-        draws = self._draws.of_rows(begins)
+        draws = self._generators.select(begins)
         noise = np.stack([d.standard_normal(actions.shape[1]) for d in draws])
-        return np.clip(actions + self._deviation * noise, self._low, self._high).astype(np.float32)
+        return np.clip(actions + self._std * noise, self._low, self._high).astype(np.float32)
 
 
 class SwingUp:
@@ -118,13 +110,8 @@ class SwingUp:
         array([[2.]], dtype=float32)
     """
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
-        """Torques, float32 [B, 1].
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
+        """Torques that swing up the pendulum, float32 [B, 1].
 
         Raises:
             ValueError: The observations are not those of the pendulum.
@@ -143,30 +130,30 @@ class SwingUp:
         return np.where(near, hold, pump)[:, None].astype(np.float32)
 
 
-class _Draws:
-    """A generator of random numbers a row, made anew for each episode from its seed."""
+class _EpisodeGenerators:
+    """Random generators, one for each row, recreated for each episode from its seed."""
 
     def __init__(self, seed: int) -> None:
         at_least(0, MAX_SEED, seed=seed)
         self._seed = seed
-        self._told: dict[int, int] = {}
-        self._untold = 0
-        self._of: dict[int, np.random.Generator] = {}
+        self._seeds: dict[int, int] = {}
+        self._next_seed = 0
+        self._by_row: dict[int, np.random.Generator] = {}
 
     def begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
-        self._told.update(zip(rows, seeds, strict=True))
+        self._seeds.update(zip(rows, seeds, strict=True))
 
-    def of_rows(self, begins: NDArray[np.bool_]) -> list[np.random.Generator]:
-        """Of all rows; where nobody has told the seed of an episode it is its number."""
+    def select(self, begins: NDArray[np.bool_]) -> list[np.random.Generator]:
+        """The generators of all rows; an episode without a seed uses its number."""
         for row in range(len(begins)):
-            if begins[row] or row not in self._of:
-                if row not in self._told:
-                    self._told[row] = self._untold
-                    self._untold += 1
-                episode = self._told.pop(row)
-                # The last number keeps them apart from what an environment draws by its seed.
-                self._of[row] = np.random.default_rng([self._seed, episode, 1])
-        return [self._of[row] for row in range(len(begins))]
+            if begins[row] or row not in self._by_row:
+                if row not in self._seeds:
+                    self._seeds[row] = self._next_seed
+                    self._next_seed += 1
+                episode = self._seeds.pop(row)
+                # The last number makes them differ from those of an environment with this seed.
+                self._by_row[row] = np.random.default_rng([self._seed, episode, 1])
+        return [self._by_row[row] for row in range(len(begins))]
 
 
 def _bounds(low: ArrayLike, high: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

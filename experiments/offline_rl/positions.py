@@ -1,4 +1,4 @@
-"""How a model is told the time of a step, and whether it then plays beyond its trained length.
+"""Encodings of the time of a step, and playing beyond the trained length.
 
     FLAX_LINATTN_DATA=FOLDER python -m experiments.offline_rl.positions
 
@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from experiments.measured import Measured, Rows
 from experiments.offline_rl import table1
-from experiments.offline_rl.trained import train_and_play
+from experiments.offline_rl.runs import train_and_play
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.offline_rl.agent import ACTS
+from flax_linattn.tasks.offline_rl.agent import INFERENCE_MODES
 
 WAYS: dict[str, dict[str, str]] = {
     "table of the episode": {"position": "learned", "clock": "episode"},
@@ -54,81 +53,73 @@ def measure(size: Size, journal: Journal) -> None:
                         journal.row(key, partial(train_and_play, config))
 
 
-def scores(
-    rows: Sequence[dict[str, Any]], data: str, mechanism: str, way: str, act: str
-) -> list[float]:
-    """Of each seed.
+def scores(rows: Rows, data: str, mechanism: str, way: str, mode: str) -> list[float]:
+    """Scores of the runs, by seed.
 
     Raises:
         NotMeasuredError: it was not trained.
     """
     wanted = f"{mechanism} on {data} with {way}"
-    found = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
-    return [row[act]["score"] for row in found]
-
-
-def sets_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The data sets."""
-    return list(dict.fromkeys(row["data"] for row in rows))
+    matching = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
+    return [row[mode]["score"] for row in matching]
 
 
 def streams(mechanism: str, way: str) -> Any:
-    """The verdict on a stream beside the window, with a way to tell the time."""
+    """The verdict on a stream against the window, with one way to encode the time."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = {
+    def judge(rows: Rows) -> Verdict:
+        differences = {
             data: [
                 a - b
                 for a, b in zip(
-                    *(scores(rows, data, mechanism, way, act) for act in ("stream", "window")),
+                    *(scores(rows, data, mechanism, way, mode) for mode in ("stream", "window")),
                     strict=True,
                 )
             ]
-            for data in sets_of(rows)
+            for data in table1.data_sets(rows)
         }
-        return table1.same_score(found)
+        return table1.same_score(differences)
 
     return judge
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a data set, mechanism and way to tell the time."""
+    """Scores, a line for each data set, mechanism and way to encode the time."""
     lines = []
-    for data in sets_of(rows):
+    for data in table1.data_sets(rows):
         for mechanism in size.mechanisms:
             for way in WAYS:
                 means = [
-                    f"{statistics.mean(scores(rows, data, mechanism, way, act)):.1f}"
-                    for act in ACTS
+                    f"{statistics.mean(scores(rows, data, mechanism, way, mode)):.1f}"
+                    for mode in INFERENCE_MODES
                 ]
                 lines.append([data, f"`{mechanism}`", way, *means])
     note = (
-        "D4RL's normalised score of 10 episodes of up to 1,000 steps; training windows have 20. "
-        "Not D4RL: see table 1. Waves of the context go on growing in a stream, far beyond what "
-        "was trained on, and begin anew in a window and at a restart."
+        "D4RL's normalized score over 10 episodes of up to 1,000 steps; training windows have "
+        "20. Not D4RL: see table 1. Sinusoidal positions within the context grow without bound "
+        "in a stream, far beyond those of training, and restart in a window and at a restart."
     )
-    return markdown(["data", "attention", "time", *ACTS], lines) + f"\n\n{note}"
+    return markdown(["data", "attention", "time", *INFERENCE_MODES], lines) + f"\n\n{note}"
 
 
 EXPERIMENT = Measured(
     module="experiments.offline_rl.positions",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=tuple(
         Statement(
             "ours",
-            f"with {mechanism} and, of times, {way}, a stream of all steps scores the same as the "
-            "window",
+            f"with {mechanism} and time encoding = {way}, a stream of all steps scores the same "
+            "as the window",
             streams(mechanism, way),
         )
         for mechanism in Size().mechanisms
         for way in WAYS
     ),
     left_out={
-        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, for "
-        "want of time"
+        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, "
+        "for lack of time"
     },
 )
 

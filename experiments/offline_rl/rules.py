@@ -18,38 +18,38 @@ MARGIN = 5.0
 calls competitive."""
 
 COMPARABLE = Rule(
-    "Two ways are comparable where the 95 % interval of the difference of their scores lies within "
-    f"{MARGIN:g} points on either side, and one is worse where it lies beyond: paired by seed, the "
-    "mean of a data set one number, by Student's t over data sets.",
+    "Two configurations are comparable if the 95 % confidence interval of the difference of "
+    f"their scores lies within {MARGIN:g} points on either side of 0, and one is worse if it "
+    "lies outside: paired by seed, one mean per data set, by Student's t over data sets.",
     STATED,
 )
 AHEAD = Rule(
-    "A model is ahead of another one where the 95 % interval of the difference of their scores, "
-    "paired by seed, the mean of a data set one number, by Student's t over data sets, lies above "
-    "0; it is behind where it lies below.",
+    "A model is better than another if the 95 % confidence interval of the difference of their "
+    "scores (paired by seed, one mean per data set, by Student's t over data sets) lies above 0, "
+    "and worse if it lies below.",
     STATED,
 )
 FOLLOWS = Rule(
-    "A model does what it is asked for where, over the returns that were asked for up to the best "
-    "one of the data, the rank correlation of asked and returned is at least 0.8 on a data set.",
+    "A model follows its target return if, over the targets up to the best return in the data, "
+    "the rank correlation of target and achieved return is at least 0.8 on a data set.",
     STATED,
 )
 
 
-def comparable(found: Interval | None) -> Word:
+def comparable(difference: Interval | None) -> Word:
     """The word on two ways, by the interval of their differences."""
-    return within(found, MARGIN, COMPARABLE)
+    return within(difference, MARGIN, COMPARABLE)
 
 
-def ahead(found: Interval | None) -> Word:
-    """The word on a model beside what a user would pick instead."""
-    if found is None:
+def ahead(difference: Interval | None) -> Word:
+    """The word on whether a model's scores are above a baseline's."""
+    if difference is None:
         return Word(TOO_FEW, AHEAD)
-    if found.middle - found.half > 0:
+    if difference.middle - difference.half > 0:
         return Word(HOLDS, AHEAD)
-    return Word(FAILS if found.middle + found.half < 0 else OPEN, AHEAD)
+    return Word(FAILS if difference.middle + difference.half < 0 else OPEN, AHEAD)
 
 
 def follows(correlation: float) -> Word:
-    """The word on returns beside those that were asked for."""
+    """The word on achieved returns, given the target returns."""
     return Word(HOLDS if correlation >= 0.8 else FAILS, FOLLOWS)

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.offline_rl.policies import Flags, Floats
 from flax_linattn.checks import at_least, itemize, quote
-from flax_linattn.data.arrays import read_arrays
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.arrays import read_arrays
 from flax_linattn.safe_npz import NpzFile
 
-_MOST_LAYERS = 10
+_MAX_LAYERS = 10
 _LINEAR = "action_net"
 """The last layer of PPO, A2C and TRPO, and the only one of ARS: bounded by the environment."""
 _SQUASHED = "actor.mu"
@@ -31,7 +32,7 @@ _KEYS = [
     *(
         f"{name}.{2 * layer}.{part}"
         for name in _HIDDEN.values()
-        for layer in range(_MOST_LAYERS)
+        for layer in range(_MAX_LAYERS)
         for part in ("weight", "bias")
     ),
     *_UNUSED,
@@ -44,11 +45,11 @@ class _Normal:
     """How observations are normalised: ``VecNormalize`` of Stable-Baselines3."""
 
     mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
-    most: float
+    std: NDArray[np.float64]
+    limit: float
 
     def __call__(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.clip((values - self.mean) / self.deviation, -self.most, self.most)
+        return np.clip((values - self.mean) / self.std, -self.limit, self.limit)
 
 
 class NetworkPolicy:
@@ -91,13 +92,8 @@ class NetworkPolicy:
         """A, the numbers in an action."""
         return len(self._layers[-1][1])
 
-    def act(
-        self,
-        observations: NDArray[np.float32],
-        rewards: NDArray[np.float32],
-        begins: NDArray[np.bool_],
-    ) -> NDArray[np.float32]:
-        """Actions, float32 [B, A]; those of PPO, A2C, TRPO and ARS may be beyond the bounds.
+    def act(self, observations: Floats, rewards: Floats, begins: Flags) -> Floats:
+        """Actions, float32 [B, A]; from PPO, A2C, TRPO and ARS perhaps beyond the bounds.
 
         Raises:
             ValueError: The policy is of other observations; says of how many numbers.
@@ -165,7 +161,7 @@ def read_policy(path: str | Path, *, max_steps: int = 1000) -> NetworkPolicy:
             "give a file with the names of Stable-Baselines3's weights"
         )
     last = _SQUASHED if f"{_SQUASHED}.weight" in arrays else _LINEAR
-    names = [f"{_HIDDEN[last]}.{2 * layer}" for layer in range(_MOST_LAYERS)]
+    names = [f"{_HIDDEN[last]}.{2 * layer}" for layer in range(_MAX_LAYERS)]
     names = [name for name in names if f"{name}.weight" in arrays]
     layers = [_layer(path, arrays, name) for name in [*names, last]]
     for name, before, (weight, _) in zip([*names[1:], last], layers, layers[1:], strict=False):
@@ -207,13 +203,13 @@ def _read_normal(path: Path, arrays: Mapping[str, NDArray], size: int) -> _Norma
     if missing := [key for key in _NORMAL if key not in arrays]:
         raise DataFormatError(f"{path}: norm_obs is True, and there is no {', '.join(missing)}")
     mean, variance = (_numbers(path, arrays, key, (size,)) for key in ("obs_mean", "obs_var"))
-    most, epsilon = (float(_scalar(path, arrays, key, "f", 0.0)) for key in ("clip_obs", "epsilon"))
-    if (variance + epsilon <= 0).any() or not most > 0:
+    clip, epsilon = (float(_scalar(path, arrays, key, "f", 0.0)) for key in ("clip_obs", "epsilon"))
+    if (variance + epsilon <= 0).any() or not clip > 0:
         raise DataFormatError(
             f"{path}: expected obs_var + epsilon above 0 and clip_obs above 0, got "
-            f"{(variance + epsilon).min()} and {most}"
+            f"{(variance + epsilon).min()} and {clip}"
         )
-    return _Normal(mean, np.sqrt(variance + epsilon), most)
+    return _Normal(mean, np.sqrt(variance + epsilon), clip)
 
 
 def _numbers(
@@ -236,8 +232,7 @@ def _scalar(
     if array.dtype.kind != kind or array.size != 1:
         expected = {"U": "a text", "b": "True or False", "f": "a number"}[kind]
         raise _error(path, key, expected, array)
-    value: bool | float | str = array.reshape(-1)[0].item()
-    return value
+    return array.reshape(-1)[0].item()
 
 
 def _error(path: Path, key: str, expected: str, array: NDArray) -> DataFormatError:

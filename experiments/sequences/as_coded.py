@@ -25,14 +25,14 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Queries, Value
 STAGES = ("plain", "input", "full")
 """Rows of table 4: no normalisation, that of queries and keys, that of the output, too."""
 FORMS = ("direct", "efficient")
-LARGEST_HALF = 65504.0
+MAX_FLOAT16 = 65504.0
 """The largest number of float16."""
 
 Round = Callable[[Array], Array]
 
 
 def exact(x: Array) -> Array:
-    """As it is."""
+    """Returns the array as it is."""
     return x
 
 
@@ -48,7 +48,7 @@ def half(x: Array) -> Array:
     return jax.lax.reduce_precision(x, exponent_bits=5, mantissa_bits=10)
 
 
-def prepared(
+def prepare(
     q: Queries, k: Keys, stage: str, temperature: Array, rounded: Round
 ) -> tuple[Queries, Keys]:
     """Queries and keys as a stage multiplies them: section 3.3, the authors' code without it.
@@ -76,8 +76,8 @@ def direct(
     """Equation 1 as coded: outputs [B, T, H, V], and what products come to.
 
     Args:
-        q: [B, T, H, K], ``prepared``.
-        k: [B, S, H, K], ``prepared``.
+        q: [B, T, H, K], ``prepare``.
+        k: [B, S, H, K], ``prepare``.
         v: [B, S, H, V].
         ones: float [B, S], 0 where a token is padding.
         stage: one of ``STAGES``.
@@ -95,7 +95,7 @@ def direct(
 def efficient(
     q: Queries, k: Keys, v: Values, ones: Array, stage: str, rounded: Round
 ) -> tuple[Outputs, dict[str, Array]]:
-    """Algorithm 1 as coded; arguments and results as those of ``direct``.
+    """Algorithm 1 as coded; arguments and results are the same as of ``direct``.
 
     Plain it has neither its factors alpha nor 1 / N, which cancel.
     """
@@ -110,8 +110,8 @@ def efficient(
             column = column * jnp.sqrt(dim / count)
         column, v = column / count, v / count
     v = rounded(jnp.concatenate([column, v], axis=-1))
-    a_mod = rounded(jnp.einsum("bshx,bshv->bhxv", boxed(k, rounded), v))
-    squared = rounded(jnp.einsum("bthx,bhxv->bthv", boxed(q, rounded), a_mod))
+    a_mod = rounded(jnp.einsum("bshx,bshv->bhxv", pair_products(k, rounded), v))
+    squared = rounded(jnp.einsum("bthx,bhxv->bthv", pair_products(q, rounded), a_mod))
     states = rounded(jnp.einsum("bshk,bshv->bhkv", k, v))
     linear = rounded(jnp.einsum("bthk,bhkv->bthv", q, states))
     total = jnp.sum(v, axis=1, keepdims=True)
@@ -125,7 +125,7 @@ def efficient(
     return rounded(y[..., 1:] / y[..., :1]), sizes
 
 
-def boxed(x: Array, rounded: Round) -> Array:
+def pair_products(x: Array, rounded: Round) -> Array:
     """All products of two coordinates, [..., K] -> [..., K * K]."""
     pairs = rounded(x[..., :, None] * x[..., None, :])
     return pairs.reshape(*x.shape[:-1], x.shape[-1] ** 2)
@@ -136,7 +136,7 @@ _sizes: ContextVar[list[Mapping[str, Array]] | None] = ContextVar("sizes", defau
 
 
 @contextmanager
-def sizes_noted() -> Iterator[list[Mapping[str, Array]]]:
+def record_sizes() -> Iterator[list[Mapping[str, Array]]]:
     """Inside, each ``attend`` of the mechanism adds the largest absolute value of each product.
 
     Exact ones of its q, k and v, whatever the mechanism rounds by.
@@ -188,8 +188,8 @@ class AsCoded(ops.StatelessMechanism):
             mask = options.get("mask")
             ones = jnp.ones(k.shape[:2]) if mask is None else mask.astype(jnp.float32)
             x, y, z = q.astype(jnp.float32), k.astype(jnp.float32), v.astype(jnp.float32)
-            found = self._computed(x, y, z, ones, options["form"], options, exact)
-            noted.append({name: jnp.max(jnp.abs(x)) for name, x in found[1].items()})
+            products = self._computed(x, y, z, ones, options["form"], options, exact)
+            noted.append({name: jnp.max(jnp.abs(x)) for name, x in products[1].items()})
         return super().attend(q, k, v, **options)
 
     def mix(self, whole: Sequences) -> Outputs:
@@ -210,7 +210,7 @@ class AsCoded(ops.StatelessMechanism):
     ) -> tuple[Outputs, dict[str, Array]]:
         tau = parameters.get("temperature")
         tau = jnp.ones(q.shape[-2], q.dtype) if tau is None else tau.astype(q.dtype)
-        q, k = prepared(q, k, self.stage, tau, rounded)
+        q, k = prepare(q, k, self.stage, tau, rounded)
         return _FORMS.get(form, direct)(q, k, v, ones, self.stage, rounded)
 
     def _reference(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,12 +18,12 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import IMAGES, LISTOPS, PROBLEMS, config_of
+from experiments.sequences.data_sets import DATA_SETS, IMAGES, LISTOPS, make_config
 from experiments.sequences.rules import centred
-from experiments.sequences.trained import remembering
+from experiments.sequences.runs import cached_task
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import Verdict, all_of, rows_with
+from experiments.verdicts import Verdict, combine, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -42,7 +41,7 @@ BATCHES = 16
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     data: tuple[str, ...] = (IMAGES, LISTOPS)
     num_layers: int = 4
@@ -51,7 +50,7 @@ class Size:
 
 def measure(size: Size, journal: Journal) -> None:
     for name in size.data:
-        config = config_of(
+        config = make_config(
             name,
             data_folder(),
             mechanism="taylorshift",
@@ -59,12 +58,12 @@ def measure(size: Size, journal: Journal) -> None:
             steps=size.steps,
         )
         if config is not None:
-            journal.row({"data": name}, partial(distributions, PROBLEMS[name].task, config))
+            journal.row({"data": name}, partial(distributions, DATA_SETS[name].task, config))
 
 
 def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
     """Trains a model; counts the products of each layer over test examples."""
-    of_task = remembering(task)
+    of_task = cached_task(task)
     with tempfile.TemporaryDirectory() as folder:
         values = tasks.train(of_task, config, training.Session(folder, progress=False))
         run = tasks.load_run(folder)
@@ -72,7 +71,7 @@ def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
     source = of_task.test_batches(run, None)
     chosen = np.linspace(0, len(source) - 1, BATCHES).astype(int)  # files are sorted by class
     noted = [
-        products_of(run, {k: jnp.asarray(x[::4]) for k, x in source.batch(i).items()})
+        layer_products(run, {k: jnp.asarray(x[::4]) for k, x in source.batch(i).items()})
         for i in chosen.tolist()
     ]
     layers = []
@@ -82,7 +81,7 @@ def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
         layers.append(
             {
                 "mean": float(flat.mean()),
-                "deviation": float(flat.std()),
+                "std": float(flat.std()),
                 "quantiles": np.quantile(flat, QUANTILES).tolist(),
                 "counts": counts.tolist(),
             }
@@ -90,7 +89,7 @@ def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
     return {"accuracy": values["test_accuracy"], "layers": layers}
 
 
-def products_of(run: tasks.Run, batch: dict[str, Array]) -> list[Array]:
+def layer_products(run: tasks.Run, batch: dict[str, Array]) -> list[Array]:
     """x = tau q . k of all real pairs of tokens, layer by layer, q and k of length 1."""
     noted: list[Array] = []
     again = nnx.merge(*nnx.split(run.model))
@@ -98,23 +97,23 @@ def products_of(run: tasks.Run, batch: dict[str, Array]) -> list[Array]:
         if isinstance(module, Attention) and isinstance(module.mechanism, TaylorShift):
             given = module.mechanism
             options = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
-            module.mechanism = Noting(**options, noted=_Notes(noted))
+            module.mechanism = RecordingTaylorShift(**options, noted=_Records(noted))
     run.task.compute_logits(again, batch, None)
     return noted
 
 
-class _Notes:
+class _Records:
     """A list that is one value of a frozen dataclass."""
 
-    def __init__(self, kept: list[Array]) -> None:
-        self.kept = kept
+    def __init__(self, arrays: list[Array]) -> None:
+        self.arrays = arrays
 
 
 @dataclasses.dataclass(frozen=True)
-class Noting(TaylorShift):
+class RecordingTaylorShift(TaylorShift):
     """TaylorShift that notes the products it makes its weights of."""
 
-    noted: _Notes | None = None
+    noted: _Records | None = None
 
     def attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
         """As ``TaylorShift``; notes tau q . k of all real pairs."""
@@ -128,11 +127,11 @@ class Noting(TaylorShift):
         mask = options.get("mask")
         real = jnp.ones(k.shape[:2], bool) if mask is None else mask
         pairs = jnp.broadcast_to((real[:, :, None] & real[:, None])[:, None], products.shape)
-        self.noted.kept.append(products[pairs])
+        self.noted.arrays.append(products[pairs])
         return super().attend(q, k, v, **options)
 
 
-def of(rows: Sequence[dict[str, Any]], data: str) -> dict[str, Any]:
+def find_row(rows: Rows, data: str) -> dict[str, Any]:
     """The row of a data set.
 
     Raises:
@@ -141,19 +140,19 @@ def of(rows: Sequence[dict[str, Any]], data: str) -> dict[str, Any]:
     return rows_with(rows, f"a model of {data}", data=data)[0]
 
 
-def around_zero(rows: Sequence[dict[str, Any]]) -> Verdict:
+def around_zero(rows: Rows) -> Verdict:
     """The verdict on all layers."""
-    words, told = [], []
+    words, texts = [], []
     for row in rows:
         for layer in row["layers"]:
-            words.append(centred(layer["mean"], layer["deviation"]))
-        shares = ", ".join(f"{own['mean'] / own['deviation']:+.2f}" for own in row["layers"])
-        told.append(f"{row['data']} {shares}")
-    return Verdict(all_of(words), f"means over deviations, layer by layer: {'; '.join(told)}")
+            words.append(centred(layer["mean"], layer["std"]))
+        ratios = ", ".join(f"{own['mean'] / own['std']:+.2f}" for own in row["layers"])
+        texts.append(f"{row['data']} {ratios}")
+    return Verdict(combine(words), f"mean / standard deviation, layer by layer: {'; '.join(texts)}")
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a layer."""
+    """The distributions, a line for each layer."""
     header = ["data", "layer", "mean", "deviation", "middle 99 %", "accuracy"]
     lines = []
     for row in rows:
@@ -164,7 +163,7 @@ def table(rows: Rows, size: Size) -> str:
                     row["data"] if number == 1 else "",
                     str(number),
                     f"{layer['mean']:+.3f}",
-                    f"{layer['deviation']:.3f}",
+                    f"{layer['std']:.3f}",
                     f"{low:+.2f} to {high:+.2f}",
                     f"{100 * row['accuracy']:.1f} %" if number == 1 else "",
                 ]
@@ -172,7 +171,7 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(header, lines)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """A curve a layer, one picture a data set."""
     figure = import_figure()(figsize=(4.2 * len(rows), 3.2), layout="constrained")
     middles = (EDGES[1:] + EDGES[:-1]) / 2
@@ -194,11 +193,11 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             "TaylorShift, figure 7 (appendix D.1)",
-            "at each layer of a trained encoder the products are about centred around 0",
+            "at each layer of a trained encoder the products are about centered around 0",
             around_zero,
         ),
     ),

@@ -2,23 +2,22 @@
 
     python -m experiments.sequences.figure8
 
-Longer runs than those of table 3, of the two mechanisms that the paper draws.
+Longer runs than those of table 3, of the two mechanisms in the paper's figure.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, mean_text, text
+from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import LISTOPS, config_of
+from experiments.sequences.data_sets import LISTOPS, make_config
 from experiments.sequences.rules import ahead, falls
-from experiments.sequences.trained import train_and_test
-from experiments.statements import Statement
+from experiments.sequences.runs import train_and_test
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
@@ -31,7 +30,7 @@ TRAINED = (10, 40)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = ("softmax", "taylorshift")
     embeddings: tuple[str, ...] = ("linear", "conv")
@@ -44,7 +43,7 @@ def measure(size: Size, journal: Journal) -> None:
     for seed in range(size.seeds):
         for embedding in size.embeddings:
             for mechanism in size.mechanisms:
-                config = config_of(
+                config = make_config(
                     LISTOPS,
                     data_folder(),
                     mechanism=mechanism,
@@ -57,20 +56,20 @@ def measure(size: Size, journal: Journal) -> None:
                 journal.row(key, partial(train_and_test, "sequence", config))
 
 
-def of(rows: Sequence[dict[str, Any]], mechanism: str, embedding: str) -> Rows:
+def find_rows(rows: Rows, mechanism: str, embedding: str) -> Rows:
     """The rows of a model, by seed.
 
     Raises:
         NotMeasuredError: it was not trained.
     """
-    found = [
+    matching = [
         row
         for row in rows
         if (row["mechanism"], row["embedding"]) == (mechanism, embedding) and "lengths" in row
     ]
-    if not found:
+    if not matching:
         raise NotMeasuredError(f"{mechanism} with {embedding}, by a run that did not fail")
-    return found
+    return matching
 
 
 def within(row: dict[str, Any]) -> float:
@@ -84,31 +83,31 @@ def at_longest(row: dict[str, Any]) -> float:
     return accuracy / within(row)
 
 
-def falls_for(mechanism: str, embedding: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def falls_for(mechanism: str, embedding: str) -> Judge:
     """The verdict on a model beyond training."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        share = statistics.mean(map(at_longest, of(rows, mechanism, embedding)))
-        longest = max(own["length"] for own in of(rows, mechanism, embedding)[0]["lengths"])
+    def judge(rows: Rows) -> Verdict:
+        fraction = statistics.mean(map(at_longest, find_rows(rows, mechanism, embedding)))
+        longest = max(own["length"] for own in find_rows(rows, mechanism, embedding)[0]["lengths"])
         return Verdict(
-            falls(share), f"{100 * share:.0f} % of it at {longest} tokens (paper: about 80 %)"
+            falls(fraction), f"{100 * fraction:.0f} % of it at {longest} tokens (paper: about 80 %)"
         )
 
     return judge
 
 
-def more_than_softmax(rows: Sequence[dict[str, Any]]) -> Verdict:
+def more_than_softmax(rows: Rows) -> Verdict:
     """The verdict on which of the two falls more."""
     theirs, ours = (
-        {row["seed"]: at_longest(row) for row in of(rows, mechanism, "linear")}
+        {row["seed"]: at_longest(row) for row in find_rows(rows, mechanism, "linear")}
         for mechanism in ("softmax", "taylorshift")
     )
-    found = interval([100 * (theirs[s] - ours[s]) for s in sorted(theirs.keys() & ours.keys())])
-    return Verdict(ahead(found), f"softmax keeps {text(found, 1)} points more of its accuracy")
+    gap = interval([100 * x for x in paired_differences(theirs, ours)])
+    return Verdict(ahead(gap), f"softmax keeps {text(gap, 1)} points more of its accuracy")
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a length."""
+    """Accuracies, a line for each length."""
     models = [(m, e) for e in size.embeddings for m in size.mechanisms]
     known = [
         model for model in models if any((r["mechanism"], r["embedding"]) == model for r in rows)
@@ -119,7 +118,8 @@ def table(rows: Rows, size: Size) -> str:
         cells = []
         for mechanism, embedding in known:
             values = [
-                100 * row["lengths"][place]["accuracy"] for row in of(rows, mechanism, embedding)
+                100 * row["lengths"][place]["accuracy"]
+                for row in find_rows(rows, mechanism, embedding)
             ]
             cells.append(mean_text(values, 1))
         inside = TRAINED[0] <= length <= TRAINED[1]
@@ -127,15 +127,15 @@ def table(rows: Rows, size: Size) -> str:
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}"
 
 
-def draw(rows: Rows) -> Any:
-    """Accuracy at each length over the mean at those of training, as the paper draws it."""
+def plot(rows: Rows) -> Any:
+    """Accuracy at each length, relative to the mean at the lengths of training."""
     figure = import_figure()(figsize=(7, 3.8), layout="constrained")
     axes = figure.subplots()
     colours = {"softmax": "tab:grey", "taylorshift": "tab:blue"}
     for embedding, style in (("linear", "-"), ("conv", "--")):
         for mechanism, colour in colours.items():
             try:
-                own = of(rows, mechanism, embedding)
+                own = find_rows(rows, mechanism, embedding)
             except NotMeasuredError:
                 continue
             lengths = [point["length"] for point in own[0]["lengths"]]
@@ -156,16 +156,16 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.figure8",
-    about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the lengths of training",
+    about="TaylorShift, figure 8, appendix D.3: accuracy on ListOps beyond the training lengths",
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         *(
             Statement(
                 "TaylorShift, figure 8",
-                f"with {mechanism} accuracy falls beyond the lengths of training",
+                f"with {mechanism} accuracy falls beyond the training lengths",
                 falls_for(mechanism, "linear"),
             )
             for mechanism in ("softmax", "taylorshift")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.options import configured
+from experiments.options import task_config
+from experiments.sequences.monitoring import logits_by
 from experiments.sequences.rules import longer
-from experiments.sequences.watched import logits_by
-from experiments.statements import Statement
-from experiments.verdicts import Verdict, all_of, rows_with
+from experiments.statements import Judge, Statement
+from experiments.verdicts import Verdict, combine, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
@@ -41,7 +41,7 @@ MULTIPLE = 64
 """Lengths are multiples of it."""
 FIRST = 2048
 """Tokens to begin with."""
-MOST = 1 << 20
+MAX_TOKENS = 1 << 20
 """Tokens beyond which nothing is tried."""
 COMPILER = {"xla_backend_optimization_level": 0}
 """What machine code is made of a program, in a third of the time; its buffers are the same."""
@@ -57,7 +57,7 @@ KINDS: dict[str, tuple[str, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is compiled."""
+    """Settings of the compilations at one scale."""
 
     kinds: tuple[str, ...] = tuple(KINDS)
     heads: tuple[int, ...] = (8, 32)
@@ -78,7 +78,7 @@ def step_bytes(kind: str, num_heads: int, remat: str, length: int, **options: An
     mechanism, form = KINDS[kind]
     chosen = {"mechanism": mechanism, "num_heads": num_heads, "remat": remat, "batch_size": 1}
     chosen |= {"min_length": length, "max_length": length}
-    config = configured("sequence", preset=PRESET, **chosen | options)
+    config = task_config("sequence", preset=PRESET, **chosen | options)
     task = tasks.get_task("sequence")
     digits = tuple(map(str, range(10)))
     data_spec = SequenceSpec("listops", "listops", digits, length, checksum="")
@@ -113,7 +113,7 @@ def longest(bytes_of: Callable[[int], int], limit: float, first: int = FIRST) ->
 
     Returns:
         "length" and its "bytes", "beyond", the shortest length tried that does not fit, None where
-        ``MOST`` tokens do, and "tried", all lengths with their bytes.
+        ``MAX_TOKENS`` tokens do, and "tried", all lengths with their bytes.
 
     Example:
         >>> found = longest(lambda n: n * n, 1e8)
@@ -128,7 +128,7 @@ def longest(bytes_of: Callable[[int], int], limit: float, first: int = FIRST) ->
             low = length
         else:
             high = length
-        if low >= MOST or (high is not None and high <= max(NEAR * low, low + MULTIPLE)):
+        if low >= MAX_TOKENS or (high is not None and high <= max(NEAR * low, low + MULTIPLE)):
             break
         length = _next(tried, low, high, limit)
     lines = [{"length": n, "bytes": tried[n]} for n in sorted(tried)]
@@ -145,8 +145,8 @@ def _next(tried: dict[int, int], low: int, high: int | None, limit: float) -> in
     a, b = (low, high) if high is not None else sorted(tried)[-2:]
     power = max(0.5, math.log(tried[b] / tried[a]) / math.log(b / a))
     guess = _multiple(a * (limit / tried[a]) ** (1 / power) / NEAR**0.5)
-    most = MOST if high is None else high - MULTIPLE
-    return min(max(guess, _multiple(NEAR * low), low + MULTIPLE), most)
+    max_length = MAX_TOKENS if high is None else high - MULTIPLE
+    return min(max(guess, _multiple(NEAR * low), low + MULTIPLE), max_length)
 
 
 def _multiple(length: float) -> int:
@@ -163,7 +163,7 @@ def measure(size: Size, journal: Journal) -> None:
                 )
 
 
-def of(rows: Sequence[dict[str, Any]], kind: str) -> dict[tuple[int, str], dict[str, Any]]:
+def find_rows(rows: Rows, kind: str) -> dict[tuple[int, str], dict[str, Any]]:
     """The rows of a kind by heads and remat.
 
     Raises:
@@ -172,24 +172,24 @@ def of(rows: Sequence[dict[str, Any]], kind: str) -> dict[tuple[int, str], dict[
     return {(row["heads"], row["remat"]): row for row in rows_with(rows, kind, kind=kind)}
 
 
-def beside(ours: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on how much longer the sequences of one kind are than those of another."""
+def judge_longer(ours: str, other: str) -> Judge:
+    """The verdict on how much longer sequences one kind can take than another."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        mine, theirs = of(rows, ours), of(rows, other)
-        words, told = [], []
+    def judge(rows: Rows) -> Verdict:
+        mine, theirs = find_rows(rows, ours), find_rows(rows, other)
+        words, texts = [], []
         for case in mine.keys() & theirs.keys():
             ratio = mine[case]["length"] / max(1, theirs[case]["length"])
             words.append(longer(ratio))
-            told.append((case, f"{ratio:.2f} times ({case[0]} heads, remat {case[1]})"))
-        return Verdict(all_of(words), ", ".join(text for _, text in sorted(told)))
+            texts.append((case, f"{ratio:.2f} times ({case[0]} heads, remat {case[1]})"))
+        return Verdict(combine(words), ", ".join(text for _, text in sorted(texts)))
 
     return judge
 
 
 def table(rows: Rows, size: Size) -> str:
     """A line a kind, number of heads and remat."""
-    heads = ["attention", "heads", "remat", "longest, tokens", "bytes a token at it"]
+    heads = ["attention", "heads", "remat", "longest sequence, tokens", "bytes per token"]
     lines = [
         [
             row["kind"],
@@ -201,9 +201,9 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
     ]
     note = (
-        f"Each is the longest that was found to fit in {size.limit / 1e9:g} GB; one {NEAR:g} times "
-        "as long does not. Bytes a token count all of a step, parameters and the optimizer's "
-        "moments included."
+        f"Each length is the longest found to fit in {size.limit / 1e9:g} GB; {NEAR:g} "
+        "times that length does not fit. Bytes per token count the whole step, including "
+        "parameters and optimizer moments."
     )
     return f"{markdown(heads, lines)}\n\n{note}"
 
@@ -220,24 +220,23 @@ EXPERIMENT = Measured(
             "TaylorShift, section 5.2, of training",
             "its efficient form takes longer sequences than softmax, all weights at once, in the "
             "same memory",
-            beside("taylorshift, efficient", "softmax, all weights"),
+            judge_longer("taylorshift, efficient", "softmax, all weights"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than softmax in blocks",
-            beside("taylorshift, efficient", "softmax, in blocks"),
+            judge_longer("taylorshift, efficient", "softmax, in blocks"),
         ),
         Statement(
-            "this library, beside the paper",
+            "this library, not in the paper",
             "its efficient form takes longer sequences than its direct one, in blocks of rows",
-            beside("taylorshift, efficient", "taylorshift, direct"),
+            judge_longer("taylorshift, efficient", "taylorshift, direct"),
         ),
     ),
     left_out={
-        "": "accelerators, whose compilers place buffers otherwise and, unlike that for CPUs, keep "
-        "to what remat asks for; the other mechanisms, and most of 32 heads, for want of time; "
-        "batches of several "
-        "sequences; running any of these steps"
+        "": "accelerators, whose compilers allocate buffers differently and, unlike the CPU "
+        "compiler, honor remat; the other mechanisms, and most of 32 heads, for lack of time; "
+        "batches of several sequences; running any of these steps"
     },
 )
 

@@ -19,60 +19,60 @@ MARGIN = 2.0
 """Points: the paper calls 75.0 against 75.6 competitive, and 47.6 against 44.7 better."""
 
 COMPETITIVE = Rule(
-    "A model is competitive where the 95 % interval of the difference of its accuracy and the "
-    f"other's lies above -{MARGIN:g} points, and not where it lies below: paired by seed, the mean "
-    "of a data set one number, by Student's t over data sets.",
+    "A model is competitive if the 95 % confidence interval of the difference between its "
+    f"accuracy and the other's lies above -{MARGIN:g} points, and not if it lies below: paired "
+    "by seed, one mean per data set, by Student's t over data sets.",
     STATED,
 )
 AHEAD = Rule(
-    "A model is ahead of another one on a data set where the 95 % interval of the difference of "
-    "their accuracies, paired by seed, by Student's t over seeds, lies above 0; it is behind where "
-    "it lies below. All seeds have the same test examples, some 2,500 of each data set, whose "
-    "choice the interval does not hold: a hundredth of accuracy of its own. A run that failed "
-    "counts as no accuracy at all.",
+    "A model is better than another on a data set if the 95 % confidence interval of the "
+    "difference of their accuracies (paired by seed, by Student's t over seeds) lies above 0, "
+    "and worse if it lies below. All seeds share the same test examples, about 2,500 per data "
+    "set; the interval does not cover their choice, which adds about 0.01 of accuracy. A failed "
+    "run counts as zero accuracy.",
     STATED,
 )
-MOST = Rule(
-    "A model is ahead on most data sets where it is ahead on all but one at least, and not where "
-    "it is behind on two or more.",
+MAJORITY = Rule(
+    "A model is better on most data sets if it is better on all but at most one, and not if it "
+    "is worse on two or more.",
     STATED,
 )
 FALLS = Rule(
-    "Accuracy falls beyond training where, at the longest length of up to four times, it is at "
-    "most 90 % of that at the lengths of training, and not where it is more than 95 %.",
+    "Accuracy falls beyond the training lengths if, at the longest length (up to four times), it "
+    "is at most 90 % of that at the training lengths, and not if it is more than 95 %.",
     STATED,
 )
 
 
 CENTRED = Rule(
-    "Products are about centred around 0 where their mean is within a quarter of their deviation, "
-    "and not where it is more than a half of it away.",
+    "Products are about centered around 0 if their mean is within a quarter of their standard "
+    "deviation, and not if it is more than a half of it away.",
     "2026-11-24T16:25:00+00:00",
 )
 
 
-def competitive(found: Interval | None) -> Word:
-    """The word on a model beside another one over data sets."""
-    return above(found, -MARGIN, COMPETITIVE, over="data sets")
+def competitive(difference: Interval | None) -> Word:
+    """The word on a model against another one, over data sets."""
+    return above(difference, -MARGIN, COMPETITIVE, over="data sets")
 
 
-def on_most(words: Sequence[Word]) -> Word:
-    """The word on a model beside another one, by those of each data set."""
+def on_majority(words: Sequence[Word]) -> Word:
+    """The word on a model against another one over most data sets, from each set's word."""
     if words.count(HOLDS) >= len(words) - 1:
-        return Word(HOLDS, MOST, AHEAD)
-    return Word(FAILS if words.count(FAILS) >= 2 else OPEN, MOST, AHEAD)
+        return Word(HOLDS, MAJORITY, AHEAD)
+    return Word(FAILS if words.count(FAILS) >= 2 else OPEN, MAJORITY, AHEAD)
 
 
-def ahead(found: Interval | None) -> Word:
+def ahead(difference: Interval | None) -> Word:
     """The word on two models on one data set."""
-    return above(found, 0, AHEAD)
+    return above(difference, 0, AHEAD)
 
 
-def falls(share: float) -> Word:
-    """The word on accuracy beyond training, as a share of that within."""
-    if share <= 0.9:
+def falls(fraction: float) -> Word:
+    """The word on accuracy beyond the lengths of training, as a fraction of that within."""
+    if fraction <= 0.9:
         return Word(HOLDS, FALLS)
-    return Word(FAILS if share > 0.95 else OPEN, FALLS)
+    return Word(FAILS if fraction > 0.95 else OPEN, FALLS)
 
 
 STATED_LONGER = "2026-11-24T16:20:00+00:00"
@@ -82,8 +82,8 @@ STATED_NORMALISATION = "2026-11-24T16:32:00+00:00"
 """Before the runs of table 4, but after trials of a plain efficient form as coded."""
 
 LONGER = Rule(
-    "One trains on longer sequences than another in the same memory where the longest that fits is "
-    "at least 1.1 times as long, and not where it is at most as long; each is known to 5 %.",
+    "A model trains on longer sequences in the same memory if its longest sequence that fits is "
+    "at least 1.1 times as long, and not if it is at most as long; each length is known to 5 %.",
     STATED_LONGER,
 )
 
@@ -95,33 +95,33 @@ def longer(ratio: float) -> Word:
     return Word(FAILS if ratio <= 1.0 else OPEN, LONGER)
 
 
-def centred(mean: float, deviation: float) -> Word:
+def centred(mean: float, std: float) -> Word:
     """The word on a distribution."""
-    away = abs(mean) / deviation
+    away = abs(mean) / std
     return Word(HOLDS if away <= 0.25 else FAILS if away > 0.5 else OPEN, CENTRED)
 
 
 ACCEPTABLE = Rule(
-    "A model is acceptable beside another one where the 95 % interval of the difference of their "
-    f"accuracies, paired by seed, by Student's t over seeds, lies above -{MARGIN:g} points, and "
-    "not where it lies below.",
+    "A model is acceptable compared with another if the 95 % confidence interval of the "
+    "difference of their accuracies (paired by seed, by Student's t over seeds) lies above "
+    f"-{MARGIN:g} points, and not if it lies below.",
     STATED_NORMALISATION,
 )
 CONVERGES = Rule(
-    "A training converges where it is updated up to its last steps and the mean loss of its last "
-    "fifth is below that of its first; it fails to where updates end because losses or gradients "
-    "are no numbers; else it is not decided.",
+    "A training run converges if it is updated up to its last steps and the mean loss of its "
+    "last fifth is below that of its first. It fails if updates stop because losses or gradients "
+    "are not finite. Otherwise it is not decided.",
     STATED_NORMALISATION,
 )
 OVERFLOWS = Rule(
-    "Products overflow where the largest, exactly computed, is beyond 65,504, which float16 holds.",
+    "Products overflow if the largest, computed exactly, exceeds 65,504, the float16 maximum.",
     STATED_NORMALISATION,
 )
 
 
-def acceptable(found: Interval | None) -> Word:
-    """The word on a model beside a better one."""
-    return above(found, -MARGIN, ACCEPTABLE)
+def acceptable(difference: Interval | None) -> Word:
+    """The word on a model against a better one."""
+    return above(difference, -MARGIN, ACCEPTABLE)
 
 
 def converges(losses: tuple[float, float] | None) -> Word:
@@ -131,6 +131,6 @@ def converges(losses: tuple[float, float] | None) -> Word:
     return Word(HOLDS if losses[1] < losses[0] else OPEN, CONVERGES)
 
 
-def overflows(largest: float) -> Word:
+def overflows(max_product: float) -> Word:
     """The word on the largest product."""
-    return Word(HOLDS if largest > 65504 else FAILS, OVERFLOWS)
+    return Word(HOLDS if max_product > 65504 else FAILS, OVERFLOWS)

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from experiments.intervals import interval, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import LISTOPS, PROBLEMS, config_of
-from experiments.sequences.rules import ahead, competitive, on_most
-from experiments.sequences.trained import baselines, train_and_test
-from experiments.statements import Statement
+from experiments.sequences.data_sets import DATA_SETS, LISTOPS, make_config
+from experiments.sequences.rules import ahead, competitive, on_majority
+from experiments.sequences.runs import baselines, train_and_test
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict, all_of
+from experiments.verdicts import NotMeasuredError, Verdict, combine
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -35,7 +34,7 @@ EFFICIENT = ("linformer", "rfa", "performer", "reformer", "nystrom", "eva")
 
 
 PAPERS = ("softmax", "taylorshift", *EFFICIENT)
-"""Those that the paper prints numbers of."""
+"""Mechanisms for which the paper prints numbers."""
 
 
 SIZED = {
@@ -59,14 +58,14 @@ def mechanisms() -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = dataclasses.field(default_factory=mechanisms)
     seeds: int = 3
 
 
-def options_of(name: str, mechanism: str) -> dict[str, Any]:
-    """Beside those of the data set; what is learned of each position says nothing beyond them."""
+def extra_options(name: str, mechanism: str) -> dict[str, Any]:
+    """Options besides the data set's; none for mechanisms that learn each position."""
     of_positions = hasattr(ops.get_mechanism(mechanism), "max_length")
     return {"test_lengths": LENGTHS} if name == LISTOPS and not of_positions else {}
 
@@ -77,117 +76,120 @@ def measure(size: Size, journal: Journal) -> None:
     order = [(seed, name) for names in (printed, others) for seed in range(size.seeds)
              for name in names]  # fmt: skip
     for seed, mechanism in order:
-        for name, problem in PROBLEMS.items():
-            config = config_of(
+        for name, data_set in DATA_SETS.items():
+            config = make_config(
                 name,
                 data_folder(),
                 mechanism=SIZED.get(mechanism, mechanism),
                 seed=seed,
-                **options_of(name, mechanism),
+                **extra_options(name, mechanism),
             )
             if config is None:
                 continue
             key = {"data": name, "mechanism": mechanism, "seed": seed}
-            journal.row(key, partial(train_and_test, problem.task, config))
-    for name, problem in PROBLEMS.items():
-        for seed in range(size.seeds if problem.file is None else 1):
-            config = config_of(name, data_folder(), seed=seed)
+            journal.row(key, partial(train_and_test, data_set.task, config))
+    for name, data_set in DATA_SETS.items():
+        for seed in range(size.seeds if data_set.file is None else 1):
+            config = make_config(name, data_folder(), seed=seed)
             if config is not None:
                 key = {"data": name, "mechanism": SIMPLE, "seed": seed}
-                journal.row(key, partial(baselines, problem.task, config))
+                journal.row(key, partial(baselines, data_set.task, config))
 
 
-def of(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> dict[int, dict[str, Any]]:
-    """The rows of a mechanism on a data set by seed; those that failed have no accuracy.
+def find_rows(rows: Rows, data: str, mechanism: str) -> dict[int, dict[str, Any]]:
+    """The rows of a mechanism on a data set, by seed; failed runs have no accuracy.
 
     Raises:
         NotMeasuredError: it was not trained.
     """
-    found = {
+    by_seed = {
         row["seed"]: row
         for row in rows
         if (row["data"], row["mechanism"]) == (data, mechanism) and "embedding" not in row
     }
-    if not found:
+    if not by_seed:
         raise NotMeasuredError(f"{mechanism} on {data}")
-    return found
+    return by_seed
 
 
-def accuracies(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> dict[int, float]:
+def accuracies(rows: Rows, data: str, mechanism: str) -> dict[int, float]:
     """In per cent, by seed; of a run that failed 0."""
-    return {seed: 100 * row.get("accuracy", 0.0) for seed, row in of(rows, data, mechanism).items()}
+    return {
+        seed: 100 * row.get("accuracy", 0.0)
+        for seed, row in find_rows(rows, data, mechanism).items()
+    }
 
 
-def differences(rows: Sequence[dict[str, Any]], data: str, ours: str, other: str) -> list[float]:
+def differences(rows: Rows, data: str, ours: str, other: str) -> list[float]:
     """Of the seeds that both have."""
     return paired_differences(*(accuracies(rows, data, name) for name in (ours, other)))
 
 
-def sets_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The data sets."""
-    return [name for name in PROBLEMS if any(row["data"] == name for row in rows)]
+def data_sets(rows: Rows) -> list[str]:
+    """The names of the data sets."""
+    return [name for name in DATA_SETS if any(row["data"] == name for row in rows)]
 
 
-def beside_softmax(rows: Sequence[dict[str, Any]]) -> Verdict:
+def judge_against_softmax(rows: Rows) -> Verdict:
     """The verdict on TaylorShift and softmax over all sets."""
-    found = {data: differences(rows, data, "taylorshift", "softmax") for data in sets_of(rows)}
-    over = over_sets(found)
+    by_set = {data: differences(rows, data, "taylorshift", "softmax") for data in data_sets(rows)}
+    over = over_sets(by_set)
     each = ", ".join(
         f"{data} {statistics.mean(own):+.1f} (paper {_paper(data):+.1f})"
-        for data, own in found.items()
+        for data, own in by_set.items()
     )
-    return Verdict(competitive(over), f"{text(over, 1)} points over {len(found)} sets: {each}")
+    return Verdict(competitive(over), f"{text(over, 1)} points over {len(by_set)} sets: {each}")
 
 
 def _paper(data: str) -> float:
-    printed = PROBLEMS[data].paper
+    printed = DATA_SETS[data].paper
     return printed["taylorshift"] - printed["softmax"]
 
 
-def ahead_of(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on TaylorShift beside another mechanism, on most sets."""
+def judge_ahead(other: str) -> Judge:
+    """The verdict on TaylorShift against another mechanism, on most data sets."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        words, told = [], []
-        for data in sets_of(rows):
-            found = interval(differences(rows, data, "taylorshift", other))
-            words.append(ahead(found))
-            told.append(f"{data} {text(found, 1)}")
-        return Verdict(on_most(words), f"points: {', '.join(told)}")
+    def judge(rows: Rows) -> Verdict:
+        words, texts = [], []
+        for data in data_sets(rows):
+            difference = interval(differences(rows, data, "taylorshift", other))
+            words.append(ahead(difference))
+            texts.append(f"{data} {text(difference, 1)}")
+        return Verdict(on_majority(words), f"points: {', '.join(texts)}")
 
     return judge
 
 
-def beside_simple(rows: Sequence[dict[str, Any]]) -> Verdict:
-    """The verdict on TaylorShift beside the best simple method of each set."""
-    words, told = [], []
-    for data in sets_of(rows):
+def judge_against_simple(rows: Rows) -> Verdict:
+    """The verdict on TaylorShift against the best simple method of each data set."""
+    words, texts = [], []
+    for data in data_sets(rows):
         name, values = best_simple(rows, data)
         ours = accuracies(rows, data, "taylorshift")
-        found = interval([ours[seed] - 100 * values.get(seed, values[0]) for seed in ours])
-        words.append(ahead(found))
-        told.append(f"{data} {text(found, 1)} ({name.replace('_', ' ')})")
-    return Verdict(all_of(words), f"points: {', '.join(told)}")
+        difference = interval([ours[seed] - 100 * values.get(seed, values[0]) for seed in ours])
+        words.append(ahead(difference))
+        texts.append(f"{data} {text(difference, 1)} ({name.replace('_', ' ')})")
+    return Verdict(combine(words), f"points: {', '.join(texts)}")
 
 
-def best_simple(rows: Sequence[dict[str, Any]], data: str) -> tuple[str, dict[int, float]]:
+def best_simple(rows: Rows, data: str) -> tuple[str, dict[int, float]]:
     """The name of the best simple method, and its accuracy; by seed where these have other data."""
-    found = of(rows, data, SIMPLE)
+    by_seed = find_rows(rows, data, SIMPLE)
     means = simple_means(rows, data)
     name = max(means, key=means.__getitem__)
-    return name, {seed: row[name] for seed, row in found.items()}
+    return name, {seed: row[name] for seed, row in by_seed.items()}
 
 
-def simple_means(rows: Sequence[dict[str, Any]], data: str) -> dict[str, float]:
+def simple_means(rows: Rows, data: str) -> dict[str, float]:
     """Accuracy of each simple method, the mean over seeds."""
-    found = list(of(rows, data, SIMPLE).values())
-    names = [name for name in found[0] if name not in ("data", "mechanism", "seed")]
-    return {name: statistics.mean(row[name] for row in found) for name in names}
+    baseline_rows = list(find_rows(rows, data, SIMPLE).values())
+    names = [name for name in baseline_rows[0] if name not in ("data", "mechanism", "seed")]
+    return {name: statistics.mean(row[name] for row in baseline_rows) for name in names}
 
 
 def table(rows: Rows, size: Size) -> str:
     """A line a mechanism; then the sizes."""
-    sets = sets_of(rows)
+    sets = data_sets(rows)
     header = ["mechanism"]
     for data in sets:
         header += [f"{data}: paper", "ours"]
@@ -196,10 +198,10 @@ def table(rows: Rows, size: Size) -> str:
     for mechanism in size.mechanisms:
         cells, seconds = [], []
         for data in sets:
-            printed = PROBLEMS[data].paper.get(mechanism)
+            printed = DATA_SETS[data].paper.get(mechanism)
             cells.append("-" if printed is None else f"{printed:.1f}")
             try:
-                own = of(rows, data, mechanism)
+                own = find_rows(rows, data, mechanism)
             except NotMeasuredError:
                 cells.append("not run")
                 continue
@@ -215,7 +217,7 @@ def table(rows: Rows, size: Size) -> str:
             value = _simple(rows, data).get(name)
             cells += ["", "-" if value is None else f"{100 * value:.1f}"]
         lines.append([name.replace("_", " "), *cells, ""])
-    sizes = "\n".join(f"- {data}: {PROBLEMS[data].sizes}" for data in sets)
+    sizes = "\n".join(f"- {data}: {DATA_SETS[data].sizes}" for data in sets)
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
 
 
@@ -236,25 +238,27 @@ EXPERIMENT = Measured(
         Statement(
             "TaylorShift, table 3",
             "it is at least competitive with softmax",
-            beside_softmax,
+            judge_against_softmax,
         ),
         *(
-            Statement("TaylorShift, table 3", f"it surpasses {name} on most sets", ahead_of(name))
+            Statement(
+                "TaylorShift, table 3", f"it surpasses {name} on most data sets", judge_ahead(name)
+            )
             for name in EFFICIENT
         ),
         Statement(
-            "this library, beside the paper",
-            "it beats the best simple method on each set",
-            beside_simple,
+            "this library, not in the paper",
+            "it beats the best baseline on each data set",
+            judge_against_simple,
         ),
     ),
     left_out={
-        "": "the paper's sizes, which take a GPU, and its LAMB, which takes more steps; ImageNet, "
-        "in whose place stand 25 classes of Tiny-ImageNet; lossless CIFAR-10, which was not at "
-        "hand: results are not comparable to the official files; the paper selects on its test "
-        "set, ours on a fiftieth of the training data; of test sets 2,500 examples. One recipe "
-        "for all, chosen by what TaylorShift learned in trials: others might do better by another. "
-        "What is not run yet is for want of time"
+        "": "the paper's sizes, which take a GPU, and its LAMB, which takes more steps; "
+        "ImageNet, replaced by 25 classes of Tiny-ImageNet; lossless CIFAR-10, which was not "
+        "available: results are not comparable to the official files; the paper selects on its "
+        "test set, ours on a fiftieth of the training data; of test sets 2,500 examples. One "
+        "recipe for all, chosen by what TaylorShift learned in trials: others might do better by "
+        "another. Missing runs are for lack of time"
     },
 )
 

@@ -3,7 +3,7 @@
     FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table4
 
 Accuracies are of this library, whose sums are float32 whatever the layers compute in. What half
-precision does to the published algorithm is shown beside them, by the algorithm as coded, with one
+precision does to the published algorithm is shown, too, by the algorithm as coded, with one
 head of the paper's 64 channels: its losses, and the largest of its products, exactly computed.
 """
 
@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences import trained
-from experiments.sequences.as_coded import FORMS, LARGEST_HALF, STAGES, AsCoded
-from experiments.sequences.problems import PIXELS, config_of
+from experiments.sequences import runs
+from experiments.sequences.as_coded import FORMS, MAX_FLOAT16, STAGES, AsCoded
+from experiments.sequences.data_sets import PIXELS, make_config
+from experiments.sequences.monitoring import train_monitored
 from experiments.sequences.rules import acceptable, ahead, converges, overflows
-from experiments.sequences.watched import train_watched
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict, Word, all_of, opposite, rows_with
+from experiments.verdicts import NotMeasuredError, Verdict, Word, combine, opposite, rows_with
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -47,8 +47,8 @@ PAPER = {
 
 ROWS = {
     "plain": "plain",
-    "input": "+ normalisation of q and k",
-    "full": "+ that of the output",
+    "input": "+ normalization of q and k",
+    "full": "+ normalization of the output",
 }
 """Stages, for people."""
 
@@ -83,16 +83,16 @@ def cases(size: Size) -> list[dict[str, Any]]:
     """The keys of all rows, what decides most first."""
     curves = [(CODED, stage, form, HALF) for stage in STAGES for form in reversed(FORMS)]
     curves += [(CODED, "plain", "efficient", FULL), (OURS, "plain", "efficient", HALF)]
-    trained = [(CURVE, *case, 0) for case in curves]
+    keys = [(CURVE, *case, 0) for case in curves]
     for seed in range(size.seeds):
-        trained += [(ACCURACY, OURS, s, form, FULL, seed) for s in STAGES for form in FORMS]
-    trained += [(ACCURACY, OURS, stage, form, HALF, 0) for stage in STAGES for form in FORMS]
+        keys += [(ACCURACY, OURS, s, form, FULL, seed) for s in STAGES for form in FORMS]
+    keys += [(ACCURACY, OURS, stage, form, HALF, 0) for stage in STAGES for form in FORMS]
     names = ("run", "by", "stage", "form", "dtype", "seed")
-    return [dict(zip(names, case, strict=True)) for case in trained]
+    return [dict(zip(names, case, strict=True)) for case in keys]
 
 
-def options_of(key: dict[str, Any], size: Size) -> dict[str, Any]:
-    """Of the run of a key."""
+def run_options(key: dict[str, Any], size: Size) -> dict[str, Any]:
+    """The options of the run of a key."""
     options = {
         "num_layers": 1,
         "pooling": POOLING,
@@ -107,41 +107,41 @@ def options_of(key: dict[str, Any], size: Size) -> dict[str, Any]:
 
 def measure(size: Size, journal: Journal) -> None:
     for key in cases(size):
-        config = config_of(PIXELS, data_folder(), **options_of(key, size))
-        if isinstance(config, SequenceConfig):  # else its files are not at hand
+        config = make_config(PIXELS, data_folder(), **run_options(key, size))
+        if isinstance(config, SequenceConfig):  # else its files are not available
             tests = key["run"] == ACCURACY
             every = size.every if key["run"] == CURVE else size.steps // 10
-            journal.row(key, partial(train_watched, config, key["form"], every, tests=tests))
+            journal.row(key, partial(train_monitored, config, key["form"], every, tests=tests))
 
 
-def accuracies(rows: Sequence[dict[str, Any]], stage: str, form: str) -> dict[int, float]:
+def accuracies(rows: Rows, stage: str, form: str) -> dict[int, float]:
     """In per cent by seed, in float32; of a run that failed 0."""
     wanted = {"run": ACCURACY, "by": OURS, "stage": stage, "form": form, "dtype": FULL}
-    return trained.accuracies(rows, **wanted)
+    return runs.accuracies(rows, **wanted)
 
 
-def differences(rows: Sequence[dict[str, Any]], stage: str, other: str, form: str) -> list[float]:
+def differences(rows: Rows, stage: str, other: str, form: str) -> list[float]:
     """Of the accuracies of two stages, by seed."""
     return paired_differences(*(accuracies(rows, name, form) for name in (stage, other)))
 
 
-def plain_direct(rows: Sequence[dict[str, Any]]) -> Verdict:
+def plain_direct(rows: Rows) -> Verdict:
     """The verdict on direct TaylorShift without normalisation."""
-    found = interval(differences(rows, "plain", "full", "direct"))
-    return Verdict(acceptable(found), f"{text(found, 1)} points (paper -0.4)")
+    difference = interval(differences(rows, "plain", "full", "direct"))
+    return Verdict(acceptable(difference), f"{text(difference, 1)} points (paper -0.4)")
 
 
-def improved(rows: Sequence[dict[str, Any]]) -> Verdict:
+def judge_output_norm(rows: Rows) -> Verdict:
     """The verdict on normalising the output, too, by form."""
-    words, told = [], []
+    words, texts = [], []
     for form in FORMS:
-        found = interval(differences(rows, "full", "input", form))
-        if found is None:
+        difference = interval(differences(rows, "full", "input", form))
+        if difference is None:
             raise NotMeasuredError(f"three seeds, {form}")
-        words.append(ahead(found))
+        words.append(ahead(difference))
         printed = PAPER["full", form] - PAPER["input", form]
-        told.append(f"{form} {text(found, 1)} (paper {printed:+.1f})")
-    return Verdict(all_of(words), f"points: {', '.join(told)}")
+        texts.append(f"{form} {text(difference, 1)} (paper {printed:+.1f})")
+    return Verdict(combine(words), f"points: {', '.join(texts)}")
 
 
 def convergence(row: dict[str, Any]) -> tuple[Word, str]:
@@ -161,54 +161,54 @@ def begin_and_end(row: dict[str, Any]) -> tuple[float, float]:
     return statistics.mean(losses[:fifth]), statistics.mean(losses[-fifth:])
 
 
-def fails(by: str, stage: str, form: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def fails(by: str, stage: str, form: str) -> Judge:
     """The verdict on "it fails to converge in half precision"."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+    def judge(rows: Rows) -> Verdict:
         (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form=form, dtype=HALF)
-        word, told = convergence(row)
-        return Verdict(opposite(word), told)
+        word, numbers_text = convergence(row)
+        return Verdict(opposite(word), numbers_text)
 
     return judge
 
 
-def stable(by: str, stages: Sequence[str]) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def stable(by: str, stages: Sequence[str]) -> Judge:
     """The verdict on "its efficient form converges in half precision at these stages"."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        words, told = [], []
+    def judge(rows: Rows) -> Verdict:
+        words, texts = [], []
         for stage in stages:
             (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form="efficient", dtype=HALF)
             word, numbers = convergence(row)
             words.append(word)
-            told.append(f"{ROWS[stage]}: {numbers}")
-        return Verdict(all_of(words), "; ".join(told))
+            texts.append(f"{ROWS[stage]}: {numbers}")
+        return Verdict(combine(words), "; ".join(texts))
 
     return judge
 
 
-def largest(point: dict[str, float]) -> tuple[str, float]:
+def max_product(point: dict[str, float]) -> tuple[str, float]:
     """The largest product at a step, by name."""
     values = {name: value for name, value in point.items() if name != "step"}
     name = max(values, key=values.__getitem__)
     return name, values[name]
 
 
-def overflow(rows: Sequence[dict[str, Any]]) -> Verdict:
+def overflow(rows: Rows) -> Verdict:
     """The verdict on overflow as the cause: plain products leave float16, others do not."""
-    words, told = [], []
+    words, texts = [], []
     for stage in STAGES:
         (row,) = rows_with(rows, run=CURVE, by=CODED, stage=stage, form="efficient", dtype=HALF)
-        name, value = max((largest(point) for point in row["sizes"]), key=lambda pair: pair[1])
+        name, value = max((max_product(point) for point in row["sizes"]), key=lambda pair: pair[1])
         word = overflows(value)
         words.append(word if stage == "plain" else opposite(word))
-        told.append(f"{ROWS[stage]}: {name} up to {number(value)}")
-    return Verdict(all_of(words), "; ".join(told))
+        texts.append(f"{ROWS[stage]}: {name} up to {number(value)}")
+    return Verdict(combine(words), "; ".join(texts))
 
 
 def table(rows: Rows, size: Size) -> str:
-    """Accuracies beside the paper's, then the curves in numbers."""
-    heads = ["normalisation"]
+    """Accuracies compared with the paper's, then the curves in numbers."""
+    heads = ["normalization"]
     heads += [f"{form}: {what}" for form in FORMS for what in ("paper", FULL, HALF)]
     lines = []
     for stage in STAGES:
@@ -219,44 +219,45 @@ def table(rows: Rows, size: Size) -> str:
             cells += [_accuracy(rows, stage, form, dtype) for dtype in (FULL, HALF)]
         lines.append([ROWS[stage], *cells])
     curves = [_curve(row) for row in rows if row["run"] == CURVE]
-    curve_heads = ["computed", "normalisation", "form", "products", "loss, first to last fifth"]
-    curve_heads += ["trained", "largest product, at the begin", "at the end"]
+    curve_heads = ["computed", "normalization", "form", "products", "loss, first to last fifth"]
+    curve_heads += ["trained", "largest product, at the start", "at the end"]
     return (
         f"Accuracy, per cent, of {size.image_size} x {size.image_size} pixels, {size.num_heads} "
-        f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\n"
-        f"Half precision, {size.curve_image_size} x {size.curve_image_size} pixels, "
-        f"{size.curve_num_heads} head of {64 // size.curve_num_heads}; float16 holds "
-        f"{LARGEST_HALF:,.0f}:\n\n{markdown(curve_heads, curves)}\n\n"
-        "A step whose gradients overflow is left out, and the loss scale halved; a training ends "
-        "where the loss itself is no number. As coded: products in float16, sums, powers and norms "
-        "in float32, plain with queries times d^(1/4). Sizes are those of exact products of the "
-        "queries, keys and values at hand."
+        f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\nHalf precision, "
+        f"{size.curve_image_size} x {size.curve_image_size} pixels, {size.curve_num_heads} head "
+        f"of {64 // size.curve_num_heads}; float16 holds "
+        f"{MAX_FLOAT16:,.0f}:\n\n{markdown(curve_heads, curves)}\n\nA step whose gradients "
+        "overflow is skipped and the loss scale halved; training ends when the loss itself is "
+        "not finite. *As coded*: products in float16; sums, powers and norms in float32; "
+        "*plain* multiplies queries by d^(1/4). Product sizes are those of exact products of "
+        "the current queries, keys and values."
     )
 
 
 def _accuracy(rows: Rows, stage: str, form: str, dtype: str) -> str:
     wanted = {"run": ACCURACY, "stage": stage, "form": form, "dtype": dtype}
     try:
-        found = rows_with(rows, **wanted)
+        matching = rows_with(rows, **wanted)
     except NotMeasuredError:
         return "not run"
-    cell = mean_text([100 * row.get("accuracy", 0.0) for row in found], 1)
-    return cell + (" (failed)" if any("failed" in row for row in found) else "")
+    cell = mean_text([100 * row.get("accuracy", 0.0) for row in matching], 1)
+    return cell + (" (failed)" if any("failed" in row for row in matching) else "")
 
 
 def _curve(row: dict[str, Any]) -> list[str]:
     first, last = begin_and_end(row)
-    ended = f"no update after step {row['updated']}" if "failed" in row else "as asked"
+    ended = f"no update after step {row['updated']}" if "failed" in row else "completed"
     sizes = ["-", "-"]
     if "sizes" in row:
         sizes = [
-            f"{name} {number(x)}" for name, x in map(largest, (row["sizes"][0], row["sizes"][-1]))
+            f"{name} {number(x)}"
+            for name, x in map(max_product, (row["sizes"][0], row["sizes"][-1]))
         ]
     losses = "-" if first != first else f"{first:.2f} to {last:.2f}"
     return [row["by"], ROWS[row["stage"]], row["form"], row["dtype"], losses, ended, *sizes]
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Losses, and the largest products, by step; a cross is where a training ended early."""
     figure = import_figure()(figsize=(11, 5), layout="constrained")
     of_loss, of_size = figure.subplots(1, 2)
@@ -268,14 +269,14 @@ def draw(rows: Rows) -> Any:
         if points and "failed" in row:
             of_loss.plot(*points[-1], "X", markersize=10, color=f"C{i}", zorder=9)
         if "sizes" in row:
-            sizes = [(point["step"], largest(point)[1]) for point in row["sizes"]]
+            sizes = [(point["step"], max_product(point)[1]) for point in row["sizes"]]
             of_size.plot(*zip(*sizes, strict=True), **style)
             if "failed" in row:
                 of_size.plot(*sizes[-1], "X", markersize=10, color=f"C{i}", zorder=9)
-    of_size.axhline(LARGEST_HALF, color="0.4", linestyle=":")
+    of_size.axhline(MAX_FLOAT16, color="0.4", linestyle=":")
     of_size.text(
         0.98,
-        1.15 * LARGEST_HALF,
+        1.15 * MAX_FLOAT16,
         "float16",
         color="0.4",
         ha="right",
@@ -290,15 +291,15 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.sequences.table4",
-    about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalisation",
+    about="TaylorShift, table 4 and figure 4: CIFAR-10 pixels by stage of normalization",
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             "TaylorShift, table 4",
-            "without normalisation the direct form is acceptable",
+            "without normalization the direct form is acceptable",
             plain_direct,
         ),
         Statement(
@@ -319,19 +320,20 @@ EXPERIMENT = Measured(
         Statement(
             "TaylorShift, section 5.4",
             "normalising the output improves accuracy",
-            improved,
+            judge_output_norm,
         ),
         Statement(
-            "this library, beside the paper",
-            "without normalisation its efficient form converges in half precision, its sums being "
-            "float32",
+            "this library, not in the paper",
+            "without normalization its efficient form converges in half precision, its sums "
+            "being float32",
             stable(OURS, ("plain",)),
         ),
     ),
     left_out={
         "": "the paper's sizes (1 layer of 256, 1,024 pixels, 39,000 steps of 256), which take a "
         "GPU; LAMB and the class token, by which so small a model learned hardly anything in "
-        "trials of 300 steps; lossless CIFAR-10, which was not at hand; figure 4's ImageNet models"
+        "trials of 300 steps; lossless CIFAR-10, which was not available; figure 4's ImageNet "
+        "models"
     },
 )
 

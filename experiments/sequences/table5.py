@@ -8,14 +8,12 @@ Throughput and memory of the same are in ``experiments.efficiency.taylorshift_he
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences import trained
-from experiments.sequences.problems import PIXELS, config_of
+from experiments.sequences import runs
+from experiments.sequences.data_sets import PIXELS, make_config
 from experiments.sequences.rules import ahead
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -29,7 +27,7 @@ PAPER = {64: 47.1, 32: 47.5, 16: 47.3, 8: 46.9, 4: 45.9}
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = ("taylorshift",)
     heads: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -41,7 +39,7 @@ def measure(size: Size, journal: Journal) -> None:
     for seed in range(size.seeds):
         for mechanism in size.mechanisms:
             for heads in size.heads:
-                config = config_of(
+                config = make_config(
                     PIXELS,
                     data_folder(),
                     mechanism=mechanism,
@@ -51,36 +49,36 @@ def measure(size: Size, journal: Journal) -> None:
                 )
                 if config is not None:
                     key = {"mechanism": mechanism, "heads": heads, "seed": seed}
-                    journal.row(key, partial(trained.train_and_test, "sequence", config))
+                    journal.row(key, partial(runs.train_and_test, "sequence", config))
 
 
-def accuracies(rows: Sequence[dict[str, Any]], mechanism: str, heads: int) -> dict[int, float]:
+def accuracies(rows: Rows, mechanism: str, heads: int) -> dict[int, float]:
     """In per cent, by seed.
 
     Raises:
         NotMeasuredError: nothing of it was trained.
     """
     what = f"{mechanism} with {heads} heads"
-    return trained.accuracies(rows, what, mechanism=mechanism, heads=heads)
+    return runs.accuracies(rows, what, mechanism=mechanism, heads=heads)
 
 
-def more_heads(rows: Sequence[dict[str, Any]]) -> Verdict:
-    """The verdict on four heads beside one: dimension 16 beside 64, as the paper's best."""
+def more_heads(rows: Rows) -> Verdict:
+    """The verdict on four heads against one: dimension 16 against 64."""
     few, many = (accuracies(rows, "taylorshift", heads) for heads in (1, 4))
-    found = interval(paired_differences(many, few))
-    return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 64; paper +0.2)")
+    gap = interval(paired_differences(many, few))
+    return Verdict(ahead(gap), f"{text(gap, 1)} points (heads of 16 against 64; paper +0.2)")
 
 
-def too_many(rows: Sequence[dict[str, Any]]) -> Verdict:
-    """The verdict on the smallest heads beside the middle ones."""
-    middle, most = (accuracies(rows, "taylorshift", heads) for heads in (4, 16))
-    found = interval(paired_differences(middle, most))
-    return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 4; paper +1.4)")
+def too_many(rows: Rows) -> Verdict:
+    """The verdict on the smallest heads against medium ones."""
+    middle, many = (accuracies(rows, "taylorshift", heads) for heads in (4, 16))
+    gap = interval(paired_differences(middle, many))
+    return Verdict(ahead(gap), f"{text(gap, 1)} points (heads of 16 against 4; paper +1.4)")
 
 
 def table(rows: Rows, size: Size) -> str:
     """A line a number of heads."""
-    header = ["heads", "dimension of one", "paper (of 256 features)"]
+    header = ["heads", "head dimension", "paper (of 256 features)"]
     header += [f"ours: `{mechanism}`" for mechanism in size.mechanisms]
     lines = []
     for heads in size.heads:

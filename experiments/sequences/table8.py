@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
-from experiments.sequences import trained
-from experiments.sequences.problems import PROBLEMS, config_of
+from experiments.sequences import runs
+from experiments.sequences.data_sets import DATA_SETS, make_config
 from experiments.sequences.rules import ahead
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
@@ -27,7 +25,7 @@ EMBEDDINGS = ("linear", "conv")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = ("taylorshift",)
     seeds: int = 3
@@ -36,10 +34,10 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     for seed in range(size.seeds):
         for mechanism in size.mechanisms:
-            for name, problem in PROBLEMS.items():
+            for name, data_set in DATA_SETS.items():
                 for embedding in EMBEDDINGS:
-                    option = "patches" if problem.task == "image" else "embedding"
-                    config = config_of(
+                    option = "patches" if data_set.task == "image" else "embedding"
+                    config = make_config(
                         name,
                         data_folder(),
                         mechanism=mechanism,
@@ -50,13 +48,11 @@ def measure(size: Size, journal: Journal) -> None:
                         continue
                     key = {"data": name, "mechanism": mechanism, "embedding": embedding}
                     journal.row(
-                        {**key, "seed": seed}, partial(trained.train_and_test, problem.task, config)
+                        {**key, "seed": seed}, partial(runs.train_and_test, data_set.task, config)
                     )
 
 
-def accuracies(
-    rows: Sequence[dict[str, Any]], data: str, mechanism: str, embedding: str
-) -> dict[int, float]:
+def accuracies(rows: Rows, data: str, mechanism: str, embedding: str) -> dict[int, float]:
     """In per cent, by seed.
 
     Raises:
@@ -64,23 +60,23 @@ def accuracies(
     """
     what = f"{mechanism} on {data} with {embedding}"
     wanted = {"data": data, "mechanism": mechanism, "embedding": embedding}
-    return trained.accuracies(rows, what, **wanted)
+    return runs.accuracies(rows, what, **wanted)
 
 
-def gains(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> list[float]:
+def gains(rows: Rows, data: str, mechanism: str) -> list[float]:
     """Of the convolutions, by seed."""
     linear, conv = (accuracies(rows, data, mechanism, name) for name in EMBEDDINGS)
     return paired_differences(conv, linear)
 
 
-def gained(data: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+def judge_gain(data: str, mechanism: str) -> Judge:
     """The verdict on one data set."""
 
-    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = interval(gains(rows, data, mechanism))
-        conv, linear = PROBLEMS[data].paper_conv
+    def judge(rows: Rows) -> Verdict:
+        difference = interval(gains(rows, data, mechanism))
+        conv, linear = DATA_SETS[data].paper_conv
         paper = f" (paper {conv - linear:+.1f})" if mechanism == "taylorshift" else ""
-        return Verdict(ahead(found), f"{text(found, 1)} points{paper}")
+        return Verdict(ahead(difference), f"{text(difference, 1)} points{paper}")
 
     return judge
 
@@ -89,7 +85,7 @@ def table(rows: Rows, size: Size) -> str:
     """A line a data set and mechanism."""
     header = ["data", "mechanism", "paper: linear", "conv", "ours: linear", "conv", "gain"]
     lines = []
-    for data, problem in PROBLEMS.items():
+    for data, data_set in DATA_SETS.items():
         for mechanism in size.mechanisms:
             try:
                 values = [list(accuracies(rows, data, mechanism, e).values()) for e in EMBEDDINGS]
@@ -97,12 +93,12 @@ def table(rows: Rows, size: Size) -> str:
             except (NotMeasuredError, statistics.StatisticsError):
                 continue
             of_paper = mechanism == "taylorshift"
-            printed = [f"{number:.1f}" for number in problem.paper_conv[::-1]]
+            printed = [f"{number:.1f}" for number in data_set.paper_conv[::-1]]
             lines.append(
                 [data, f"`{mechanism}`", *(printed if of_paper else ["-", "-"]),
                  *(mean_text(each, 1) for each in values), f"{mean:+.1f}"]
             )  # fmt: skip
-    sizes = "\n".join(f"- {data}: {problem.sizes}" for data, problem in PROBLEMS.items())
+    sizes = "\n".join(f"- {data}: {data_set.sizes}" for data, data_set in DATA_SETS.items())
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
 
 
@@ -116,9 +112,9 @@ EXPERIMENT = Measured(
         Statement(
             "TaylorShift, table 8",
             f"convolutions gain accuracy on {data}",
-            gained(data, "taylorshift"),
+            judge_gain(data, "taylorshift"),
         )
-        for data in PROBLEMS
+        for data in DATA_SETS
     ),
     left_out={
         "": "the paper's sizes, and ImageNet at size S, which take a GPU; the code's encoder of "

@@ -10,16 +10,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
-from experiments.sequences.problems import IMAGES, PROBLEMS
+from experiments.sequences.data_sets import DATA_SETS, IMAGES
 from experiments.sequences.rules import ahead
-from experiments.sequences.trained import remembering, train_and_test
+from experiments.sequences.runs import cached_task, train_and_test
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
@@ -35,7 +34,7 @@ PROBE = 6
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     mechanisms: tuple[str, ...] = ("taylorshift", "softmax")
     seeds: int = 3
@@ -47,8 +46,8 @@ class Size:
 
 
 def configuration(size: Size, mechanism: str, seed: int, **options: Any) -> Config | None:
-    """Of a run; None where its files are not at hand."""
-    folder, file = data_folder(), PROBLEMS[IMAGES].file
+    """The options of a run; None where its files are not available."""
+    folder, file = data_folder(), DATA_SETS[IMAGES].file
     if folder is None or file is None or not (folder / file).is_file():
         return None
     layers = vit_layers("ti", mechanism=mechanism)
@@ -78,12 +77,12 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
-    """Trains for so many minutes by the time of a step, and tests."""
+    """Trains for ``size.minutes``, estimated from the time of a step, and tests."""
     probe = configuration(size, mechanism, seed, steps=2 * PROBE, validate_every=PROBE, warmup=0.0)
     assert probe is not None
     with tempfile.TemporaryDirectory() as folder:
         session = training.Session(folder, progress=False)
-        tasks.train(remembering("image"), probe, session)
+        tasks.train(cached_task("image"), probe, session)
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
     step = json.loads(lines[1])["seconds"] / PROBE
     steps = max(4, round(60 * size.minutes / step))
@@ -94,48 +93,48 @@ def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     return {"step_seconds": step, "steps": steps, **train_and_test("image", config)}
 
 
-def of(rows: Sequence[dict[str, Any]], mechanism: str) -> dict[int, dict[str, Any]]:
+def find_rows(rows: Rows, mechanism: str) -> dict[int, dict[str, Any]]:
     """The rows of a mechanism by seed.
 
     Raises:
         NotMeasuredError: it was not trained.
     """
-    found = {
+    by_seed = {
         row["seed"]: row for row in rows if row["mechanism"] == mechanism and "accuracy" in row
     }
-    if not found:
+    if not by_seed:
         raise NotMeasuredError(f"the Ti model with {mechanism}")
-    return found
+    return by_seed
 
 
-def compared(rows: Sequence[dict[str, Any]]) -> Verdict:
+def judge_pair(rows: Rows) -> Verdict:
     """The verdict on the two at equal time."""
-    ours, theirs = of(rows, "taylorshift"), of(rows, "softmax")
-    found = interval(
+    ours, theirs = find_rows(rows, "taylorshift"), find_rows(rows, "softmax")
+    gap = interval(
         [100 * (ours[s]["accuracy"] - theirs[s]["accuracy"]) for s in ours.keys() & theirs.keys()]
     )
     each = ", ".join(
         f"{mechanism} {100 * row['accuracy']:.1f} % after {row['steps']} steps"
         for mechanism in ("taylorshift", "softmax")
-        for row in of(rows, mechanism).values()
+        for row in find_rows(rows, mechanism).values()
     )
-    told = "" if found is None else f"{text(found, 1)} points; "
-    return Verdict(ahead(found), f"{told}{each} (paper, equal epochs: 75.0 and 75.6 %)")
+    gap_text = "" if gap is None else f"{text(gap, 1)} points; "
+    return Verdict(ahead(gap), f"{gap_text}{each} (paper, equal epochs: 75.0 and 75.6 %)")
 
 
 def table(rows: Rows, size: Size) -> str:
-    """A line a mechanism."""
-    header = ["mechanism", "paper (ImageNet-1k)", "ours", "steps", "s a step", "parameters"]
+    """Accuracies and costs, a line for each mechanism."""
+    header = ["mechanism", "paper (ImageNet-1k)", "ours", "steps", "s per step", "parameters"]
     lines = []
     for mechanism in size.mechanisms:
         try:
-            own = list(of(rows, mechanism).values())
+            own = list(find_rows(rows, mechanism).values())
         except NotMeasuredError:
             continue
         lines.append(
             [
                 f"`{mechanism}`",
-                f"{PROBLEMS[IMAGES].paper[mechanism]:.1f}",
+                f"{DATA_SETS[IMAGES].paper[mechanism]:.1f}",
                 mean_text([100 * row["accuracy"] for row in own], 1),
                 " ".join(str(row["steps"]) for row in own),
                 " ".join(f"{row['step_seconds']:.2f}" for row in own),
@@ -151,10 +150,10 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    statements=(Statement("ours", "at equal time TaylorShift is ahead of softmax", compared),),
+    statements=(Statement("ours", "at equal time TaylorShift is ahead of softmax", judge_pair),),
     left_out={
         "": "ImageNet-1k, 224 x 224 pixels, 300 epochs of batches of 2,048, DeiT's augmentation, "
-        "which take GPUs for days; a few minutes of a CPU core see the images about once"
+        "which take GPUs for days; a few minutes of a CPU core cover the images about once"
     },
 )
 

@@ -2,11 +2,11 @@
 
     python -m experiments.streaming.latency
 
-The stream is the test recordings of Japanese Vowels end to end, without a reset. Beside Aaren's
-classifier (that of ``make demo``, untrained: its steps cost the same) stands the same model with
-softmax attention and a key/value cache preallocated for the whole stream, stopped earlier, since
-its step costs the whole cache. The blocks of steps of both are taken in turn, in one process;
-figures are medians over the last steps before each mark.
+The stream is the test recordings of Japanese Vowels end to end, without a reset. Aaren's
+classifier (that of ``make demo``, untrained: its steps cost the same) is compared with the same
+model with softmax attention and a key/value cache for the whole stream, which stops earlier, since
+its step costs the whole cache. Blocks of steps of both run in turn, in one process; figures are
+medians over the last steps before each count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flax import nnx
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, no_more, no_more_bytes
 from experiments.statements import Statement
-from experiments.verdicts import Verdict, all_of
+from experiments.verdicts import Verdict, combine
 from flax_linattn import data, inference, models
 from flax_linattn.bench import Journal, spread
 from flax_linattn.bench.report import markdown
@@ -37,11 +37,11 @@ WINDOW = 100
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
-    marks: tuple[int, ...] = (10, 1_000, 100_000)
+    counts: tuple[int, ...] = (10, 1_000, 100_000)
     """Observations so far."""
-    softmax_marks: tuple[int, ...] = (10, 1_000)
+    softmax_counts: tuple[int, ...] = (10, 1_000)
     features: int = 128
     num_layers: int = 3
 
@@ -52,15 +52,15 @@ def measure(size: Size, journal: Journal) -> None:
 
 def streams(size: Size) -> dict[str, Any]:
     """Both streams, mark by mark in turns."""
-    marks = {AAREN: size.marks, CACHED: size.softmax_marks}
-    made = {name: stream(name, size) for name in marks}
+    counts = {AAREN: size.counts, CACHED: size.softmax_counts}
+    made = {name: stream(name, size) for name in counts}
     tapes = {name: observations() for name in made}
-    found: dict[str, Any] = {name: [] for name in made}
-    for mark in size.marks:
+    results: dict[str, Any] = {name: [] for name in made}
+    for count in size.counts:
         for name, one in made.items():
-            if mark in marks[name]:
-                found[name].append(advance(one, tapes[name], mark))
-    return found
+            if count in counts[name]:
+                results[name].append(advance(one, tapes[name], count))
+    return results
 
 
 def spread_of_parts(times: Sequence[float], parts: int = 8) -> dict[str, float]:
@@ -69,8 +69,8 @@ def spread_of_parts(times: Sequence[float], parts: int = 8) -> dict[str, float]:
     Of many single steps least and most are accidents, and the further apart the more there are.
     """
     cut = [len(times) * i // parts for i in range(parts + 1)]
-    found = [statistics.median(times[a:b]) for a, b in itertools.pairwise(cut) if a < b]
-    return spread(found) | {"median": statistics.median(times)}
+    medians = [statistics.median(times[a:b]) for a, b in itertools.pairwise(cut) if a < b]
+    return spread(medians) | {"median": statistics.median(times)}
 
 
 def stream(name: str, size: Size) -> inference.Stream:
@@ -84,7 +84,7 @@ def stream(name: str, size: Size) -> inference.Stream:
         mechanism="softmax" if name == CACHED else name,
         rngs=nnx.Rngs(0),
     )
-    one = inference.Stream(model, max_length=max(size.marks) if name == CACHED else None)
+    one = inference.Stream(model, max_length=max(size.counts) if name == CACHED else None)
     one.step(next(observations()))
     one.reset()
     return one
@@ -97,10 +97,10 @@ def observations() -> Iterator[np.ndarray]:
     yield from itertools.cycle(np.concatenate(series).astype(np.float32)[:, None])
 
 
-def advance(stream: inference.Stream, tape: Iterator[np.ndarray], mark: int) -> dict[str, Any]:
+def advance(stream: inference.Stream, tape: Iterator[np.ndarray], count: int) -> dict[str, Any]:
     """Runs the stream up to a mark and times the last steps before it."""
-    window = min(WINDOW, mark - stream.num_steps)
-    while stream.num_steps < mark - window:
+    window = min(WINDOW, count - stream.num_steps)
+    while stream.num_steps < count - window:
         stream.step(next(tape))
     seconds = []
     for _ in range(window):
@@ -109,7 +109,7 @@ def advance(stream: inference.Stream, tape: Iterator[np.ndarray], mark: int) -> 
         logits = jax.block_until_ready(stream.step(x))
         seconds.append(time.perf_counter() - begin)
     return {
-        "observations": mark,
+        "observations": count,
         "us": spread_of_parts([1e6 * one for one in seconds]),
         "p90_us": 1e6 * sorted(seconds)[int(0.9 * len(seconds))],
         "state_bytes": inference.state_bytes(stream.state),
@@ -120,16 +120,16 @@ def advance(stream: inference.Stream, tape: Iterator[np.ndarray], mark: int) -> 
 
 def constant(rows: Rows) -> Verdict:
     """Aaren's state keeps its size and its step its time."""
-    marks = rows[0]["streams"][AAREN]
-    first, *later = (Range.of(mark["us"]) for mark in marks)
+    points = rows[0]["streams"][AAREN]
+    first, *later = (Range.of(point["us"]) for point in points)
     times = [time.over(first) for time in later]
-    sizes = [mark["state_bytes"] / marks[0]["state_bytes"] for mark in marks[1:]]
-    word = all_of([no_more(times), no_more_bytes(sizes)])
-    last = marks[-1]
+    sizes = [point["state_bytes"] / points[0]["state_bytes"] for point in points[1:]]
+    word = combine([no_more(times), no_more_bytes(sizes)])
+    last = points[-1]
     return Verdict(
         word,
         f"{last['state_bytes']:,} bytes and {times[-1].middle:.2g} times the time of a step after "
-        f"{last['observations']:,} observations against {marks[0]['observations']:,}",
+        f"{last['observations']:,} observations against {points[0]['observations']:,}",
     )
 
 
@@ -137,25 +137,25 @@ def table(rows: Rows, size: Size) -> str:
     lines = [
         [
             name,
-            f"{mark['observations']:,}",
-            f"{1e-3 * mark['us']['median']:.2f} ms",
-            f"{mark['state_bytes']:,} bytes",
+            f"{point['observations']:,}",
+            f"{1e-3 * point['us']['median']:.2f} ms",
+            f"{point['state_bytes']:,} bytes",
         ]
-        for name, marks in rows[0]["streams"].items()
-        for mark in marks
+        for name, points in rows[0]["streams"].items()
+        for point in points
     ]
     return markdown(["model", "observations so far", "median time of a step", "state"], lines)
 
 
 EXPERIMENT = Measured(
     module="experiments.streaming.latency",
-    about="Aaren, figure 5: memory and the time of a token constant in the tokens so far",
+    about="Aaren, figure 5: memory and time per token are constant in the number of tokens so far",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=(
         Statement(
-            "Aaren, section 3.3", "a whole model takes in a token in constant time", constant
+            "Aaren, section 3.3", "a whole model processes a token in constant time", constant
         ),
     ),
     left_out={"": "training; the softmax stream beyond 1,000 observations"},

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, no_more
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.verdicts import Verdict
 from flax_linattn import inference, ops
 from flax_linattn.bench import Journal, spread
@@ -35,7 +35,7 @@ HEADS, CHANNELS = 8, 64
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is measured."""
+    """Settings of the measurement at one scale."""
 
     lengths: tuple[int, ...] = (1_024, 4_096, 16_384, 65_536)
     batches: tuple[int, ...] = (1, 8)
@@ -66,7 +66,7 @@ def first(mechanism: ops.Mechanism, batch: int) -> tuple[Any, Any]:
     return token, mechanism.init_state(batch, HEADS, CHANNELS, CHANNELS)
 
 
-def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float, float]:
+def time_call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float, float]:
     """One call: its result, and the microseconds that passed and that this process computed."""
     begin = time.perf_counter(), time.process_time()
     result = jax.block_until_ready(function(*arguments))
@@ -74,7 +74,7 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float, fl
     return result, 1e6 * (end[0] - begin[0]), 1e6 * (end[1] - begin[1])
 
 
-def looped(mechanism: ops.Mechanism, length: int) -> Callable[..., Any]:
+def make_loop(mechanism: ops.Mechanism, length: int) -> Callable[..., Any]:
     """A program of ``length`` steps, each on the output of the one before."""
 
     def body(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -87,7 +87,7 @@ def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> dict[str
     """Microseconds a token of the loop inside jit, by length, and the state's bytes after it."""
     mechanism = ops.get_mechanism(name)
     begin = first(mechanism, 1)
-    programs = {length: looped(mechanism, length) for length in lengths}
+    programs = {length: make_loop(mechanism, length) for length in lengths}
     ends = {length: program(*begin) for length, program in programs.items()}
     times: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
     medians: dict[int, list[float]] = {length: [] for length in lengths}
@@ -96,7 +96,7 @@ def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> dict[str
             # A short program runs as often as gives the tokens of the longest.
             calls = max(lengths) // length
             for _ in range(calls):
-                _, passed, computed = timed(program, *begin)
+                _, passed, computed = time_call(program, *begin)
                 times[length].append((passed / length, computed / length))
             medians[length].append(statistics.median(us for us, _ in times[length][-calls:]))
     by_length = [
@@ -126,21 +126,21 @@ def from_python(name: str, batch: int, rounds: int, calls: int) -> dict[str, Any
     for _ in range(rounds):
         for kind, program in programs.items():
             for _ in range(calls):
-                carries[kind], passed, _ = timed(program, *carries[kind])
+                carries[kind], passed, _ = time_call(program, *carries[kind])
                 times[kind].append(passed)
     return {f"{kind}_us": statistics.median(values) for kind, values in times.items()}
 
 
-def constant(names: Sequence[str]) -> Callable[[Rows], Verdict]:
+def constant(names: Sequence[str]) -> Judge:
     """The judge of "a step costs as much after any number of tokens"."""
 
     def judge(rows: Rows) -> Verdict:
         loops = [r["lengths"] for r in rows if r["what"] == "loop" and r["mechanism"] in names]
-        found = [slowest(lengths) for lengths in loops]
+        ranges = [slowest(lengths) for lengths in loops]
         tokens = max((facts["tokens"] for lengths in loops for facts in lengths), default=0)
-        ratios = (f"{r.middle:.2f} ({r.least:.2f} to {r.most:.2f} by the spread)" for r in found)
+        ratios = (f"{r.middle:.2f} ({r.low:.2f} to {r.high:.2f} by the spread)" for r in ranges)
         text = f"slowest over fastest, up to {tokens:,} tokens: {', '.join(ratios)}"
-        return Verdict(no_more(found), text)
+        return Verdict(no_more(ranges), text)
 
     return judge
 
@@ -160,7 +160,7 @@ STATEMENTS = (
 
 
 def table(rows: Rows, size: Size) -> str:
-    heads = ["loop in one program, us a token: passed (computed)"]
+    heads = ["loop in one program, us per token: wall time (CPU time)"]
     heads += [f"{length:,} tokens" for length in size.lengths]
     heads += ["slowest / fastest", "state"]
     loops = [[row["mechanism"], *_cells(row["lengths"])] for row in rows if row["what"] == "loop"]
@@ -170,7 +170,7 @@ def table(rows: Rows, size: Size) -> str:
         for row in rows
         if row["what"] == "step"
     ]
-    step_heads = ["a step from Python, us", "batch", "donated", "not donated"]
+    step_heads = ["step from Python, us", "batch", "donated", "not donated"]
     return f"{markdown(heads, loops)}\n\n{markdown(step_heads, steps)}"
 
 
@@ -193,7 +193,7 @@ def flatness(lengths: list[dict[str, Any]], what: str) -> float:
 def slowest(lengths: list[dict[str, Any]]) -> Range:
     """The same of the time that passed, with the spread of the rounds where it was stored."""
     times = [
-        Range(facts["us"], facts["rounds_us"]["least"], facts["rounds_us"]["most"])
+        Range(facts["us"], facts["rounds_us"]["min"], facts["rounds_us"]["max"])
         if "rounds_us" in facts
         else Range.exact(facts["us"])
         for facts in lengths
@@ -203,12 +203,12 @@ def slowest(lengths: list[dict[str, Any]]) -> Range:
 
 EXPERIMENT = Measured(
     module="experiments.streaming.loop",
-    about="Aaren, figure 5: memory and the time of a token constant in the tokens so far",
+    about="Aaren, figure 5: memory and time per token are constant in the number of tokens so far",
     sizes={"": Size()},
     measure=measure,
     table=table,
     statements=STATEMENTS,
-    left_out={"": "projections and all else of a model"},
+    left_out={"": "projections and the rest of a model"},
 )
 
 if __name__ == "__main__":

@@ -14,21 +14,21 @@ from scipy.stats import mannwhitneyu
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DOT_PRODUCT,
     EXPRESSIVE,
     Place,
     Size,
-    draw,
+    find_row,
+    first_epochs,
     measure,
-    ours,
-    reached,
-    row_of,
-    share,
+    plot,
+    results_text,
+    success_rate,
     table,
 )
-from experiments.synthetic.rules import LEARNED, STATED, most
-from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Verdict, Word, all_of
+from experiments.synthetic.rules import LEARNED, STATED, majority
+from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Verdict, Word, combine
 
 CONTEXT = 16
 
@@ -44,18 +44,22 @@ SOONER = Rule(
 
 
 def sooner(rows: Rows) -> Verdict:
-    found = [reached(row_of(rows, name, CONTEXT), LEFT) for name in (EXPRESSIVE, DOT_PRODUCT)]
-    test = mannwhitneyu(*found)
-    first = test.statistic < len(found[0]) * len(found[1]) / 2  # of the ranks: some never leave
+    exits = [
+        first_epochs(find_row(rows, name, CONTEXT), LEFT) for name in (EXPRESSIVE, DOT_PRODUCT)
+    ]
+    test = mannwhitneyu(*exits)
+    first = test.statistic < len(exits[0]) * len(exits[1]) / 2  # of the ranks: some never leave
     word = OPEN if test.pvalue > 0.05 else HOLDS if first else FAILS
-    left = [int(np.sum(np.isfinite(epochs))) for epochs in found]
-    told = f"{left[0]} of {len(found[0])} left it, {left[1]} of {len(found[1])} of dot-product"
-    return Verdict(Word(word, SOONER), f"{told} (p = {test.pvalue:.2g})")
+    left = [int(np.sum(np.isfinite(epochs))) for epochs in exits]
+    counts = f"{left[0]} of {len(exits[0])} left it, {left[1]} of {len(exits[1])} of dot-product"
+    return Verdict(Word(word, SOONER), f"{counts} (p = {test.pvalue:.2g})")
 
 
 def both_learn(rows: Rows) -> Verdict:
-    found = [row_of(rows, name, CONTEXT) for name in (EXPRESSIVE, DOT_PRODUCT)]
-    return Verdict(all_of(most(share(row), LEARNED) for row in found), ours(found))
+    both = [find_row(rows, name, CONTEXT) for name in (EXPRESSIVE, DOT_PRODUCT)]
+    return Verdict(
+        combine(majority(success_rate(row), LEARNED) for row in both), results_text(both)
+    )
 
 
 WHERE = "expressive attention, figure 4"
@@ -70,7 +74,7 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(WHERE, "expressive attention leaves chance sooner on N2T5", sooner),
         Statement(WHERE, "both reach 100 % in the end", both_learn),

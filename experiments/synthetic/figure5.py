@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from experiments.measured import Measured
 from experiments.statements import Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DOT_PRODUCT,
     EXPRESSIVE,
     Place,
     Size,
-    draw,
-    learns,
+    judge_learned,
+    judge_median,
+    judge_not_learned,
     measure,
-    stands_at,
+    plot,
     table,
-    trapped,
 )
 
 CONTEXT = 128
@@ -35,20 +35,22 @@ EXPERIMENT = Measured(
     sizes={"": Size((Place("nt", 16, 5, CONTEXT, runs=8),))},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
-            WHERE, "dot-product attention does not learn N16T5", trapped(DOT_PRODUCT, CONTEXT)
+            WHERE,
+            "dot-product attention does not learn N16T5",
+            judge_not_learned(DOT_PRODUCT, CONTEXT),
         ),
-        Statement(WHERE, "it stays at about 0.2", stands_at(DOT_PRODUCT, CONTEXT, 0.2)),
-        Statement(WHERE, "expressive attention reaches 100 %", learns(EXPRESSIVE, CONTEXT)),
+        Statement(WHERE, "it stays at about 0.2", judge_median(DOT_PRODUCT, CONTEXT, 0.2)),
+        Statement(WHERE, "expressive attention reaches 100 %", judge_learned(EXPRESSIVE, CONTEXT)),
         Statement(
             WHERE,
             "at the largest context both become unstable",
             why="longer contexts than 128 take too long here",
         ),
     ),
-    left_out={"": "8 of 16 runs, and longer contexts, for want of time"},
+    left_out={"": "8 of 16 runs, and longer contexts, for lack of time"},
 )
 
 

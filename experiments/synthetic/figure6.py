@@ -15,14 +15,14 @@ from scipy.stats import binomtest, wilcoxon
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DOT_PRODUCT,
     EXPRESSIVE,
     Place,
     Size,
-    draw,
+    find_row,
     measure,
-    row_of,
+    plot,
     table,
 )
 from experiments.synthetic.rules import STATED, about
@@ -46,26 +46,26 @@ RISE = Rule(
 )
 
 
-def of_rule(row: Mapping[str, Any], rule: str) -> list[float]:
+def rule_accuracies(row: Mapping[str, Any], rule: str) -> list[float]:
     """Test accuracies of the runs on one of the two rules."""
     return [run["alone"][rule]["test_accuracy"] or 0.0 for run in row["runs"]]
 
 
 def plateau(rows: Rows) -> Verdict:
-    median = float(np.median(of_rule(row_of(rows, DOT_PRODUCT, CONTEXT), "nt")))
+    median = float(np.median(rule_accuracies(find_row(rows, DOT_PRODUCT, CONTEXT), "nt")))
     return Verdict(about(median, 0.34), f"median {median:.3f}")
 
 
 def solves_both(rows: Rows) -> Verdict:
-    row = row_of(rows, EXPRESSIVE, CONTEXT)
-    medians = [float(np.median(of_rule(row, rule))) for rule in ("nt", "nt-s")]
+    row = find_row(rows, EXPRESSIVE, CONTEXT)
+    medians = [float(np.median(rule_accuracies(row, rule))) for rule in ("nt", "nt-s")]
     words = [about(median, 0.99) for median in medians]
     word = HOLDS if all(word == HOLDS for word in words) else FAILS
     return Verdict(Word(word, *words[0].rules), f"medians {medians[0]:.3f}, {medians[1]:.3f}")
 
 
 def in_order(rows: Rows) -> Verdict:
-    row = row_of(rows, EXPRESSIVE, CONTEXT)
+    row = find_row(rows, EXPRESSIVE, CONTEXT)
 
     def first(run: Mapping[str, Any], rule: str) -> float:
         values = zip(row["epochs"], run["alone"][rule]["accuracies"], strict=True)
@@ -73,14 +73,14 @@ def in_order(rows: Rows) -> Verdict:
 
     pairs = [(first(run, "nt-s"), first(run, "nt")) for run in row["runs"]]
     easier, harder = sum(a < b for a, b in pairs), sum(b < a for a, b in pairs)
-    told = f"NT-S first in {easier} runs, NT in {harder}"
+    counts_text = f"NT-S first in {easier} runs, NT in {harder}"
     if not easier + harder or binomtest(easier, easier + harder).pvalue > 0.05:
-        return Verdict(Word(OPEN, ORDER), told)
-    return Verdict(Word(HOLDS if easier > harder else FAILS, ORDER), told)
+        return Verdict(Word(OPEN, ORDER), counts_text)
+    return Verdict(Word(HOLDS if easier > harder else FAILS, ORDER), counts_text)
 
 
 def rises(rows: Rows) -> Verdict:
-    row = row_of(rows, EXPRESSIVE, CONTEXT)
+    row = find_row(rows, EXPRESSIVE, CONTEXT)
     epochs = np.array(row["epochs"])
     curves = np.array([run["alone"]["nt"]["accuracies"] for run in row["runs"]], float)
     before = curves[:, (epochs > LOWER_AT - 500) & (epochs <= LOWER_AT)].mean(axis=1)
@@ -95,7 +95,10 @@ def rises(rows: Rows) -> Verdict:
 def tables(rows: Rows, size: Size) -> str:
     """That of every figure, and the accuracies by rule."""
     lines = [
-        [f"`{row['mechanism']}`", *(f"{np.median(of_rule(row, r)):.3f}" for r in ("nt", "nt-s"))]
+        [
+            f"`{row['mechanism']}`",
+            *(f"{np.median(rule_accuracies(row, r)):.3f}" for r in ("nt", "nt-s")),
+        ]
         for row in rows
     ]
     apart = markdown(["attention", "N16T2, median", "N16T2-S, median"], lines)
@@ -110,7 +113,7 @@ EXPERIMENT = Measured(
     sizes={"": Size((Place("nt+nt-s", 16, 2, CONTEXT),), epochs=EPOCHS, lower_at=LOWER_AT)},
     measure=measure,
     table=tables,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(WHERE, "dot-product attention comes to 0.34 of N16T2 in the mixture", plateau),
         Statement(WHERE, "expressive attention solves both to about 99 %", solves_both),

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from experiments.measured import Measured
 from experiments.statements import Statement
-from experiments.synthetic.ladder import (
+from experiments.synthetic.learning_curves import (
     DOT_PRODUCT,
     EXPRESSIVE,
     Place,
     Size,
-    draw,
+    judge_median,
     measure,
-    stands_at,
+    plot,
     table,
 )
 
@@ -32,22 +32,22 @@ EXPERIMENT = Measured(
     sizes={"": Size((Place("nt-r", 16, 2, SMALLER, runs=8), Place("nt-r", 16, 2, LARGER, runs=4)))},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             WHERE,
             "at the smaller context dot-product attention comes to 0.36",
-            stands_at(DOT_PRODUCT, SMALLER, 0.36),
+            judge_median(DOT_PRODUCT, SMALLER, 0.36),
         ),
-        Statement(WHERE, "at 128 to 0.72", stands_at(DOT_PRODUCT, LARGER, 0.72)),
+        Statement(WHERE, "at 128 to 0.72", judge_median(DOT_PRODUCT, LARGER, 0.72)),
         Statement(
             WHERE,
             "expressive attention comes to 0.988 at the smaller context",
-            stands_at(EXPRESSIVE, SMALLER, 0.988),
+            judge_median(EXPRESSIVE, SMALLER, 0.988),
         ),
-        Statement(WHERE, "and to 0.999 at 128", stands_at(EXPRESSIVE, LARGER, 0.999)),
+        Statement(WHERE, "and to 0.999 at 128", judge_median(EXPRESSIVE, LARGER, 0.999)),
     ),
-    left_out={"": "8 and 12 of 16 runs, and other events, for want of time"},
+    left_out={"": "8 and 12 of 16 runs, and other events, for lack of time"},
 )
 
 

@@ -1,4 +1,4 @@
-"""Every causal mechanism on the ladder: N16T2 where expressive attention and dot-product part.
+"""Every causal mechanism on N16T2, where expressive and dot-product attention differ.
 
     python -m experiments.synthetic.mechanisms
 
@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from experiments.measured import Measured
 from experiments.statements import Statement
-from experiments.synthetic.ladder import DOT_PRODUCT, Place, Size, draw, learns, measure, table
+from experiments.synthetic.learning_curves import (
+    DOT_PRODUCT,
+    Place,
+    Size,
+    judge_learned,
+    measure,
+    plot,
+    table,
+)
 from flax_linattn.tasks.options import mechanisms_by_direction
 
 QUADRATIC = "expressive_quadratic"
@@ -26,12 +34,12 @@ EXPERIMENT = Measured(
     sizes={"": Size((Place("nt", 16, 2, CONTEXT, (DOT_PRODUCT, *EVERY), runs=8),))},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             "expressive attention",
             "its rational function is not needed: without it, in linear time, it reaches 100 % too",
-            learns(QUADRATIC, CONTEXT),
+            judge_learned(QUADRATIC, CONTEXT),
         ),
     ),
     left_out={

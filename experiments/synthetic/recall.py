@@ -13,7 +13,6 @@ validation data.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,10 +21,10 @@ import numpy as np
 from flax import nnx
 
 from experiments.measured import Measured, Rows
-from experiments.statements import Statement
+from experiments.statements import Judge, Statement
 from experiments.synthetic.mechanisms import EVERY
-from experiments.synthetic.trained import Cell, train_cells
-from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, all_of, rows_with
+from experiments.synthetic.runs import Cell, train_cells
+from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, combine, rows_with
 from flax_linattn import inference, models
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -50,7 +49,7 @@ WIDTHS = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained."""
+    """Settings of the training at one scale."""
 
     tasks: tuple[tuple[str, int], ...] = (
         ("recall", 4),
@@ -76,7 +75,7 @@ class Size:
     test: int = 10
 
 
-def config_of(size: Size, mechanism: str, width: int, rules: str, pairs: int) -> SyntheticConfig:
+def make_config(size: Size, mechanism: str, width: int, rules: str, pairs: int) -> SyntheticConfig:
     """A model, and what it is trained on."""
     config = preset(SyntheticConfig()).replace(
         rules=rules,
@@ -95,9 +94,9 @@ def config_of(size: Size, mechanism: str, width: int, rules: str, pairs: int) ->
     return config
 
 
-def bytes_of(size: Size, mechanism: str, width: int) -> int:
+def block_state_bytes(size: Size, mechanism: str, width: int) -> int:
     """Of the state of the blocks, after a whole sequence."""
-    config = config_of(size, mechanism, width, "copying", 0)
+    config = make_config(size, mechanism, width, "copying", 0)
 
     def state() -> Any:
         model = models.Backbone(
@@ -111,11 +110,11 @@ def bytes_of(size: Size, mechanism: str, width: int) -> int:
     return inference.state_bytes(jax.eval_shape(state))
 
 
-def width_of(size: Size, mechanism: str) -> int:
+def equal_width(size: Size, mechanism: str) -> int:
     """The width whose state is nearest to the bytes that all are to have."""
     return min(
         WIDTHS,
-        key=lambda width: abs(np.log(bytes_of(size, mechanism, width) / size.state_bytes)),
+        key=lambda width: abs(np.log(block_state_bytes(size, mechanism, width) / size.state_bytes)),
     )
 
 
@@ -123,7 +122,7 @@ def measure(size: Size, journal: Journal) -> None:
     for mechanism in EVERY:
         for equal, width, tasks in (
             ("width", size.width, size.tasks),
-            ("bytes", width_of(size, mechanism), size.tasks_of_bytes),
+            ("bytes", equal_width(size, mechanism), size.tasks_of_bytes),
         ):
             for rules, pairs in tasks:
                 key = {"rules": rules, "pairs": pairs, "mechanism": mechanism, "equal": equal}
@@ -132,20 +131,20 @@ def measure(size: Size, journal: Journal) -> None:
 
 def train(size: Size, mechanism: str, width: int, rules: str, pairs: int) -> dict[str, Any]:
     """All rates of a mechanism at once, and the one chosen."""
-    config = config_of(size, mechanism, width, rules, pairs)
+    config = make_config(size, mechanism, width, rules, pairs)
     cells = [Cell(rate, 0.0, seed=0) for rate in size.learning_rates]
-    found = train_cells(config, cells)
-    chosen = max(found["runs"], key=lambda run: run["validation_accuracy"] or 0.0)
+    results = train_cells(config, cells)
+    chosen = max(results["runs"], key=lambda run: run["validation_accuracy"] or 0.0)
     return {
         "features": width,
-        "state_bytes": bytes_of(size, mechanism, width),
+        "state_bytes": block_state_bytes(size, mechanism, width),
         "chosen_rate": chosen["learning_rate"],
         "test_accuracy": chosen["test_accuracy"],
-        **found,
+        **results,
     }
 
 
-def row_of(rows: Rows, mechanism: str, equal: str, rules: str, pairs: int = 0) -> dict[str, Any]:
+def find_row(rows: Rows, mechanism: str, equal: str, rules: str, pairs: int = 0) -> dict[str, Any]:
     """What a mechanism came to.
 
     Raises:
@@ -155,19 +154,19 @@ def row_of(rows: Rows, mechanism: str, equal: str, rules: str, pairs: int = 0) -
     return rows_with(rows, f"{mechanism} on {rules}", **values)[0]
 
 
-def recalls_as_softmax(mechanism: str) -> Callable[[Rows], Verdict]:
+def recalls_as_softmax(mechanism: str) -> Judge:
     """The verdict over all numbers of pairs."""
 
     def judge(rows: Rows) -> Verdict:
-        words, told = [], []
+        words, texts = [], []
         for pairs in sorted({row["pairs"] for row in rows if row["rules"] == "recall"}):
             own, softmax = (
-                row_of(rows, name, "width", "recall", pairs)["test_accuracy"] or 0.0
+                find_row(rows, name, "width", "recall", pairs)["test_accuracy"] or 0.0
                 for name in (mechanism, SOFTMAX)
             )
             words.append(Word(HOLDS if own >= softmax - NEAR else FAILS, AS_SOFTMAX))
-            told.append(f"{pairs} pairs {own:.2f} against {softmax:.2f}")
-        return Verdict(all_of(words), "; ".join(told))
+            texts.append(f"{pairs} pairs {own:.2f} against {softmax:.2f}")
+        return Verdict(combine(words), "; ".join(texts))
 
     return judge
 
@@ -177,8 +176,8 @@ def number(accuracy: float | None) -> str:
     return "NaN" if accuracy is None else f"{accuracy:.3f}"
 
 
-def name_of(rules: str, pairs: int) -> str:
-    """For people."""
+def task_title(rules: str, pairs: int) -> str:
+    """The title of a task in tables."""
     return f"{rules}, {pairs} pairs" if pairs else rules
 
 
@@ -190,10 +189,10 @@ def table(rows: Rows, size: Size) -> str:
         ("bytes", f"At about {size.state_bytes:,} bytes of state", size.tasks_of_bytes),
     )
     for equal, title, tasks in kinds:
-        header = ["attention", "width", "bytes of state", *(name_of(*task) for task in tasks)]
+        header = ["attention", "width", "bytes of state", *(task_title(*task) for task in tasks)]
         lines = []
         for mechanism in dict.fromkeys(row["mechanism"] for row in rows):
-            own = [row_of(rows, mechanism, equal, *task) for task in tasks]
+            own = [find_row(rows, mechanism, equal, *task) for task in tasks]
             scores = [number(row["test_accuracy"]) for row in own]
             width, state = own[0]["features"], own[0]["state_bytes"]
             lines.append([f"`{mechanism}`", str(width), f"{state:,}", *scores])
@@ -208,7 +207,7 @@ def table(rows: Rows, size: Size) -> str:
     return "\n\n".join(parts)
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Accuracy of recall against bytes of state, a panel a number of pairs, a line a mechanism."""
     tasks = list(dict.fromkeys(row["pairs"] for row in rows if row["equal"] == "bytes"))
     figure = import_figure()(figsize=(4.2 * len(tasks) + 1.6, 3.8), layout="constrained")
@@ -216,7 +215,9 @@ def draw(rows: Rows) -> Any:
     mechanisms = list(dict.fromkeys(row["mechanism"] for row in rows))
     for axis, pairs in zip(axes, tasks, strict=True):
         for n, mechanism in enumerate(mechanisms):
-            own = [row_of(rows, mechanism, equal, "recall", pairs) for equal in ("bytes", "width")]
+            own = [
+                find_row(rows, mechanism, equal, "recall", pairs) for equal in ("bytes", "width")
+            ]
             axis.plot(
                 [row["state_bytes"] for row in own],
                 [row["test_accuracy"] or 0.0 for row in own],
@@ -225,7 +226,7 @@ def draw(rows: Rows) -> Any:
                 marker="o",
                 label=mechanism,
             )
-        axis.set(title=name_of("recall", pairs), xscale="log", ylim=(0, 1.03))
+        axis.set(title=task_title("recall", pairs), xscale="log", ylim=(0, 1.03))
         axis.set_xlabel("bytes of state")
     axes[0].set_ylabel("accuracy")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right", frameon=False)
@@ -238,7 +239,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             "element-wise attention",
@@ -256,7 +257,7 @@ EXPERIMENT = Measured(
             recalls_as_softmax("aaren"),
         ),
     ),
-    left_out={"": "aft, performer and rfa; more seeds, pairs, steps and widths, for want of time"},
+    left_out={"": "aft, performer and rfa; more seeds, pairs, steps and widths, for lack of time"},
 )
 
 

@@ -20,34 +20,36 @@ ABOUT = 0.05
 """The paper's plateaus are read off figures, "about" 0.55 and 0.2."""
 
 LEARNED = Rule(
-    f"A run reaches 100 % where at least {RIGHT:g} of its test guesses are right.", STATED
+    f"A run reaches 100 % if at least {RIGHT:g} of its test predictions are correct.", STATED
 )
-MOST = Rule(
-    "Runs of a kind do something where the share that did lies above a half by its exact 95 % "
-    "interval (Clopper and Pearson), and do not where it lies below.",
+MAJORITY = Rule(
+    "Runs of a configuration count as succeeding if the exact 95 % confidence interval "
+    "(Clopper-Pearson) of their success rate lies above one half, and as failing if it lies "
+    "below.",
     STATED,
 )
 PLATEAU = Rule(
-    f"A plateau is the paper's where the median of the runs is within {ABOUT:g} of it.", STATED
+    f"A plateau matches the paper if the median run is within {ABOUT:g} of the published value.",
+    STATED,
 )
 
 
 NEAR = Rule(
-    "An accuracy that the paper prints above 0.98 is met where the median of the runs errs at most "
-    "twice as often.",
+    "An accuracy that the paper prints above 0.98 is matched if the error rate of the median run "
+    "is at most twice the paper's.",
     "2026-11-24T03:25:00+00:00",
 )
 
 
-class Share(NamedTuple):
-    """How many of some runs did something, and the 95 % interval of the share."""
+class SuccessRate(NamedTuple):
+    """How many of some runs did something, and the 95 % interval of that fraction."""
 
     did: int
     of: int
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Clopper and Pearson's."""
+        """The interval of Clopper and Pearson."""
         did, others = self.did, self.of - self.did
         low = beta.ppf(0.025, did, others + 1) if did else 0.0
         high = beta.ppf(0.975, did + 1, others) if others else 1.0
@@ -58,16 +60,16 @@ class Share(NamedTuple):
         return f"{self.did} of {self.of} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
-def learned(accuracies: Sequence[float | None]) -> Share:
+def count_learned(accuracies: Sequence[float | None]) -> SuccessRate:
     """How many runs reached 100 %; one that failed did not."""
-    return Share(sum((a or 0.0) >= RIGHT for a in accuracies), len(accuracies))
+    return SuccessRate(sum((a or 0.0) >= RIGHT for a in accuracies), len(accuracies))
 
 
-def most(share: Share, *rules: Rule) -> Word:
+def majority(rate: SuccessRate, *rules: Rule) -> Word:
     """The word of "runs of this kind do it"."""
-    low, high = share.interval
+    low, high = rate.interval
     word = HOLDS if low > 0.5 else FAILS if high < 0.5 else OPEN
-    return Word(word, *rules, MOST)
+    return Word(word, *rules, MAJORITY)
 
 
 def about(median: float, printed: float) -> Word:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from experiments.measured import Measured, Rows
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic.runs import Cell, train_cells
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.synthetic import SyntheticConfig
@@ -65,8 +65,8 @@ PRINTED = {
     ("softmax:scale=1", 32): 0.55,
     ("expressive", 24): 1.0,
 }
-"""What the paper tells of N16T2 by attention and context: an ample one, one in which dot-product
-attention is trapped, and a smaller one, of which it tells of expressive attention alone."""
+"""The paper's accuracies on N16T2 by attention and context: an ample one, one in which dot-product
+attention is trapped, and a smaller one, with a number for expressive attention alone."""
 
 
 class Reading(NamedTuple):
@@ -87,7 +87,7 @@ WHOLE = tuple(
 )
 """Those tried at every context, among which the setting is chosen."""
 
-BESIDE = (
+EXTRA_READINGS = (
     Reading("flatten", "position", 0.3),
     Reading("last", "position", 0.1),
     Reading("last", "position", 1.0),
@@ -98,13 +98,13 @@ BESIDE = (
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is searched."""
+    """Settings of the search at one scale."""
 
     base: int = 16
     delay: int = 2
     places: tuple[tuple[int, str, str, float], ...] = (
         *((context, *reading) for reading in WHOLE for context in CONTEXTS),
-        *((32, *reading) for reading in BESIDE),
+        *((32, *reading) for reading in EXTRA_READINGS),
     )
     """Context and reading."""
     learning_rates: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02)
@@ -120,7 +120,7 @@ class Size:
     test: int = 16
 
 
-def config_of(size: Size, mechanism: str, context: int, reading: Reading) -> SyntheticConfig:
+def make_config(size: Size, mechanism: str, context: int, reading: Reading) -> SyntheticConfig:
     """What the runs of a cell share."""
     return SyntheticConfig.of(
         base=size.base,
@@ -145,7 +145,7 @@ def measure(size: Size, journal: Journal) -> None:
         reading = Reading._make(values)
         for mechanism in MECHANISMS:
             key = {"context": context, **reading._asdict(), "mechanism": mechanism}
-            config = config_of(size, mechanism, context, reading)
+            config = make_config(size, mechanism, context, reading)
             journal.row(key, partial(train_cells, config, cells))
 
 
@@ -154,7 +154,7 @@ def score(run: Mapping[str, Any]) -> float:
     return 0.0 if run["failed"] is not None else run["validation_accuracy"]
 
 
-def of_cell(row: Mapping[str, Any], rate: float, momentum: float) -> list[dict[str, Any]]:
+def cell_runs(row: Mapping[str, Any], rate: float, momentum: float) -> list[dict[str, Any]]:
     """The runs of a cell of the grid."""
     return [r for r in row["runs"] if (r["learning_rate"], r["momentum"]) == (rate, momentum)]
 
@@ -165,14 +165,14 @@ def means(rows: Rows, size: Size) -> dict[Setting, dict[Case, float]]:
     Raises:
         ValueError: the search is not finished.
     """
-    own = {(r["mechanism"], r["context"], reading_of(r)): r for r in rows}
+    own = {(r["mechanism"], r["context"], row_reading(r)): r for r in rows}
     if missing := [
         (*case, reading) for case in CASES for reading in WHOLE if (*case, reading) not in own
     ]:
         raise ValueError(f"the search is not finished: {missing[0]} is missing.")
     return {
         Setting(*reading, *cell): {
-            case: float(np.mean([score(run) for run in of_cell(own[*case, reading], *cell)]))
+            case: float(np.mean([score(run) for run in cell_runs(own[*case, reading], *cell)]))
             for case in CASES
         }
         for reading in WHOLE
@@ -180,33 +180,33 @@ def means(rows: Rows, size: Size) -> dict[Setting, dict[Case, float]]:
     }
 
 
-def reading_of(row: Mapping[str, Any]) -> Reading:
-    """That of a row."""
+def row_reading(row: Mapping[str, Any]) -> Reading:
+    """The reading of a stored row."""
     return Reading._make(row[name] for name in Reading._fields)
 
 
 def difference(scores: Mapping[Case, float]) -> float:
-    """From what the paper tells."""
+    """The mean difference from the paper's accuracies."""
     return float(np.mean([abs(scores[case] - printed) for case, printed in PRINTED.items()]))
 
 
 def standard(rows: Rows, size: Size) -> Setting:
     """The setting of both attentions, by the rule of the module."""
-    found = means(rows, size)
-    return min(found, key=lambda setting: difference(found[setting]))
+    scores = means(rows, size)
+    return min(scores, key=lambda setting: difference(scores[setting]))
 
 
 def best(rows: Rows, size: Size, mechanism: str) -> Setting:
     """The setting that is best for an attention itself."""
-    found = means(rows, size)
+    scores = means(rows, size)
 
     def accuracy(setting: Setting) -> float:
-        return float(np.mean([a for (name, _), a in found[setting].items() if name == mechanism]))
+        return float(np.mean([a for (name, _), a in scores[setting].items() if name == mechanism]))
 
-    return max(found, key=accuracy)
+    return max(scores, key=accuracy)
 
 
-def stored_setting(mechanism: str | None = None) -> Setting:
+def load_setting(mechanism: str | None = None) -> Setting:
     """The stored search's standard, or what is best for one of its attentions."""
     rows, size = json.loads(EXPERIMENT.stored("").read_text())["rows"], EXPERIMENT.sizes[""]
     return standard(rows, size) if mechanism is None else best(rows, size, mechanism)
@@ -219,33 +219,33 @@ def table(rows: Rows, size: Size) -> str:
     for row in rows:
         cells = []
         for cell in grid:
-            runs = of_cell(row, *cell)
+            runs = cell_runs(row, *cell)
             failed = sum(run["failed"] is not None for run in runs)
             mean = float(np.mean([run["validation_accuracy"] or 0 for run in runs]))
             cells.append(f"{mean:.3f}" + (f" ({failed} NaN)" if failed else ""))
-        lines.append([str(reading_of(row)), str(row["context"]), f"`{row['mechanism']}`", *cells])
+        lines.append([str(row_reading(row)), str(row["context"]), f"`{row['mechanism']}`", *cells])
     header = ["readout, projections, scale", "context", "attention"]
     header += [f"rate {rate:g}, momentum {momentum:g}" for rate, momentum in grid]
     parts = [markdown(header, lines)]
     parts.append(_chosen(rows, size))
     parts.append(
-        "Means of the best validation accuracies of the seeds; (n NaN): so many of them became "
-        "infinite, and stand with what they had reached. The scale is that of the initial weights, "
-        "in 1/sqrt(fan-in)."
+        "Mean over seeds of the best validation accuracy. (n NaN): n seeds diverged and count "
+        "with the accuracy reached before. The scale is that of the initial weights, in units of "
+        "1/sqrt(fan-in)."
     )
     return "\n\n".join(parts)
 
 
 def _chosen(rows: Rows, size: Size) -> str:
     """The settings and how near they come to the paper."""
-    found = means(rows, size)
+    scores_by_setting = means(rows, size)
     chosen = {"nearest to the paper, the standard": standard(rows, size)}
-    chosen |= {f"best for `{name}`": best(rows, size, name) for name in MECHANISMS}
+    chosen |= {f"tuned for `{name}`": best(rows, size, name) for name in MECHANISMS}
     lines = []
     for what, setting in chosen.items():
-        scores = found[setting]
-        told = [f"{scores[case]:.3f}" for case in CASES]
-        lines.append([what, str(setting), *told, f"{difference(scores):.3f}"])
+        scores = scores_by_setting[setting]
+        cells = [f"{scores[case]:.3f}" for case in CASES]
+        lines.append([what, str(setting), *cells, f"{difference(scores):.3f}"])
     header = ["setting", "which", *(f"`{name}`, {context}" for name, context in CASES)]
     paper = ["paper", "", *(f"{PRINTED[c]:g}" if c in PRINTED else "-" for c in CASES), ""]
     return markdown([*header, "mean difference"], [*lines, paper])
@@ -259,7 +259,7 @@ EXPERIMENT = Measured(
     table=table,
     left_out={
         "": "other momenta, batches of other sizes, more seeds, Adam, rates that fall, and other "
-        "scales and contexts, for want of time"
+        "scales and contexts, for lack of time"
     },
 )
 

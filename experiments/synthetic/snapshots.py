@@ -1,12 +1,12 @@
-"""What trained attention looks at: N16T2 and N2T5, while they are learned.
+"""Attention weights while N16T2 and N2T5 are learned.
 
     python -m experiments.synthetic.snapshots
 
 Expressive-attention paper, figure 4, shows attention matrices of N2T5 and finds that attention does
 not settle on the two symbols from which the next one follows. Ours are those of N16T2, too, which
 is learned here; one run of each attention by the standard setting, with its initial parameters and
-with those that validated best within so many epochs, and the mean over windows of a test series.
-Beside them stands how much of the loss's gradient reaches what makes the scores.
+with those that validated best within N epochs, and the mean over windows of a test series.
+The table also has the fraction of the loss's gradient that reaches the scores' parameters.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from flax import nnx
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.synthetic.ladder import Place, Size, config_of
+from experiments.synthetic.learning_curves import Place, Size, make_config
 from experiments.synthetic.rules import RIGHT
-from experiments.synthetic.search import stored_setting
-from experiments.synthetic.trained import Cell, make_runs, train_runs
+from experiments.synthetic.runs import Cell, make_runs, train_runs
+from experiments.synthetic.search import load_setting
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word
 from flax_linattn import models, ops, training
 from flax_linattn.bench import Journal
@@ -34,8 +34,8 @@ from flax_linattn.bench.report import markdown
 from flax_linattn.typing import Array
 
 SETTLED = Rule(
-    "Attention has settled on the two symbols that decide where the last token gives them more "
-    "than a half of its weight, on average over windows, in runs that reached 100 %.",
+    "Attention has settled on the two relevant symbols if the last token gives them more than "
+    "half of its weight, averaged over windows, in runs that reached 100 %.",
     "2026-11-24T04:00:00+00:00",
 )
 
@@ -65,28 +65,28 @@ def measure(size: Snapshots, journal: Journal) -> None:
 
 def look(size: Snapshots, place: Place, mechanism: str, epochs: int) -> dict[str, Any]:
     """Trains one run, and averages its weights over windows."""
-    setting = stored_setting()
-    ladder = Size((place,), epochs=max(epochs, 1), test=4)
-    config = config_of(ladder, place, mechanism, setting)
+    setting = load_setting()
+    one_place = Size((place,), epochs=max(epochs, 1), test=4)
+    config = make_config(one_place, place, mechanism, setting)
     cells = [Cell(setting.learning_rate, setting.momentum, seed=0)]
-    trained = make_runs(config, cells)
+    runs = make_runs(config, cells)
     if epochs:
-        train_runs(trained, config, cells)
-    test = trained.splits[0].test
+        train_runs(runs, config, cells)
+    test = runs.splits[0].test
     assert test is not None
     batch = test.batch(0)
     tokens = jnp.asarray(batch["tokens"][: size.windows])
-    weights = np.asarray(weights_of(trained.models[0], tokens)).mean(axis=0)
+    weights = np.asarray(head_weights(runs.models[0], tokens)).mean(axis=0)
     decide = [place.context - 1, place.context - 1 - place.delay]
     return {
-        "test_accuracy": trained.test(0)["accuracy"],
+        "test_accuracy": runs.test(0)["accuracy"],
         "on_deciding": float(weights[-1, decide].sum()),
-        "score_gradient": score_gradient(trained.models[0], trained.objective.loss, batch),
+        "score_gradient": score_gradient(runs.models[0], runs.objective.loss, batch),
         "weights": np.round(weights, 4).tolist(),
     }
 
 
-def weights_of(model: models.WindowModel, tokens: Array) -> Array:
+def head_weights(model: models.WindowModel, tokens: Array) -> Array:
     """The weights [B, T, T] of the only head of a window model's only block."""
     backbone = model.backbone
     x, _ = backbone.input_embedding(tokens, positions=jnp.zeros(tokens.shape, int))
@@ -114,12 +114,12 @@ def not_settled(rows: Rows) -> Verdict:
     ]
     if not last:
         raise NotMeasuredError("no run that reached 100 %")
-    most = max(row["on_deciding"] for row in last)
-    told = "; ".join(
+    max_weight = max(row["on_deciding"] for row in last)
+    texts = "; ".join(
         f"N{row['base']}T{row['delay']} {row['mechanism']} {100 * row['on_deciding']:.0f} %"
         for row in last
     )
-    return Verdict(Word(FAILS if most > 0.5 else HOLDS, SETTLED), told)
+    return Verdict(Word(FAILS if max_weight > 0.5 else HOLDS, SETTLED), texts)
 
 
 def table(rows: Rows, size: Snapshots) -> str:
@@ -146,14 +146,14 @@ def table(rows: Rows, size: Snapshots) -> str:
         "weight of the two",
         "if equal",
     ]
-    header.append("share of the gradient")
+    header.append("fraction of the gradient")
     return (
         f"{markdown(header, lines)}\n\nOne run each, tested on 400 guesses; weights are means over "
         f"{size.windows} windows of one series."
     )
 
 
-def draw(rows: Rows) -> Any:
+def plot(rows: Rows) -> Any:
     """Matrices, a line a task and attention, a column an epoch."""
     epochs = sorted({row["epochs"] for row in rows})
     kinds = list(dict.fromkeys((row["base"], row["delay"], row["mechanism"]) for row in rows))
@@ -181,15 +181,18 @@ EXPERIMENT = Measured(
     sizes={"": Snapshots()},
     measure=measure,
     table=table,
-    draw=draw,
+    plot=plot,
     statements=(
         Statement(
             "expressive attention, figure 4",
-            "attention does not settle on the two symbols that decide",
+            "attention does not settle on the two relevant symbols",
             not_settled,
         ),
     ),
-    left_out={"": "more runs, and what all tokens but the last look at, for want of a rule"},
+    left_out={
+        "": "more runs, and the attention weights of tokens other than the last, because "
+        "no rule was stated for it"
+    },
 )
 
 

@@ -25,7 +25,7 @@ from flax_linattn.tasks.synthetic import SyntheticConfig
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is timed."""
+    """Settings of the timing at one scale."""
 
     contexts: tuple[int, ...] = (8, 16, 32, 64)
     runs: int = 16
@@ -45,10 +45,10 @@ def time_all(size: Size, context: int) -> dict[str, Any]:
         SyntheticConfig.of(context=context, seed=seed, validation_series=1, test_series=1)
         for seed in range(size.runs)
     ]
-    drawn = task.load(configs[0])
-    data_spec = task.describe(drawn, configs[0])
+    series = task.load(configs[0])
+    data_spec = task.describe(series, configs[0])
     objective = task.objective(configs[0], data_spec, 1)
-    splits = [task.batches(drawn, config, data_spec, 1) for config in configs]
+    splits = [task.batches(series, config, data_spec, 1) for config in configs]
     fit = training.FitConfig(
         epochs=size.epochs, validate_every=size.epochs, checkpoint_every_steps=size.epochs
     )
@@ -84,7 +84,7 @@ def _seconds(train: Callable[[str], Any]) -> float:
 
 
 WAYS = {"many": "at once", "groups": "in groups"}
-"""Of 16 runs: in one group, and in those of the default, which rows of before 2026-11-24 lack."""
+"""Of 16 runs: in one group, and in the default groups, which rows before 2026-11-24 lack."""
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -100,17 +100,16 @@ def table(rows: Rows, size: Size) -> str:
         lines.append(cells)
     header = ["context", "one run, ms an epoch"]
     for text in ways.values():
-        header += [f"{size.runs} {text}", "times one", f"{size.runs} in a row over {text}"]
+        header += [f"{size.runs} {text}", "relative to one run", f"{size.runs} sequential / {text}"]
     return markdown(header, lines)
 
 
 EXPERIMENT = Measured(
     module="experiments.synthetic.vmapped",
-    about="none of the papers measures it",
     sizes={"": Size()},
     measure=measure,
     table=table,
-    left_out={"": "accelerators, where 16 small runs leave most of one idle: none was at hand"},
+    left_out={"": "accelerators, where 16 small runs leave most of one idle: none was available"},
 )
 
 

@@ -1,7 +1,7 @@
 """Tables of trained runs: what all experiments on accuracy and error share.
 
-A table has a row a data set or problem, a column a mechanism, and a run for each cell and seed.
-Runs go on where they stopped; what is done is kept with the commit that made it.
+A table has a row for each data set, a column a mechanism, and a run for each cell and seed.
+Runs resume where they stopped; results are stored with the commit that made them.
 """
 
 from experiments.tables.cells import Cell, Metric, Published

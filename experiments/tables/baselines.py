@@ -1,4 +1,4 @@
-"""What a user would pick instead of our models, beside them: see experiments/baselines.py."""
+"""Baselines of the tables, as stored by experiments/baselines.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from experiments.intervals import FEWEST, Interval, interval, spread, text
 from experiments.store import Row, Store
-from experiments.tables.cells import Metric, Rows, by_data_set, columns_of, data_set, values
+from experiments.tables.cells import Metric, Rows, by_data_set, data_set, list_columns, values
 from flax_linattn.bench.report import markdown
 
 RESULTS = Path(__file__).parents[1] / "baselines.json"
@@ -18,29 +18,29 @@ CLASSIFICATION = "classification"
 """The table of all data sets: what they have to beat does not depend on a table's protocol."""
 
 Numbers = Mapping[str, Sequence[float]]
-"""By the baseline's name; several where it draws at random."""
+"""By the baseline's name; several where it is random."""
 Report = dict[str, float]
 """Numbers by the names of a trained run's."""
 
 
 class Losses(NamedTuple):
-    """A model beside a baseline.
+    """How a model compares with a baseline.
 
     Attributes:
         lost: rows in which the model's mean is the worse one.
-        rows: those that have both.
-        share: mean difference in per cent of the baseline's, a data set a number.
+        rows: number of rows that have both.
+        percent: mean difference in per cent of the baseline's, a data set a number.
         over: its interval over data sets; None for too few of them.
     """
 
     lost: int
     rows: int
-    share: float
+    percent: float
     over: Interval | None
 
     def cells(self) -> list[str]:
-        """For a table."""
-        by = f"{self.share:+.1f}" if self.over is None else text(self.over, 1)
+        """The two cells of a table."""
+        by = f"{self.percent:+.1f}" if self.over is None else text(self.over, 1)
         return [f"{self.lost} of {self.rows}", by]
 
 
@@ -60,15 +60,15 @@ def reports(table: str, row: str, stored: Path = RESULTS) -> dict[str, dict[int,
     """
     if table.startswith(CLASSIFICATION):
         table, row = CLASSIFICATION, row.split(", ")[0]
-    found: dict[str, dict[int, Report]] = {}
+    by_column: dict[str, dict[int, Report]] = {}
     for one in stored_rows(stored):
         if (one["table"], one["row"]) == (table, row):
-            found.setdefault(one["column"], {})[one["seed"]] = one["report"]
-    return found
+            by_column.setdefault(one["column"], {})[one["seed"]] = one["report"]
+    return by_column
 
 
-def of_row(name: str, row: str, metric: Metric) -> Numbers:
-    """Those of experiments/baselines.json that belong to a row.
+def row_baselines(name: str, row: str, metric: Metric) -> Numbers:
+    """The stored baselines that belong to a row.
 
     Args:
         name: of the table.
@@ -76,34 +76,34 @@ def of_row(name: str, row: str, metric: Metric) -> Numbers:
         metric: which of their numbers.
     """
     key = f"test_{metric.key}"
-    found = {
+    by_column = {
         column: [metric.scale * report[key] for report in by_seed.values() if key in report]
         for column, by_seed in reports(name, row).items()
     }
-    return {column: numbers for column, numbers in found.items() if numbers}
+    return {column: numbers for column, numbers in by_column.items() if numbers}
 
 
-def shared(
-    of_rows: Mapping[str, Numbers], cluster: Callable[[str], str] = data_set
+def shared_baselines(
+    numbers_by_row: Mapping[str, Numbers], cluster: Callable[[str], str] = data_set
 ) -> Mapping[str, Numbers]:
     """The baselines by data set, where its rows share them; none where rows have their own.
 
     Args:
-        of_rows: the baselines by row.
+        numbers_by_row: the baselines by row.
         cluster: the data set of a row.
     """
     by_set: dict[str, Numbers] = {}
-    for row, numbers in of_rows.items():
+    for row, numbers in numbers_by_row.items():
         if by_set.setdefault(cluster(row), numbers) != numbers:
             return {}
-    return by_set if len(by_set) < len(of_rows) else {}
+    return by_set if len(by_set) < len(numbers_by_row) else {}
 
 
 def comparison(
     rows: Rows,
     metric: Metric,
     store: Store,
-    of_rows: Mapping[str, Numbers],
+    numbers_by_row: Mapping[str, Numbers],
     cluster: Callable[[str], str] = data_set,
 ) -> list[str]:
     """How often the mean of a column is worse than a baseline, and by how much.
@@ -111,34 +111,35 @@ def comparison(
     The numbers that rows share stand above.
 
     Args:
-        rows: those that were run.
+        rows: the rows that were run.
         metric: to compare by.
         store: of the runs.
-        of_rows: the baselines by row.
+        numbers_by_row: the baselines by row.
         cluster: the data set of a row.
     """
-    names = list(dict.fromkeys(name for numbers in of_rows.values() for name in numbers))
+    names = list(dict.fromkeys(name for numbers in numbers_by_row.values() for name in numbers))
     if not names:
         return []
 
     def cell(column: str, name: str) -> str:
-        found = losses(column, name, rows, metric, store, of_rows, cluster)
-        return "-" if found is None else "; ".join(["loses " + found.cells()[0], found.cells()[1]])
+        loss = losses(column, name, rows, metric, store, numbers_by_row, cluster)
+        return "-" if loss is None else "; ".join(["loses " + loss.cells()[0], loss.cells()[1]])
 
     own = [
-        [f"*{name}*", *(shown(numbers.get(column), metric) for column in names)]
-        for name, numbers in shared(of_rows, cluster).items()
+        [f"*{name}*", *(baseline_cell(numbers.get(column), metric) for column in names)]
+        for name, numbers in shared_baselines(numbers_by_row, cluster).items()
     ]
-    lines = [[column, *(cell(column, name) for name in names)] for column in columns_of(rows)]
+    lines = [[column, *(cell(column, name) for name in names)] for column in list_columns(rows)]
     return [
-        f"Against baselines by {metric.name}: {'their numbers by data set, and ' if own else ''}"
-        "in how many rows a model loses to them (its mean is the worse one), and its mean "
-        f"difference in % of theirs, with a 95 % interval over {FEWEST} data sets or more:",
+        f"Compared with baselines by {metric.name}: "
+        f"{'their numbers by data set, then ' if own else ''}the number of rows in which the "
+        "model's mean is worse, and its mean difference in % of the baseline, with a 95 % "
+        f"interval for {FEWEST} data sets or more:",
         markdown(["", *names], own + lines),
     ]
 
 
-def shown(numbers: Sequence[float] | None, metric: Metric) -> str:
+def baseline_cell(numbers: Sequence[float] | None, metric: Metric) -> str:
     """A cell of a table."""
     return "-" if not numbers else metric.text(*spread(numbers))
 
@@ -149,21 +150,21 @@ def losses(
     rows: Rows,
     metric: Metric,
     store: Store,
-    of_rows: Mapping[str, Numbers],
+    numbers_by_row: Mapping[str, Numbers],
     cluster: Callable[[str], str] = data_set,
 ) -> Losses | None:
-    """A column beside a baseline; None where no row has both."""
-    lost, shares = 0, dict[str, float]()
+    """A column compared with a baseline; None where no row has both."""
+    lost, differences = 0, dict[str, float]()
     for row, cells in rows.items():
-        baseline = of_rows[row].get(name)
+        baseline = numbers_by_row[row].get(name)
         ours = list(values(store, cells[column], metric).values()) if column in cells else []
         if not ours or not baseline:
             continue
         theirs = statistics.mean(baseline)
         difference = statistics.mean(ours) - theirs
         lost += (difference < 0) == metric.larger_is_better and difference != 0
-        shares[row] = 100 * difference / abs(theirs)
-    if not shares:
+        differences[row] = 100 * difference / abs(theirs)
+    if not differences:
         return None
-    means = list(by_data_set(shares, cluster).values())
-    return Losses(lost, len(shares), statistics.mean(means), interval(means))
+    means = list(by_data_set(differences, cluster).values())
+    return Losses(lost, len(differences), statistics.mean(means), interval(means))

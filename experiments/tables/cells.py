@@ -12,12 +12,12 @@ from experiments.margins import ERROR, Margin
 from experiments.store import Row, Store
 
 Published = Mapping[str, tuple[float, float | None]]
-"""Mean and deviation, or None, by the metric's name."""
+"""Mean and standard deviation, or None, by the metric's name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A number of test.json.
+    """A number of test.json, and how it is shown.
 
     Attributes:
         key: its name there.
@@ -37,9 +37,9 @@ class Metric:
     larger_is_better: bool = False
     margin: Margin = ERROR
 
-    def text(self, mean: float, deviation: float | None, digits: int | None = None) -> str:
-        """Mean and deviation."""
-        return spread_text(mean, deviation, self.digits if digits is None else digits)
+    def text(self, mean: float, std: float | None, digits: int | None = None) -> str:
+        """Formats a mean and a standard deviation."""
+        return spread_text(mean, std, self.digits if digits is None else digits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def by_row(cells: Iterable[Cell]) -> Rows:
     return rows
 
 
-def columns_of(rows: Rows) -> list[str]:
+def list_columns(rows: Rows) -> list[str]:
     """The columns that any row has."""
     return list(dict.fromkeys(column for cells in rows.values() for column in cells))
 
@@ -82,21 +82,21 @@ def data_set(row: str) -> str:
 
 
 def by_data_set(
-    shares: Mapping[str, float], cluster: Callable[[str], str] = data_set
+    values_by_row: Mapping[str, float], cluster: Callable[[str], str] = data_set
 ) -> dict[str, float]:
     """The mean of each data set's rows.
 
     Args:
-        shares: a number a row.
+        values_by_row: a number a row.
         cluster: the data set of a row.
     """
-    found: dict[str, list[float]] = {}
-    for row, share in shares.items():
-        found.setdefault(cluster(row), []).append(share)
-    return {name: statistics.mean(of_set) for name, of_set in found.items()}
+    by_set: dict[str, list[float]] = {}
+    for row, value in values_by_row.items():
+        by_set.setdefault(cluster(row), []).append(value)
+    return {name: statistics.mean(of_set) for name, of_set in by_set.items()}
 
 
-def runs_of(store: Store, cell: Cell) -> list[Row]:
+def finished_runs(store: Store, cell: Cell) -> list[Row]:
     """The runs of a cell that ended with a result."""
     return list(store.of(cell.row, cell.column).values())
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from experiments.intervals import COMPARABLE, FEWEST, VERDICTS, Interval, interval, judge, text
 from experiments.store import Store
-from experiments.tables.cells import Cell, Metric, Rows, by_data_set, data_set, pairs, runs_of
+from experiments.tables.cells import Cell, Metric, Rows, by_data_set, data_set, finished_runs, pairs
 from experiments.verdicts import TOO_FEW
 from flax_linattn.bench.report import markdown
 
 
 class Says(enum.Enum):
-    """What a claim says of its column beside the other one."""
+    """How a claim compares its column with the other one."""
 
     COMPARABLE = "comparable"
     BETTER = "better"
@@ -48,21 +48,21 @@ class Claim:
     rows: str = ""
 
 
-class OfRow(NamedTuple):
+class RowDifference(NamedTuple):
     """A row's difference between two columns.
 
     Attributes:
         row: its name.
         difference: by seeds, in the metric's unit.
-        share: the same as a percentage of the other column's mean.
-        tested: the mean share of the seeds that test the margin; None of fewer than two.
+        percent: the same as a percentage of the other column's mean.
+        tested: the mean percentage of the seeds that test the margin; None of fewer than two.
         diverged: how many of either ended without a result.
         verdicts: of ``difference``.
     """
 
     row: str
     difference: Interval
-    share: Interval
+    percent: Interval
     tested: float | None
     diverged: int
     verdicts: list[str]
@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
         rows: those with enough seeds of both columns for an interval.
         data_sets: how many they are of.
         published: of how many of those the paper has numbers.
-        over_data_sets: of the shares, a data set a number; None for too few of them.
+        over_data_sets: of the percentages, a data set a number; None for too few of them.
         over_rows: the same with the rows as if they were independent, which they are not.
         verdicts: of ``over_data_sets``.
         holds: whether the claim does; None where the runs do not decide it, or are of too few data
@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
 
     claim: Claim
     metric: Metric
-    rows: list[OfRow]
+    rows: list[RowDifference]
     data_sets: int
     published: int
     over_data_sets: Interval | None
@@ -116,31 +116,31 @@ def outcome(
         cluster: the data set of a row.
     """
     metric = next(metric for metric in metrics if metric.name == claim.metric)
-    found, runs = [], []
+    differences, runs = [], []
     for row, cells in rows.items():
         if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
             continue
         both = cells[claim.column], cells[claim.other]
-        of_row = _of_row(row, *both, metric, store)
+        of_row = _compare_row(row, *both, metric, store)
         if of_row is not None:
-            found.append(of_row)
-            runs += [run for cell in both for run in runs_of(store, cell)]
-    if not found:
+            differences.append(of_row)
+            runs += [run for cell in both for run in finished_runs(store, cell)]
+    if not differences:
         return None
-    over = _over_sets({of_row.row: of_row.share.middle for of_row in found}, cluster)
-    tested = {of_row.row: of_row.tested for of_row in found if of_row.tested is not None}
+    over = _over_sets({of_row.row: of_row.percent.middle for of_row in differences}, cluster)
+    tested = {of_row.row: of_row.tested for of_row in differences if of_row.tested is not None}
     decides = over if claim.says is Says.BETTER else _over_sets(tested, cluster)
     published = {cluster(row) for row in rows if any(cell.paper for cell in rows[row].values())}
-    clusters = {cluster(of_row.row) for of_row in found}
+    clusters = {cluster(of_row.row) for of_row in differences}
     return Outcome(
         claim=claim,
         metric=metric,
-        rows=found,
+        rows=differences,
         data_sets=len(clusters),
         published=len(clusters & published),
         over_data_sets=over,
-        over_rows=interval([of_row.share.middle for of_row in found]),
-        verdicts=[] if over is None else _judge(metric, over, 100 * metric.margin.share),
+        over_rows=interval([of_row.percent.middle for of_row in differences]),
+        verdicts=[] if over is None else _judge(metric, over, 100 * metric.margin.fraction),
         holds=_holds(claim, decides, metric),
         runs=len(runs),
         early=sum(not metric.margin.is_tested_by(run["made"]) for run in runs),
@@ -152,23 +152,26 @@ def verdicts(
 ) -> list[str]:
     """A line and a table a claim: a paired difference with a 95 % interval a row."""
     outcomes = [outcome(claim, metrics, rows, store) for claim in claims]
-    found = [of_claim for of_claim in outcomes if of_claim is not None]
-    if not found:
+    results = [of_claim for of_claim in outcomes if of_claim is not None]
+    if not results:
         return []
-    margins = dict.fromkeys(of_claim.metric.margin for of_claim in found)
-    stated = " or ".join(f"{100 * m.share:g} % (stated {m.stated[:10]})" for m in margins)
-    early = any(of_claim.early for of_claim in found)
+    margins = dict.fromkeys(of_claim.metric.margin for of_claim in results)
+    stated = " or ".join(f"{100 * m.fraction:g} % (stated {m.stated[:10]})" for m in margins)
+    early = any(of_claim.early for of_claim in results)
     return [
-        *(part for of_claim in found for part in _page(of_claim)),
-        f"Intervals are 95 % by Student's t, of {FEWEST} numbers or more: of a row over its seeds, "
-        "in pairs; over data sets with the mean of its rows as the one number of each. Where one "
-        "holds 0, or has no width, two are not told apart, which proves no equality; they are "
-        f"comparable where it lies within our margin, {stated} of the other's mean."
-        + (" Runs known before the margin do not test it." if early else ""),
+        *(part for of_claim in results for part in _page(of_claim)),
+        f"Intervals are 95 % confidence intervals by Student's t over {FEWEST} numbers or more: "
+        "for a row over its seeds, paired; over data sets with the mean of its rows as the one "
+        "number of each. Two models are not distinguishable if the interval contains 0 or has "
+        "no width, which does not prove them equal. They are comparable if it lies within our "
+        f"margin, {stated} of the other model's mean."
+        + (" Runs that predate the margin do not test it." if early else ""),
     ]
 
 
-def _of_row(row: str, cell: Cell, other: Cell, metric: Metric, store: Store) -> OfRow | None:
+def _compare_row(
+    row: str, cell: Cell, other: Cell, metric: Metric, store: Store
+) -> RowDifference | None:
     both = pairs(store, cell, other, metric)
     difference = interval([ours - theirs for ours, theirs in both.values()])
     if difference is None:
@@ -181,32 +184,32 @@ def _of_row(row: str, cell: Cell, other: Cell, metric: Metric, store: Store) -> 
         if not metric.margin.is_tested_by(run["made"])
     }
     tested = [pair for seed, pair in both.items() if seed not in early]
-    return OfRow(
+    return RowDifference(
         row,
         difference,
         Interval(*(100 * number / mean for number in difference)),
-        _share(tested) if len(tested) > 1 else None,
+        _percent_difference(tested) if len(tested) > 1 else None,
         sum(store.num_failures(c.row, c.column) for c in (cell, other)),
-        _judge(metric, difference, metric.margin.share * mean),
+        _judge(metric, difference, metric.margin.fraction * mean),
     )
 
 
-def _over_sets(shares: Mapping[str, float], cluster: Callable[[str], str]) -> Interval | None:
+def _over_sets(percents: Mapping[str, float], cluster: Callable[[str], str]) -> Interval | None:
     """The interval of means of data sets, from shares by row; None for too few of them."""
-    return interval(list(by_data_set(shares, cluster).values()))
+    return interval(list(by_data_set(percents, cluster).values()))
 
 
-def _share(both: Sequence[tuple[float, float]]) -> float:
+def _percent_difference(both: Sequence[tuple[float, float]]) -> float:
     """The mean difference of pairs in per cent of the second's mean."""
     ours, theirs = (statistics.mean(of_column) for of_column in zip(*both, strict=True))
     return 100 * (ours - theirs) / abs(theirs)
 
 
-def _page(found: Outcome) -> list[str]:
+def _page(result: Outcome) -> list[str]:
     """A claim's line and table."""
-    claim, metric = found.claim, found.metric
+    claim, metric = result.claim, result.metric
     counts = {
-        verdict: sum(verdict in of_row.verdicts for of_row in found.rows)
+        verdict: sum(verdict in of_row.verdicts for of_row in result.rows)
         for verdict in (*VERDICTS, COMPARABLE)
     }
     lines = [
@@ -220,33 +223,33 @@ def _page(found: Outcome) -> list[str]:
                 ]
             ),
         ]
-        for of_row in found.rows
+        for of_row in result.rows
     ]
-    if found.data_sets > 1:
+    if result.data_sets > 1:
         what, over = (
-            f"mean of {found.data_sets} data sets, % of {claim.other}",
-            found.over_data_sets,
+            f"mean of {result.data_sets} data sets, % of {claim.other}",
+            result.over_data_sets,
         )
-        share = "-" if over is None else f"{text(over, 1)} %"
-        lines.append([what, share, ", ".join(found.verdicts) or TOO_FEW])
+        percent = "-" if over is None else f"{text(over, 1)} %"
+        lines.append([what, percent, ", ".join(result.verdicts) or TOO_FEW])
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
-    early = f" {found.early} of {found.runs} runs were known before the margin."
+    early = f" {result.early} of {result.runs} runs predate the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
     judged = f" ({claim.rows})" if claim.rows else ""
     return [
-        f"*{claim.text}*{judged}: {claim.column} {summary} of {len(found.rows)} rows."
-        + early * (found.early > 0),
+        f"*{claim.text}*{judged}: {claim.column} {summary} of {len(result.rows)} rows."
+        + early * (result.early > 0),
         markdown(heads, lines),
     ]
 
 
-def _holds(claim: Claim, share: Interval | None, metric: Metric) -> bool | None:
+def _holds(claim: Claim, percent: Interval | None, metric: Metric) -> bool | None:
     """What an interval, in per cent, says of a claim."""
-    if share is None or not share.decides:
+    if percent is None or not percent.decides:
         return None
     sign = 1 if metric.larger_is_better else -1
-    worst, best = (sign * share.middle + side * share.half for side in (-1, 1))
-    margin = 100 * metric.margin.share
+    worst, best = (sign * percent.middle + side * percent.half for side in (-1, 1))
+    margin = 100 * metric.margin.fraction
     holds, fails = {
         Says.COMPARABLE: (max(-worst, best) <= margin, worst > margin or best < -margin),
         Says.BETTER: (worst > 0, best < 0),

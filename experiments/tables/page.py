@@ -11,7 +11,7 @@ from experiments.intervals import spread
 from experiments.pages import write_page
 from experiments.store import Store
 from experiments.tables import baselines
-from experiments.tables.cells import Cell, Metric, Rows, by_row, columns_of, values
+from experiments.tables.cells import Cell, Metric, Rows, by_row, list_columns, values
 from experiments.tables.claims import verdicts
 from flax_linattn.bench.report import markdown
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def render(table: Table, scale: str, store: Store) -> str:
-    """Writes page and figure of stored runs beside them; returns the page."""
+    """Writes page and figure of stored runs; returns the page."""
     cells = table.cells(None)
     rows = by_row(
         cell
@@ -28,7 +28,7 @@ def render(table: Table, scale: str, store: Store) -> str:
         if store.of(cell.row, cell.column) or store.num_failures(cell.row, cell.column)
     )
     missing = [row for row in by_row(cells) if row not in rows]
-    _draw(table, rows, store)
+    _plot(table, rows, store)
     parts = [
         "Tiny models, one epoch: no results." if scale == "quick" else "",
         _numbers(table, rows, store),
@@ -42,7 +42,7 @@ def render(table: Table, scale: str, store: Store) -> str:
 def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> list[list[str]]:
     options = ", ".join(f"{k} {v}" for k, v in table.options(scale).items())
     environments = [["environment", "; ".join(store.environments)]] if store.environments else []
-    stale = f"{store.num_stale} stored runs of other options"
+    stale = f"{store.num_stale} stored runs with other options"
     return [
         ["paper", table.about],
         ["command", f"`{table.command(scale, store.num_seeds)}`"],
@@ -59,16 +59,18 @@ def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> li
 
 def _numbers(table: Table, rows: Rows, store: Store) -> str:
     """A line a row and metric."""
-    columns = columns_of(rows)
-    beside = {metric.name: of_rows(table, rows, metric) for metric in table.metrics}
-    for of_metric in beside.values():
-        if baselines.shared(of_metric, table.data_set):  # they stand below, once
+    columns = list_columns(rows)
+    by_metric = {metric.name: collect_baselines(table, rows, metric) for metric in table.metrics}
+    for of_metric in by_metric.values():
+        if baselines.shared_baselines(of_metric, table.data_set):  # they stand below, once
             of_metric.clear()
     names = list(
-        dict.fromkeys(name for by in beside.values() for of_row in by.values() for name in of_row)
+        dict.fromkeys(
+            name for by in by_metric.values() for numbers in by.values() for name in numbers
+        )
     )
     lines = [
-        _line(row, metric, columns, names, beside[metric.name].get(row, {}), cells, store)
+        _line(row, metric, columns, names, by_metric[metric.name].get(row, {}), cells, store)
         for row, cells in rows.items()
         for metric in table.metrics
     ]
@@ -76,7 +78,7 @@ def _numbers(table: Table, rows: Rows, store: Store) -> str:
 
 
 def _compare_with_baselines(table: Table, rows: Rows, store: Store) -> list[str]:
-    """A table a metric."""
+    """The comparison with baselines, a table for each metric."""
     return [
         part
         for metric in table.metrics
@@ -84,7 +86,7 @@ def _compare_with_baselines(table: Table, rows: Rows, store: Store) -> list[str]
             rows,
             metric,
             store,
-            of_rows(table, rows, metric),
+            collect_baselines(table, rows, metric),
             table.data_set,
         )
     ]
@@ -95,7 +97,7 @@ def _line(
     metric: Metric,
     columns: Sequence[str],
     names: Sequence[str],
-    beside: baselines.Numbers,
+    own_baselines: baselines.Numbers,
     cells: Mapping[str, Cell],
     store: Store,
 ) -> list[str]:
@@ -103,13 +105,13 @@ def _line(
     return [
         f"{row}: {metric.name}",
         *(_cell(cells.get(column), metric, store) for column in columns),
-        *(baselines.shown(beside.get(name), metric) for name in names),
+        *(baselines.baseline_cell(own_baselines.get(name), metric) for name in names),
         " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
     ]
 
 
 def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
-    """Our mean and deviation, the failures, and what is published."""
+    """Our mean and standard deviation, the failures, and the published number."""
     if cell is None:
         return "-"
     ours = list(values(store, cell, metric).values())
@@ -123,10 +125,13 @@ def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
     return f"{text} (paper {metric.text(*published, metric.paper_digits)})"
 
 
-def of_rows(table: Table, rows: Iterable[str], metric: Metric) -> dict[str, baselines.Numbers]:
+def collect_baselines(
+    table: Table, rows: Iterable[str], metric: Metric
+) -> dict[str, baselines.Numbers]:
     """The baselines of each row."""
     return {
-        row: baselines.of_row(table.name_of, table.baselines_row or row, metric) for row in rows
+        row: baselines.row_baselines(table.short_name, table.baselines_row or row, metric)
+        for row in rows
     }
 
 
@@ -140,20 +145,20 @@ def _seconds(rows: Rows, store: Store) -> list[str]:
         seconds = [run["core_seconds"] for run in runs if "core_seconds" in run]
         return f"{statistics.median(seconds):.0f}" if seconds else "-"
 
-    columns = columns_of(rows)
+    columns = list_columns(rows)
     lines = [[row, *(median(cells.get(c)) for c in columns)] for row, cells in rows.items()]
     if all(set(line[1:]) == {"-"} for line in lines):
         return []
-    return ["Seconds of one core a run, median over seeds:", markdown(["", *columns], lines)]
+    return ["CPU-core seconds per run, median over seeds:", markdown(["", *columns], lines)]
 
 
-def _draw(table: Table, rows: Rows, store: Store) -> None:
+def _plot(table: Table, rows: Rows, store: Store) -> None:
     """A dot a seed, of the first metric."""
     metric = table.metrics[0]
-    drawn = by_row(
+    plotted = by_row(
         cell for cells in rows.values() for cell in cells.values() if values(store, cell, metric)
     )
-    if not drawn:
+    if not plotted:
         return
     series = {
         row: {
@@ -162,10 +167,10 @@ def _draw(table: Table, rows: Rows, store: Store) -> None:
             )
             for column, cell in cells.items()
         }
-        for row, cells in drawn.items()
+        for row, cells in plotted.items()
     }
     references = {
-        row: {name: statistics.mean(numbers) for name, numbers in of_row.items()}
-        for row, of_row in of_rows(table, drawn, metric).items()
+        row: {name: statistics.mean(numbers) for name, numbers in row_baselines.items()}
+        for row, row_baselines in collect_baselines(table, plotted, metric).items()
     }
-    figures.draw(series, metric.name, store.path.with_suffix(".png"), references)
+    figures.plot(series, metric.name, store.path.with_suffix(".png"), references)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.experiment import Experiment, Flags
-from experiments.options import changed
 from experiments.store import Store
 from experiments.tables import page
 from experiments.tables.cells import Cell, Metric, data_set
@@ -33,7 +32,7 @@ class Table(Experiment):
         metrics: the numbers shown.
         claims: of the paper.
         baseline: the one that findings compare with.
-        baselines_row: whose baselines stand beside all rows, where they are of one data set;
+        baselines_row: the row whose baselines all rows have, where they are of one data set;
             default each row's own.
         data: where the data are from.
         departures: what differs from the paper.
@@ -54,7 +53,7 @@ class Table(Experiment):
     baselines_row: str = ""
 
     def data_set(self, row: str) -> str:
-        """Of a row."""
+        """The data set of a row."""
         return data_set(self.baselines_row or row)
 
     def options(self, scale: str) -> Mapping[str, Any]:
@@ -64,7 +63,7 @@ class Table(Experiment):
         return self.sizes[scale]
 
     def store(self, scale: str, output: Path | None = None) -> Store:
-        """The stored runs."""
+        """The store of the runs at a scale."""
         return Store(self.stored(scale, output), self.task, self.options(scale))
 
     def command(self, scale: str, seeds: int = 3) -> str:
@@ -73,8 +72,8 @@ class Table(Experiment):
             return f"python -m {self.module} --quick"
         return f"{DATA_FOLDER}=FOLDER {super().command(scale)} --seeds {seeds}"
 
-    def command_of(self, scale: str, cell: Cell, seed: int) -> str:
-        """What gives one run again, and those of smaller seeds before it."""
+    def run_command(self, scale: str, cell: Cell, seed: int) -> str:
+        """The command that trains one run after the runs of smaller seeds."""
         chosen = f"--rows '{cell.row}' --columns '{cell.column}'"
         return f"{self.command(scale, seed + 1)} {chosen}"
 
@@ -99,7 +98,7 @@ class Table(Experiment):
         rows: str = "",
         columns: str = "",
     ) -> None:
-        """Trains what is missing.
+        """Trains the runs that are missing.
 
         Raises:
             ValueError: no cell of these rows and columns can be run.
@@ -108,12 +107,12 @@ class Table(Experiment):
         store = self.store(scale, output)
         for seed in range(1 if scale == "quick" else seeds):
             for cell in cells:
-                config = changed(cell.config, seed=seed, **self.options(scale))
-                command = self.command_of(scale, cell, seed)
+                config = cell.config.replace(seed=seed, **self.options(scale))
+                command = self.run_command(scale, cell, seed)
                 store.train(cell.row, cell.column, config, runs / store.path.stem, command)
 
     def runnable(self, rows: str = "", columns: str = "") -> list[Cell]:
-        """The cells whose data are at hand.
+        """The cells whose data are available.
 
         Args:
             rows: only rows that contain this text.

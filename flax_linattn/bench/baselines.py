@@ -95,7 +95,7 @@ def inputs(
 def by_name(
     mechanism: ops.Mechanism, arrays: Sequence[Array]
 ) -> tuple[Array, Array, Array, dict[str, Array]]:
-    """Of a mechanism's ``inputs`` q, k, v, and its token arguments by name."""
+    """Splits a mechanism's ``inputs`` into q, k, v, and its per-token inputs by name."""
     q, k, v, *gates = arrays
     names = (argument.name for argument in mechanism.token_arguments)
     return q, k, v, dict(zip(names, gates, strict=True))
@@ -122,7 +122,8 @@ def adapt_peers(
 def loop(spec: str) -> Callable[..., Array]:
     """A causal mechanism as ``jax.lax.scan`` over its steps: a function of its ``inputs``.
 
-    Raises ValueError without a state of constant size.
+    Raises:
+        ValueError: the mechanism has no state of constant size.
     """
     mechanism = _streaming(spec)
 
@@ -143,7 +144,7 @@ def loop(spec: str) -> Callable[..., Array]:
 
 
 def has_engine(spec: str) -> bool:
-    """Whether ``engine`` computes what the mechanism does: its outputs are those of its state."""
+    """Whether ``engine`` can run the mechanism, because its outputs depend only on its state."""
     mechanism = ops.get_mechanism(spec)
     return isinstance(mechanism, ops.StreamingMechanism) and mechanism.reads_only_state
 
@@ -159,7 +160,8 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         A function of the mechanism's ``inputs``; q is the learned query [H, K] where it has one.
 
     Raises:
-        ValueError: It has no state of constant size, or outputs of more than its state.
+        ValueError: the mechanism has no state of constant size, or its outputs depend on more than
+            its state.
     """
     mechanism = _streaming(spec)
     if not has_engine(spec):
@@ -193,6 +195,6 @@ def _streaming(spec: str) -> ops.StreamingMechanism:
     mechanism = ops.get_mechanism(spec)
     if not isinstance(mechanism, ops.StreamingMechanism):
         raise ValueError(
-            f"{spec!r} has no state of constant size, so that no engine or loop of ours can run it."
+            f"{spec!r} has no state of constant size, so neither engine nor loop can run it."
         )
     return mechanism

@@ -1,4 +1,4 @@
-"""What is compared with what, at which lengths: one sequence in float32, 8 heads."""
+"""Comparisons of mechanisms with peers, by length: one sequence in float32, 8 heads."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Comparison:
         lengths: Sequence lengths T of the ratios.
         ours: Function of q, k, v [1, T, H, K] and gates, or of scores [1, T, H] and v.
         peers: Functions of the same arguments, by name.
-        dim: K.
+        dim: Key dimension K.
         scores: Whether the first argument is scores instead of q and k.
         passes: Keys of ``PASSES``.
         compiled: Lengths at which ours is only compiled, for its memory and compile time.
-        curve: Whether it is drawn over many lengths.
+        curve: Whether it is plotted over many lengths.
         spec: Mechanism whose ``inputs`` the arguments are; None for q, k and v alone.
     """
 
@@ -202,5 +202,5 @@ def _attend_values(attention: Callable[..., Array], score: Array, v: Array) -> A
 
 
 def _aaren(score: Array, v: Array, attend: Callable[..., Array]) -> Array:
-    """Aaren by scores, which are those of this query and these keys of one channel."""
+    """Aaren on given scores, as keys of one channel and a query of one."""
     return attend(jnp.ones((score.shape[-1], 1), score.dtype), score[..., None], v)

@@ -49,7 +49,7 @@ def _rows_as_lines(value: Any) -> str:
     return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
 
 
-def locked(path: Path) -> AbstractContextManager[None]:
+def lock_results(path: Path) -> AbstractContextManager[None]:
     """Locks the file for writing; the hidden lock file next to it is not removed."""
     return file_lock(path.with_name(f".{path.name}.lock"), wait=True)
 
@@ -114,16 +114,16 @@ class Journal:
             return
         if differing := self._differing(stored):
             names = (self.path.with_suffix(f".unfinished-{n}.json") for n in itertools.count(1))
-            kept = next(name for name in names if not name.exists() or _same(name, stored))
-            self.path.replace(kept)
+            new_path = next(name for name in names if not name.exists() or _same(name, stored))
+            self.path.replace(new_path)
             print(
-                f"note: {self.path.name} had rows with another {', '.join(differing)}; it is "
-                f"{kept.name} now",
+                f"note: {self.path.name} has rows with another {', '.join(differing)}; it was "
+                f"renamed to {new_path.name}",
                 file=sys.stderr,
             )
 
     def row(self, key: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The row of a key: stored, or its rest is measured and written."""
+        """Returns the row of a key: the stored row, or a measured row, which is stored."""
         line = ", ".join(f"{k} {v}" for k, v in key.items())
         self._add(self._unfinished_rows())
         row = next((r for r in self._stored if key.items() <= r.items()), None)
@@ -134,7 +134,7 @@ class Journal:
         else:
             line = f"{line}: done before"
         self.rows.append(row)
-        with locked(self.path):
+        with lock_results(self.path):
             self._set_aside()
             self._add([*self._unfinished_rows(), row])  # another process may have written
             self._write(self._stored, finished=False)
@@ -143,8 +143,8 @@ class Journal:
         return row
 
     def finish(self) -> dict[str, Any]:
-        """Marks the file as complete; returns what it holds."""
-        with locked(self.path):
+        """Marks the file as complete; returns its content."""
+        with lock_results(self.path):
             self._set_aside()
             return self._write(self.rows, finished=True)
 

@@ -1,4 +1,4 @@
-"""Log-log figures, drawn with matplotlib (the extra ``plots``)."""
+"""Log-log figures, made with matplotlib (the extra ``plots``)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def import_figure() -> Any:
     Raises:
         ValueError: Matplotlib is not installed.
     """
-    message = "figures need matplotlib: pip install 'flax-linattn[plots]', or go without them."
+    message = "figures need matplotlib: pip install 'flax-linattn[plots]', or pass curves=False."
     return import_extra("matplotlib.figure", message, "curves").Figure
 
 
 def plot_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -> None:
-    """Draws lines of points by name, ours thick, on logarithmic axes with each length a tick."""
+    """Plots lines of points by name on logarithmic axes, ours thick, with a tick per length."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     for name, points in lines.items():
@@ -50,9 +50,12 @@ def plot_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -
 
 
 def plot_curves(rows: Rows, quantity: str) -> Any:
-    """A figure of "milliseconds" or "temporary_bytes" against the length of rows of curves.
+    """Plots "milliseconds" or "temporary_bytes" of rows against their length.
 
-    Each comparison is a column, each pass a row. Raises ValueError without matplotlib.
+    Each comparison is a column, each pass a row.
+
+    Raises:
+        ValueError: matplotlib is not installed.
     """
     names = list(dict.fromkeys(row["comparison"] for row in rows))
     passes = list(dict.fromkeys(row["pass"] for row in rows))
@@ -85,6 +88,6 @@ def _points(rows: Rows, program: str, quantity: str) -> list[tuple[float, float]
 
 
 def save(figure: Any, path: Path) -> None:
-    """Writes a figure as a small PNG file, whose folder is made."""
+    """Writes a figure as a small PNG file, and creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90, pil_kwargs={"optimize": True})

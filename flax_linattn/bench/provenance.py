@@ -1,4 +1,4 @@
-"""Where a result came from: command, commit, versions and machine."""
+"""Provenance of results: command, commit, versions and machine."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Ratio(NamedTuple):
 
     Attributes:
         comparison: Name of the comparison.
-        length: T.
-        which: The pass.
+        length: Sequence length T.
+        which: Name of the pass.
         peer: Name of the peer.
         time: Median time of the peer over that of ours, for each repeat; empty if not run.
         memory: Temporary bytes of the peer over those of ours.
@@ -64,7 +64,7 @@ def ratios(rows: Rows) -> list[Ratio]:
                 for r in repeats
                 if "milliseconds" in r[peer] and "milliseconds" in r[OURS]
             )
-            memory, floored = (theirs / max(least, ours) for least in (1, MEMORY_FLOOR))
+            memory, floored = (theirs / max(minimum, ours) for minimum in (1, MEMORY_FLOOR))
             result.append(Ratio(*key, peer, time, memory, floored))
     return result
 
@@ -81,13 +81,13 @@ class Regression(NamedTuple):
 def find_regressions(
     now: Iterable[Ratio], before: Iterable[Ratio], factor: float
 ) -> list[Regression]:
-    """The ratios that fell by more than a factor; raises OptionError where none is in common."""
+    """Finds ratios that fell by more than a factor; raises OptionError if none is in common."""
     stored = {ratio.key: ratio for ratio in before}
     shared = [(ratio, stored[ratio.key]) for ratio in now if ratio.key in stored]
     if not shared:
         raise OptionError(
-            "the new and the stored results have no comparison in common; measure the same ones, "
-            "or compare with another file.",
+            "the new and the stored results have no comparison in common; measure the same "
+            "comparisons, or pass another file.",
             "only",
             "against",
         )

@@ -47,7 +47,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def ratios_table(ratios: Iterable[Ratio]) -> str:
-    """A line for each ratio."""
+    """Markdown table with a line for each ratio."""
     heads = ["ours", "T", "pass", "peer", "times faster", "times less memory"]
     lines = (
         [
@@ -64,9 +64,9 @@ def ratios_table(ratios: Iterable[Ratio]) -> str:
 
 
 def times_table(rows: Rows) -> str:
-    """A line for each program: times, memory and compile time."""
+    """Markdown table of programs: times, memory and compile time."""
     heads = ["comparison", "T", "pass", "program", "ms, median (least - most)", "tokens/s"]
-    heads += ["temporary MB", "compiling, s"]
+    heads += ["temporary MB", "compile time, s"]
     groups: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for row in rows:
         for name, result in row["results"].items():
@@ -77,8 +77,8 @@ def times_table(rows: Rows) -> str:
         times = [r["milliseconds"] for r in results if "milliseconds" in r]
         if times:
             median = statistics.median(t["median"] for t in times)
-            least, most = min(t["least"] for t in times), max(t["most"] for t in times)
-            time = f"{number(median)} ({number(least)} - {number(most)})"
+            low, high = min(t["min"] for t in times), max(t["max"] for t in times)
+            time = f"{number(median)} ({number(low)} - {number(high)})"
             speed = number(1e3 * length / median)
         else:
             time, speed = results[0].get("not_run", "compiled only"), "-"
@@ -91,7 +91,7 @@ def times_table(rows: Rows) -> str:
 
 
 def regressions_table(regressions: Iterable[Regression]) -> str:
-    """A line for each ratio that fell."""
+    """Markdown table of the ratios that fell."""
     heads = ["ours", "T", "pass", "peer", "ratio of", "stored", "now"]
     lines = []
     for (name, length, which, peer), quantity, before, now in regressions:

@@ -1,4 +1,4 @@
-"""A suite of comparisons measured from beginning to end."""
+"""Measures a suite of comparisons and reports ratios."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -25,19 +25,20 @@ MEMORY_LIMIT = {"cpu": 4e9}
 
 @dataclasses.dataclass(frozen=True)
 class BenchOptions:
-    """How a suite of comparisons is measured, and where its results go.
+    """Options of a benchmark: comparisons, repeats and output.
 
     Attributes:
-        output: Folder of ratios.json, ratios.md, time.png and memory.png.
-        only: Measure comparisons whose name contains this text.
-        rounds: Times that each program is run in a repeat.
-        repeats: Times that the whole suite is measured.
-        seconds: Time limit of a comparison, after at least three rounds.
-        lengths: Sequence lengths; default those of each comparison.
-        curves: Measure over many lengths, too, and draw figures (needs matplotlib).
+        output: Folder for ratios.json, ratios.md, time.png and memory.png.
+        only: Measure only comparisons whose name contains this text.
+        rounds: Number of times that each program runs in a repeat.
+        repeats: Number of times that the whole suite is measured.
+        seconds: Time limit of a comparison in seconds, after at least three rounds.
+        lengths: Sequence lengths. Default: those of each comparison.
+        curves: Also measure over many lengths, and draw figures (needs matplotlib).
         curve_lengths: Sequence lengths of the figures.
-        against: Earlier ratios.json; the exit status is 1 if a ratio fell below it.
-        factor: Factor by which a ratio may fall; 1.5 is the noise of a shared machine.
+        against: Earlier ratios.json to compare with; the exit status is 1 if a ratio fell.
+        factor: Factor by which a ratio may fall below that of ``against``; 1.5 is the noise of a
+            shared machine.
         progress: Print a line for each comparison on standard error.
 
     Example:
@@ -45,6 +46,7 @@ class BenchOptions:
         3
     """
 
+    main_options: ClassVar[tuple[str, ...]] = ("output", "only", "repeats", "curves", "against")
     output: Path = Path("runs/bench")
     only: str = ""
     rounds: int = 7
@@ -63,16 +65,16 @@ class BenchOptions:
         return self.output / "ratios.json"
 
     def check(self) -> None:
-        """Refuses numbers out of range, and an ``against`` that would be overwritten."""
+        """Checks that numbers are in range, and that the output does not overwrite ``against``."""
         at_least(1, rounds=self.rounds, repeats=self.repeats)
         for name in ("lengths", "curve_lengths"):
             if min(getattr(self, name), default=1) < 1:
                 raise OptionError(f"{name} must be at least 1, got {getattr(self, name)}.", name)
         if self.factor <= 1:
-            message = f"the factor by which a ratio may fall must exceed 1, got {self.factor}."
+            message = f"factor must be greater than 1, got {self.factor}."
             raise OptionError(message, "factor")
         if self.against is not None and self.against.resolve() == self.results.resolve():
-            message = f"{self.against} would be overwritten; give another folder for the output."
+            message = f"{self.against} would be overwritten; choose another output folder."
             raise OptionError(message, "output")
 
 
@@ -98,8 +100,8 @@ def run_bench(
         0, or 1 if a ratio fell by more than ``factor``.
 
     Raises:
-        ValueError: There is no such comparison, a number is out of range, ``against`` was measured
-            on another platform, or matplotlib is not installed.
+        ValueError: no comparison is selected, a number is out of range, ``against`` was measured on
+            another platform, or matplotlib is not installed.
         OSError: ``against`` cannot be read.
     """
     how = BenchOptions(**options)
@@ -108,17 +110,21 @@ def run_bench(
     chosen = [comparison for comparison in suite if how.only in comparison.name]
     if not chosen:
         names = ", ".join(repr(comparison.name) for comparison in suite)
-        message = f"no comparison's name contains {how.only!r}; they are: {names}."
+        message = f"no name of a comparison contains {how.only!r}; available: {names}."
         raise OptionError(message, "only")
     stored = None if how.against is None else read_results(how.against)
     if stored is not None:
         stored_names = {row["comparison"] for row in _ratio_rows(stored)}
         if stored_names.isdisjoint(c.name for c in chosen):
             names = ", ".join(repr(c.name) for c in chosen)
-            raise OptionError(f"{how.against} holds none of {names}.", "against", "only")
+            raise OptionError(
+                f"{how.against} has no results of {names}; select others, or pass another file.",
+                "against",
+                "only",
+            )
     curves = how.curves and any(c.curve for c in chosen)
     if curves:
-        plots.import_figure()  # now, rather than after minutes of measuring
+        plots.import_figure()  # before minutes of measurements
 
     settings = {"rounds": how.rounds, "seconds": how.seconds, "matmul_precision": "highest"}
     journal = Journal(how.results, provenance(command) | settings, progress=how.progress)
@@ -129,7 +135,7 @@ def run_bench(
     rows = _ratio_rows(results)
     tables = (summary(rows), report.ratios_table(ratios(rows)))
     print("\n\n".join(filter(None, tables)))
-    print(f"\nall tables and figures: {how.output}")
+    print(f"\ntables and figures are in {how.output}")
     return 0 if stored is None else _gate(results, stored, how.factor)
 
 
@@ -140,7 +146,7 @@ def _measure(
 
     def measured(comparison: Comparison, length: int, which: str) -> dict[str, Any]:
         key = (comparison.name, length, which)
-        if key not in prepared:  # which serves all repeats
+        if key not in prepared:  # for all repeats
             prepared[key] = comparison.prepare(length, which, limit)
         return comparison.measure(prepared[key], length, how.rounds, how.seconds)
 
@@ -160,7 +166,7 @@ def _measure(
                 key |= {"repeat": repeat, "curve": curve}
                 journal.row(key, partial(measure, comparison, length, which))
 
-    # Ours multiplies in full precision; so must the peers, on accelerators too.
+    # Our mechanisms multiply in full precision, so the peers do too, also on accelerators.
     with jax.default_matmul_precision("highest"):
         for repeat in range(how.repeats):
             for comparison in chosen:
@@ -190,29 +196,31 @@ def read_results(path: Path) -> dict[str, Any]:
     """Reads an earlier ``ratios.json`` of this platform.
 
     Raises:
-        ValueError: The file is something else, unfinished, or of another platform.
-        OSError: The file cannot be read.
+        ValueError: the file has no results, is unfinished, or was measured on another platform.
+        OSError: the file cannot be read.
     """
     try:
         results = json.loads(path.read_text())
         platform, finished = results["platform"], results["finished"]
         ratios(_ratio_rows(results))
     except (ValueError, KeyError, TypeError):
-        raise OptionError(f"{path} is not a ratios.json of a bench.", "against") from None
+        raise OptionError(
+            f"expected a ratios.json of flax-linattn bench, got {path}.", "against"
+        ) from None
     if not finished:
-        message = f"{path} is of a run that was interrupted; finish it first."
+        message = f"{path} is unfinished, because its run was interrupted; finish it first."
         raise OptionError(message, "against")
     if platform != jax.default_backend():
         raise OptionError(
-            f"{path} was measured on {platform!r} and this is {jax.default_backend()!r}: ratios of "
-            "different platforms do not compare. Give a file measured on this platform.",
+            f"{path} was measured on {platform!r}, but this platform is {jax.default_backend()!r}; "
+            "pass a file measured on this platform.",
             "against",
         )
     return results
 
 
 def _ratio_rows(results: dict[str, Any]) -> Rows:
-    """The rows of ratios, without those of curves."""
+    """Rows of results for ratios, without the rows of curves."""
     return [row for row in results["rows"] if not row.get("curve")]
 
 
@@ -228,8 +236,8 @@ def _gate(results: dict[str, Any], stored: dict[str, Any], factor: float) -> int
     regressions = find_regressions(now, before, factor)
     if not regressions:
         shared = {ratio.key for ratio in now} & {ratio.key for ratio in before}
-        print(f"of {len(shared)} ratios none fell by more than {factor:g} times.")
+        print(f"none of {len(shared)} ratios fell by more than a factor of {factor:g}.")
         return 0
-    print(f"{len(regressions)} ratios fell by more than {factor:g} times:", file=sys.stderr)
+    print(f"{len(regressions)} ratios fell by more than a factor of {factor:g}:", file=sys.stderr)
     print(report.regressions_table(regressions), file=sys.stderr)
     return 1

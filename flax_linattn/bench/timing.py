@@ -17,9 +17,9 @@ import numpy as np
 from flax_linattn.typing import Array
 
 MIN_ROUNDS = 3
-"""Rounds that are run however long they take: fewer give no useful median."""
+"""Minimum number of rounds, however long they take, for a useful median."""
 SLOW = 1000.0
-"""Milliseconds from which on a program is timed without a run before."""
+"""Milliseconds above which a program is timed without a warm-up run."""
 
 _KINDS = "all-gather|all-reduce|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
 _OPERATION = re.compile(rf" = (.*?) ({_KINDS})(?:-start)?\(")
@@ -79,7 +79,7 @@ def compile_program(
         The compiled program, and ``compile_seconds``, ``temporary_bytes`` (peak, without
         arguments and results), ``total_bytes`` (with them).
     """
-    jax.clear_caches()  # or a program that was traced before would be compiled faster
+    jax.clear_caches()  # an earlier trace would reduce the compile time
     begin = time.perf_counter()
     traced = jax.jit(program, **jit).trace(*arguments)
     compiled = traced.lower().compile()
@@ -97,7 +97,7 @@ def compile_program(
 
 
 class Prepared(NamedTuple):
-    """Compiled programs, and what compiling them cost.
+    """Compiled programs, and the cost of compiling them.
 
     Attributes:
         programs: Programs that may run, by name.
@@ -227,13 +227,13 @@ def run_in_turns(
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, least and most of some numbers.
+    """Median, minimum and maximum of some numbers.
 
     Example:
         >>> spread([3.0, 1.0, 2.0])
-        {'median': 2.0, 'least': 1.0, 'most': 3.0}
+        {'median': 2.0, 'min': 1.0, 'max': 3.0}
     """
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def normal(*shapes: tuple[int, ...]) -> list[Array]:

@@ -1,18 +1,18 @@
-"""Arrays on disk: written whole or not at all, verified when read. It knows nothing of runs.
+"""Arrays on disk: written atomically, and verified when read; independent of runs.
 
 =========================== ===============================================================
 name                        what it does
 =========================== ===============================================================
-:func:`write_arrays`        named arrays of trees into a folder, by Orbax, with a manifest
-:func:`check_files`         whether every file is there as it was written
-:func:`check_shapes`        whether the arrays are those of a model, before one is made
-:func:`read_arrays`         the arrays as trees like given ones
-:func:`write_json`          JSON values with a format number and a checksum
-:func:`read_json`           the same back
+:func:`write_arrays`        writes named arrays of trees to a folder, by Orbax, with a manifest
+:func:`check_files`         checks that every file is unchanged
+:func:`check_shapes`        checks that the arrays fit a model, before the model is made
+:func:`read_arrays`         reads the arrays as trees
+:func:`write_json`          writes JSON values with a format number and a checksum
+:func:`read_json`           reads and checks these values
 =========================== ===============================================================
 
 Models (:func:`flax_linattn.models.save_model`) and the checkpoints of runs
-(:mod:`flax_linattn.training`) are made of these. What is damaged raises
+(:mod:`flax_linattn.training`) use these functions. Damaged files raise
 :class:`flax_linattn.training.CorruptCheckpointError`.
 """
 

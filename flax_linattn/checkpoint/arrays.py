@@ -1,6 +1,6 @@
-"""Named arrays of trees on disk, and JSON values beside them, all of them with checksums.
+"""Named arrays of trees and JSON values on disk, with checksums.
 
-Orbax writes the arrays; their shapes and the checksum of every file are kept in a manifest.
+Orbax writes the arrays; a manifest has their shapes and the checksum of every file.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from flax_linattn.checks import quote
 from flax_linattn.storage import write_text
 
 FOLDER = "arrays"
-"""The folder of the arrays, in the folder that the functions here are given."""
+"""Name of the folder of the arrays, in the folder of a checkpoint."""
 
 
 MIN_FREE_BYTES = 1 << 16
-"""Bytes that Orbax needs beside the arrays."""
+"""Bytes that Orbax needs in addition to the arrays."""
 JSON_FORMAT = 2
-"""Of what ``write_json`` writes."""
+"""Format number of ``write_json``."""
 
 
 class CorruptCheckpointError(ValueError):
@@ -43,7 +43,7 @@ class CorruptCheckpointError(ValueError):
 
 
 class Manifest(TypedDict):
-    """What a folder of arrays has to hold, as JSON values."""
+    """Expected content of a folder of arrays, as JSON values."""
 
     arrays: dict[str, dict[str, str]]
     """Item -> name -> dtype and shape, such as "float32[3, 4]"."""
@@ -52,11 +52,11 @@ class Manifest(TypedDict):
 
 
 def named_leaves(*trees: Any) -> dict[str, jax.Array]:
-    """The arrays of trees by their paths, such as "blocks.0.attention.query"."""
+    """Arrays of trees by path, such as "blocks.0.attention.query"."""
     names: dict[str, jax.Array] = {}
     for tree in trees:
         leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-        # Variables add ".value" to the path of what they hold.
+        # Variables add ".value" to the path of their array.
         names |= {
             jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value"): leaf
             for path, leaf in leaves
@@ -65,7 +65,7 @@ def named_leaves(*trees: Any) -> dict[str, jax.Array]:
 
 
 def fingerprint(model: nnx.Module) -> int:
-    """A number that tells models with different variables apart (CRC-32 of their bytes).
+    """Fingerprint of the variables of a model (CRC-32 of their bytes).
 
     Example:
         >>> a, b = (nnx.Linear(2, 2, rngs=nnx.Rngs(seed)) for seed in (0, 1))
@@ -79,9 +79,9 @@ def fingerprint(model: nnx.Module) -> int:
 
 
 def copy_to_host(*trees: Any) -> dict[str, np.ndarray]:
-    """Copies all arrays to the host by name, gathering those that processes share.
+    """Copies all arrays to the host by name, and gathers arrays that processes share.
 
-    Later steps do not overwrite them. Random keys become their data.
+    Later steps do not overwrite the copies. Random keys become their key data.
     """
     return {name: _to_host(leaf) for name, leaf in named_leaves(*trees).items()}
 
@@ -90,14 +90,14 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
     """Writes arrays into ``path / "arrays"``.
 
     Args:
-        path: A folder.
-        items: Item -> name -> array; an item can be read without the others.
+        path: Folder of the checkpoint.
+        items: Item -> name -> array; each item can be read on its own.
 
     Returns:
-        What to keep, for ``check_files`` and ``read_arrays``.
+        Manifest to store, for ``check_files`` and ``read_arrays``.
 
     Raises:
-        Exception: What Orbax raises, such as an OSError where the disk is full.
+        Exception: an error of Orbax, such as an OSError if the disk is full.
 
     Example:
         >>> import tempfile
@@ -112,7 +112,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         True
     """
     saved = {
-        # Orbax refuses arrays without entries. There is nothing in them to save.
+        # Orbax refuses empty arrays, which need not be saved.
         item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
         for item, arrays in items.items()
     }
@@ -129,16 +129,16 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
 
 
 def _check_disk_space(path: Path, size: int) -> None:
-    """Refuses to write so many bytes where there is no room: Orbax would leave a part of them."""
+    """Raises OSError if the disk has too little space; Orbax would leave a partial write."""
     usage = shutil.disk_usage(path)
-    if usage.total and usage.free < size + MIN_FREE_BYTES:  # some file systems tell nothing
+    if usage.total and usage.free < size + MIN_FREE_BYTES:  # some file systems report 0
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def check_files(path: Path, manifest: Manifest) -> None:
-    """Raises ``CorruptCheckpointError`` unless all files are there as they were written.
+    """Raises ``CorruptCheckpointError`` unless all files are unchanged.
 
-    It comes before Orbax reads them, which would print the tracebacks of its threads, and does not
+    Call it before Orbax reads the files: Orbax would print tracebacks of its threads, and does not
     notice every damage.
     """
     _check_manifest(path, manifest)
@@ -146,7 +146,7 @@ def check_files(path: Path, manifest: Manifest) -> None:
     damaged = [name for name, crc in manifest["files"].items() if checksums.get(name) != crc]
     if damaged:
         raise CorruptCheckpointError(
-            f"The checkpoint {path} is damaged: {FOLDER}/{damaged[0]} is missing or not as saved."
+            f"The checkpoint {path} is damaged: {FOLDER}/{damaged[0]} is missing or has changed."
         )
 
 
@@ -157,35 +157,35 @@ def read_arrays(
     *trees: Any,
     other: str = "model is not the one",
 ) -> tuple[Any, ...]:
-    """Reads an item as trees like these.
+    """Reads an item as trees with the structure of the given trees.
 
     Args:
-        path: The folder that ``write_arrays`` was given.
-        item: Which of the items.
-        manifest: What ``write_arrays`` returned.
-        *trees: Their structures, shapes, dtypes and devices are used; ``jax.ShapeDtypeStruct``
-            will do. Floating numbers may have been saved in another width, which is noted on
-            stderr.
-        other: How the message begins that arrays differ: "The ... saved in ...".
+        path: Folder of the checkpoint, as in ``write_arrays``.
+        item: Name of the item.
+        manifest: Manifest of ``write_arrays``.
+        *trees: Trees of arrays or ``jax.ShapeDtypeStruct``, whose structures, shapes, dtypes and
+            devices are used. Floating-point arrays of another width are converted, with a note on
+            standard error.
+        other: First words of the error about other arrays: "The ... saved in ...".
 
     Returns:
-        As many trees.
+        One tree for each of ``trees``.
 
     Raises:
-        ValueError: Names or shapes are not those saved, and are named; or there is no memory for
-            them.
-        CorruptCheckpointError: Orbax cannot read them.
+        ValueError: names or shapes differ from the saved arrays, or the arrays do not fit in
+            memory.
+        CorruptCheckpointError: Orbax cannot read the arrays.
     """
     leaves = named_leaves(*trees)
     saved = _signatures(path, item, manifest)
-    asked = {name: array_signature(leaf) for name, leaf in leaves.items()}
-    _check_same_arrays(path, saved, asked, other)
-    converted = [name for name in leaves if saved[name] != asked[name]]
+    requested = {name: array_signature(leaf) for name, leaf in leaves.items()}
+    _check_same_arrays(path, saved, requested, other)
+    converted = [name for name in leaves if saved[name] != requested[name]]
     if converted:
         first = converted[0]
         print(
-            f"note: {first} and {len(converted) - 1} more arrays of {path} are read as "
-            f"{leaves[first].dtype}; they were saved as {saved[first].split('[')[0]}.",
+            f"note: {first} and {len(converted) - 1} more arrays of {path} are converted from "
+            f"{saved[first].split('[')[0]} to {leaves[first].dtype}.",
             file=sys.stderr,
         )
     arrays = read_item(path, item, manifest)
@@ -199,21 +199,21 @@ def read_item(path: Path, item: str, manifest: Manifest) -> dict[str, np.ndarray
     """Reads all arrays of an item by their names.
 
     Raises:
-        ValueError: There is no memory for them.
-        CorruptCheckpointError: There is no such item, or Orbax cannot read it.
+        ValueError: the arrays do not fit in memory.
+        CorruptCheckpointError: the item does not exist, or Orbax cannot read it.
     """
     saved = _signatures(path, item, manifest)
     try:
         target = {name: np.zeros(*_parse(signature)) for name, signature in saved.items()}
     except (MemoryError, ValueError) as error:
-        raise ValueError(f"The arrays of {path} do not fit into the memory: {error}.") from error
+        raise ValueError(f"The arrays of {path} do not fit in memory: {error}.") from error
     nonempty = {name: array for name, array in target.items() if array.size}
     args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
     try:
         with _checkpointer() as checkpointer:
             arrays: dict[str, np.ndarray] = checkpointer.restore(path / FOLDER, args)[item]
     except Exception as error:
-        # Whole by its checksums, and yet: most likely another version of Orbax wrote it.
+        # The checksums are right, so another version of Orbax probably wrote it.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CorruptCheckpointError(
             f"The checkpoint {path} is whole, but Orbax cannot read it: {reason[:300]}."
@@ -222,28 +222,28 @@ def read_item(path: Path, item: str, manifest: Manifest) -> dict[str, np.ndarray
 
 
 def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None:
-    """Checks that an item holds the arrays of trees, of which ``jax.ShapeDtypeStruct`` will do.
+    """Checks that an item holds the arrays of trees of arrays or ``jax.ShapeDtypeStruct``.
 
     Raises:
-        ValueError: Names or shapes differ from the saved ones, which are named.
-        CorruptCheckpointError: There is no such item.
+        ValueError: names or shapes differ from the saved arrays.
+        CorruptCheckpointError: the item does not exist.
     """
     _check_manifest(path, manifest)
     signatures = _signatures(path, item, manifest)
-    asked = {name: array_signature(leaf) for name, leaf in named_leaves(*trees).items()}
-    saved = {name: signatures[name] for name in asked if name in signatures}
-    _check_same_arrays(path, saved, asked, "model is not the one")
+    requested = {name: array_signature(leaf) for name, leaf in named_leaves(*trees).items()}
+    saved = {name: signatures[name] for name in requested if name in signatures}
+    _check_same_arrays(path, saved, requested, "model is not the one")
 
 
 def _signatures(path: Path, item: str, manifest: Manifest) -> dict[str, str]:
     if item not in manifest["arrays"]:
-        raise CorruptCheckpointError(f"The checkpoint {path} is damaged: it holds no {item!r}.")
+        raise CorruptCheckpointError(f"The checkpoint {path} is damaged: {item!r} is missing.")
     return manifest["arrays"][item]
 
 
 @contextmanager
 def _checkpointer() -> Iterator[ocp.Checkpointer]:
-    """Orbax's, of this process alone: one of several writes for all, and each reads by itself."""
+    """Orbax's checkpointer of this process: one process writes, and each reads on its own."""
     process = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process,
@@ -284,7 +284,7 @@ def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
 
 
 def array_signature(leaf: Any) -> str:
-    """The dtype and shape of an array, as manifests have them.
+    """Dtype and shape of an array, as in manifests.
 
     Example:
         >>> array_signature(jnp.zeros((3, 4)))
@@ -295,13 +295,13 @@ def array_signature(leaf: Any) -> str:
 
 
 def _parse(signature: str) -> tuple[tuple[int, ...], jnp.dtype]:
-    """Shape and dtype of a signature."""
+    """Parses a signature to shape and dtype."""
     dtype, shape = signature.removesuffix("]").split("[")
     return tuple(int(size) for size in shape.split(",") if size), jnp.dtype(dtype)
 
 
 def _check_manifest(path: Path, values: Any) -> None:
-    """Refuses values that are no manifest, or whose signatures are none."""
+    """Raises ``CorruptCheckpointError`` for an invalid manifest."""
     try:
         if not fits(values, Manifest):
             raise TypeError
@@ -310,26 +310,26 @@ def _check_manifest(path: Path, values: Any) -> None:
                 _parse(signature)
     except (ValueError, TypeError):
         raise CorruptCheckpointError(
-            f"The checkpoint {path} is damaged: it does not say which arrays and files it holds."
+            f"The checkpoint {path} is damaged: its list of arrays and files is invalid."
         ) from None
 
 
-def _fits(saved: str | None, asked: str | None) -> bool:
-    """Whether what was saved can be read as what is asked for: floating numbers of any width."""
-    if saved is None or asked is None or saved == asked:
-        return saved == asked
-    (saved_shape, saved_dtype), (shape, dtype) = _parse(saved), _parse(asked)
+def _fits(saved: str | None, requested: str | None) -> bool:
+    """Whether a saved array can be read as requested: the width of floats may differ."""
+    if saved is None or requested is None or saved == requested:
+        return saved == requested
+    (saved_shape, saved_dtype), (shape, dtype) = _parse(saved), _parse(requested)
     both_float = jnp.issubdtype(saved_dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
     return saved_shape == shape and both_float
 
 
 def _check_same_arrays(
-    path: Path, saved: dict[str, str], asked: dict[str, str], other: str
+    path: Path, saved: dict[str, str], requested: dict[str, str], other: str
 ) -> None:
     differences = [
-        f"{name}: saved {saved.get(name, 'not')}, wanted {asked.get(name, 'not')}"
-        for name in sorted(saved.keys() | asked.keys())
-        if not _fits(saved.get(name), asked.get(name))
+        f"{name}: saved {saved.get(name, 'not')}, requested {requested.get(name, 'not')}"
+        for name in sorted(saved.keys() | requested.keys())
+        if not _fits(saved.get(name), requested.get(name))
     ]
     if not differences:
         return
@@ -343,7 +343,7 @@ def _check_same_arrays(
 
 
 def _checksums(folder: Path) -> dict[str, int]:
-    """The CRC-32 of every file below a folder."""
+    """CRC-32 of every file below a folder."""
     sums = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         crc = 0
@@ -355,7 +355,7 @@ def _checksums(folder: Path) -> dict[str, int]:
 
 
 def write_json(file: Path, values: dict[str, Any]) -> None:
-    """Writes JSON values, with the format's number and a checksum, under the file's own name."""
+    """Writes JSON values with a format number and a checksum, under the stem of the file name."""
     write_text(
         file,
         json.dumps({"format": JSON_FORMAT, "crc32": _json_checksum(values), file.stem: values}),
@@ -366,8 +366,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Reads JSON values that ``write_json`` wrote, and checks them.
 
     Raises:
-        CorruptCheckpointError: It is missing, damaged, or has another format, which nobody can tell
-            from damage.
+        CorruptCheckpointError: the file is missing, damaged, or has another format.
 
     Example:
         >>> import tempfile
@@ -387,12 +386,12 @@ def read_json(file: Path) -> dict[str, Any]:
         ) from error
     if version != JSON_FORMAT:
         raise CorruptCheckpointError(
-            f"The checkpoint {file.parent} has format {quote(version)}, this version reads "
-            f"{JSON_FORMAT}. It is damaged, or needs the version of flax_linattn that wrote it."
+            f"The checkpoint {file.parent} has format {quote(version)}, but this version reads "
+            f"format {JSON_FORMAT}; use the version of flax_linattn that wrote it."
         )
     if not whole:
         raise CorruptCheckpointError(
-            f"The checkpoint {file.parent} is damaged: its {file.name} is not as saved."
+            f"The checkpoint {file.parent} is damaged: its {file.name} has changed."
         )
     checked: dict[str, Any] = values
     return checked

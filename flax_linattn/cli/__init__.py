@@ -1,12 +1,12 @@
-"""The ``flax-linattn`` command: train, evaluate, backtest, predict, stream and what helps them.
+"""The ``flax-linattn`` command: train, evaluate, backtest, predict, stream and their helpers.
 
-It reads the registry of tasks, and is the only place that knows flags: what raises an error names
-options, and their flags are added here. Heavy imports wait until a command runs, so that
-``--help`` is quick.
+Its commands follow from the registry of tasks. Only this package knows flags: errors name options,
+and their flags are added here. Heavy imports wait until a command runs, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import re
@@ -20,11 +20,13 @@ from flax_linattn.registry import TASKS, list_tasks
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 CACHE = "--compilation-cache"
-"""An option of all commands, which stands before them, or anywhere behind."""
+"""An option of all commands, which may stand before a command or anywhere after it."""
+HELP = ("-h", "--help", "--help-all")
+"""Words that ask for help: for the main options, or for all options of a command."""
 
 
 class _Command(NamedTuple):
-    """A command.
+    """A command of the command line.
 
     Attributes:
         operands: what the command line names after it.
@@ -102,7 +104,7 @@ def _commands() -> dict[str, _Command]:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Runs one command of the command line.
 
     Args:
         args: the command line without the program's name; default ``sys.argv[1:]``.
@@ -124,7 +126,7 @@ def main(args: Sequence[str] | None = None) -> int:
         except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-    if not args or args[0] in ("-h", "--help"):
+    if not args or args[0] in HELP:
         print(_help())
         return 0 if args else 2
     if "--version" in args:
@@ -137,20 +139,29 @@ def main(args: Sequence[str] | None = None) -> int:
         name = " ".join(args[:length])
         if name in commands:
             return _run(commands[name], name, args)
-    if "-h" in args or "--help" in args:
+    choices = [name for name in commands if name.startswith(f"{args[0]} ")]
+    if choices and args[1:2] and args[1] in HELP:
         print(_help())
         return 0
-    choices = [name for name in commands if name.startswith(f"{args[0]} ")] or list(commands)
     given = " ".join(args[:1] if args[1:2] and args[1].startswith("-") else args[:2])
+    is_incomplete = bool(choices) and given == args[0]
+    near = _nearest(given, choices or [*commands]) or _nearest(args[0], [*commands])
+    hint = f"Did you mean {near!r}? " if near and not is_incomplete else ""
     print(
-        f"error: unknown command {given!r}; choose one of: {', '.join(choices)}.",
+        f"error: unknown command {given!r}. {hint}The commands are: "
+        f"{', '.join(choices or commands)}.",
         file=sys.stderr,
     )
     return 2
 
 
+def _nearest(given: str, commands: Sequence[str]) -> str | None:
+    """The command that was probably meant by a misspelled one."""
+    return next(iter(difflib.get_close_matches(given, commands, 1)), None)
+
+
 def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
-    """Has JAX keep what it compiles in a folder, and returns the arguments behind it."""
+    """Sets the folder of compiled programs, and returns the arguments after it."""
     name, equals, folder = args[0].partition("=")
     rest = list(args[1:])
     if not equals:
@@ -160,7 +171,7 @@ def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
         raise ValueError(f"expected a folder after {name}; write {name} FOLDER.")
     path = os.path.abspath(os.path.expanduser(folder))
     if os.path.exists(path) and not os.path.isdir(path):
-        raise ValueError(f"expected a folder after {name}, and {folder} is a file; choose another.")
+        raise ValueError(f"expected a folder after {name}, but {folder} is a file.")
     os.makedirs(path, exist_ok=True)
     import jax
 
@@ -170,21 +181,21 @@ def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
 
 
 def run() -> None:
-    """The command as a process: ``main``, and an end at once where it was interrupted or failed.
+    """Runs the command as a process, which exits at once if it was interrupted or failed.
 
-    Threads that still compile would otherwise crash while Python takes itself down, and a process
-    that failed would wait for the others of its run.
+    Otherwise, threads that still compile could crash during Python's shutdown, and a failed process
+    would wait for the other processes of its run.
     """
     status = main()
-    if status == INTERRUPTED or (status in (1, 2) and _is_one_of_several()):
+    if status == INTERRUPTED or (status in (1, 2) and _is_multi_process()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 
 
-def _is_one_of_several() -> bool:
-    """Whether JAX would wait for other processes at the end of this one."""
+def _is_multi_process() -> bool:
+    """Whether JAX would wait for other processes when this process ends."""
     if "jax" not in sys.modules:
         return False
     import jax
@@ -216,7 +227,7 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
         text = str(error)
         if isinstance(error, OptionError):
             text = spell_flags(text, error.options)
-            values, words = error.values or {}, text.split()
+            values, words = error.values or {}, re.findall(r"--[\w-]+", text)
             unnamed = [n for n in error.options if n in values or _flag(n, True) not in words]
             text += name_flags(unnamed, error.values)
         print(f"error: {text}", file=sys.stderr)
@@ -263,6 +274,8 @@ def spell_flags(message: str, options: Sequence[str]) -> str:
         "set --day-first or time_column=('Date', 'Time')"
         >>> spell_flags("join them, with time_column=('Date', 'Time')", ["time_column"])
         'join them, with --time-column Date Time'
+        >>> spell_flags("expected runs=3, got 4", ["runs"])
+        'expected --runs 3, got 4'
         >>> spell_flags("read others only, with channels=...", ["channels"])
         'read others only, with --channels'
     """
@@ -273,12 +286,12 @@ def spell_flags(message: str, options: Sequence[str]) -> str:
             return match[0]
         if value in ("True", "False", "..."):
             return _flag(name, value != "False")
-        return _flag(name, shlex.join(re.findall("'([^']*)'", value)))
+        return _flag(name, shlex.join(re.findall("'([^']*)'", value) or [value]))
 
     return _ARGUMENT.sub(spell, message)
 
 
-_ARGUMENT = re.compile(r"\b([a-z]\w*)=(True|False|\.\.\.|'[^']*'|\([^()]*\))")
+_ARGUMENT = re.compile(r"\b([a-z]\w*)=(True|False|\.\.\.|'[^']*'|\([^()]*\)|-?\d+(?:\.\d+)?)")
 """An argument in Python's words, as the advice of an error names it."""
 
 
@@ -291,16 +304,14 @@ def _flag(name: str, value: bool | str) -> str:
 
 def bench_command(args: Sequence[str]) -> int:
     """Measures a suite of comparisons."""
-    import tyro
-
     from flax_linattn import bench
+    from flax_linattn.cli import flags
 
     about = "Benchmarks speed and memory against other implementations and stored results."
-    options = tyro.cli(bench.BenchOptions, args=args, prog="flax-linattn bench", description=about)
+    groups = flags.groups(bench.BenchOptions())
+    options = flags.parse(groups, args, "flax-linattn bench", about)
     try:
-        return bench.run_bench(
-            command=shlex.join(["flax-linattn", "bench", *args]), **vars(options)
-        )
+        return bench.run_bench(command=shlex.join(["flax-linattn", "bench", *args]), **options)
     except KeyboardInterrupt:
         print("run the same command again to continue.", file=sys.stderr)
         raise
@@ -322,4 +333,4 @@ commands:
 with any command:
   {f"{CACHE} FOLDER":<{width}}  cache compiled programs in this folder, for faster starts
 
-'flax-linattn COMMAND --help' lists the options of a command."""
+'flax-linattn COMMAND --help' shows the main options of a command, '--help-all' all of them."""

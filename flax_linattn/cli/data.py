@@ -5,19 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from flax_linattn.cli import name_flags
-from flax_linattn.data.catalog import CATALOG, Entry
 from flax_linattn.data.episodes import episodes_as_text, join_episodes, load_episodes
 from flax_linattn.data.episodes.statistics import size_as_text
-from flax_linattn.data.fetch import fetch, find_entry
+from flax_linattn.data.sets.catalog import CATALOG, Entry
+from flax_linattn.data.sets.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.protocols import InCatalog
-
-_Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
 
 
 def list_data() -> None:
@@ -34,20 +29,23 @@ def list_data() -> None:
 
 
 def _kinds(task: object) -> tuple[str, ...]:
-    """The kinds of entries that a task trains on."""
+    """The kinds of data sets that a task trains on."""
     return task.kinds if isinstance(task, InCatalog) else ()
 
 
-def info_data(names: _Names, /, keep_unfinished: bool = False) -> None:
+def info_data(names: tuple[str, ...], /, keep_unfinished: bool = False) -> None:
     """Shows the contents, license and files of a data set, and the commands that use it.
 
     Args:
-        names: Name of a data set, see "flax-linattn data list"; or one or more files or folders of
+        names: Name of a data set in "flax-linattn data list"; or one or more files or folders of
             episodes (D4RL, Minari or .npz) of one environment, whose statistics are shown.
-        keep_unfinished: Also count episodes whose end is unknown.
+        keep_unfinished: Include episodes whose end is unknown.
     """
     if not names:
-        raise ValueError("expected the name of a data set, or files of episodes, got none.")
+        raise ValueError(
+            "expected the name of a data set, or files of episodes, got none; "
+            "'flax-linattn data list' lists the data sets."
+        )
     if len(names) > 1:
         _info_files(names, keep_unfinished)
         return
@@ -64,10 +62,10 @@ def info_data(names: _Names, /, keep_unfinished: bool = False) -> None:
 
 
 def _info_file(name: str, keep_unfinished: bool, no_entry: ValueError) -> None:
-    """The same of a file or folder of episodes."""
+    """Prints statistics of a file or folder of episodes."""
     is_path = Path(name).suffix or Path(name).name != name
     if not Path(name).exists() and not is_path:
-        raise ValueError(f"{no_entry} Or give a file or folder of episodes: {name} is none.")
+        raise ValueError(f"{no_entry} There is no file or folder of episodes {name} either.")
     episodes = load_episodes(name, keep_unfinished=keep_unfinished)
     text = episodes_as_text(episodes)
     print(text)
@@ -76,10 +74,12 @@ def _info_file(name: str, keep_unfinished: bool, no_entry: ValueError) -> None:
 
 
 def _info_files(names: Sequence[str], keep_unfinished: bool) -> None:
-    """The same of several, each alone in a line and all of them together."""
+    """Prints the size of each of several files of episodes, and statistics of all of them."""
     for name in names:
         if name.lower() in map(str.lower, CATALOG) and not Path(name).exists():
-            raise ValueError(f"{name} is a data set of the catalogue; give one at a time.")
+            raise ValueError(
+                f"{name} is the name of a data set; pass it alone, or only files of episodes."
+            )
     parts = []
     for name in names:
         part = load_episodes(name, keep_unfinished=keep_unfinished)
@@ -90,7 +90,7 @@ def _info_files(names: Sequence[str], keep_unfinished: bool) -> None:
 
 
 def _print_notes(notes: Sequence[str], indent: str = "") -> None:
-    """A line each, with the flag of the option that a note names."""
+    """Prints a line for each note, with the flag of the option that it names."""
     for note in notes:
         flag = name_flags(["keep_unfinished"]) if "keep_unfinished" in note else ""
         print(f"{indent}note: {note}{flag}")
@@ -100,7 +100,7 @@ def fetch_data(name: str, /, to: Path | None = None) -> None:
     """Downloads the official files of a data set, and verifies their checksums.
 
     Args:
-        name: Name of a data set, see "flax-linattn data list".
+        name: Name of a data set in "flax-linattn data list".
         to: Folder to save the files in. Default: data/NAME.
     """
     entry = find_entry(name)
@@ -111,7 +111,7 @@ def fetch_data(name: str, /, to: Path | None = None) -> None:
 
 
 def _usage(name: str, entry: Entry, folder: Path) -> str:
-    """The commands that train on it."""
+    """The commands that train on a data set."""
     lines = []
     for task_name in list_tasks():
         task = get_task(task_name)

@@ -38,21 +38,21 @@ def rollout(
     """Plays episodes with an agent in a Gymnasium environment, and prints or saves them.
 
     Args:
-        run: Run folder of an offline-RL run.
-        env: Gymnasium environment, such as Hopper-v5, or package:Name-v0, which imports the
-            package. Default: the environment of the run, if it has one.
-        out: New .hdf5 or .npz file for the episodes, with the keys of D4RL.
+        run: Folder of an offline-RL run.
+        env: Gymnasium environment, such as Hopper-v5; package:Name-v0 imports the package first.
+            Default: the environment of the run, if it has one.
+        out: New .hdf5 or .npz file to save the episodes in, with the keys of D4RL.
         episodes: Number of episodes.
         num_envs: Number of episodes to play in parallel.
-        seed: Seed of the first episode; each next episode adds 1. Default: the seed of the run's
-            test episodes without --out, so that no episode starts like an episode of the training
-            data; 0 with --out.
+        seed: Seed of the first episode; each next episode adds 1. Default: 0 with ``out``,
+            otherwise the seed of the run's test episodes, so that no episode starts like an episode
+            of the training data.
         target_return: Target return (return-to-go at the start of an episode). Default: the target
             return of the run.
         act: How the agent handles the context: "restart", "stream" or "window", as in training.
             Default: the value of the run.
-        checkpoint: "best": the parameters with the best validation; "last": the parameters at the
-            end of training.
+        checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at
+            the end of training).
         gif: New .gif file for an animation of the first episode.
     """
     from flax_linattn import tasks
@@ -65,7 +65,7 @@ def rollout(
         raise OptionError(f"expected a .gif file for the animation, got {gif}.", "gif")
     for name, file in (("gif", gif), ("out", out)):
         if file is not None and file.exists():
-            raise OptionError(f"{file} exists already; give another file, or remove it.", name)
+            raise OptionError(f"{file} already exists; choose another file, or remove it.", name)
     loaded: Any = tasks.load_run(run, checkpoint=checkpoint)
     task = loaded.task
     if not isinstance(task, Acting):
@@ -74,7 +74,7 @@ def rollout(
         )
     env_id = getattr(loaded.data_spec, "env_id", None) if env is None else env
     if env_id is None:
-        raise OptionError("the run names no environment; give one, such as Pendulum-v1.", "env")
+        raise OptionError("the run has no environment; pass one, such as --env Pendulum-v1.", "env")
     options = {"act": act, "target_return": target_return}
     how = {name: value for name, value in options.items() if value is not None}
     trained = getattr(loaded.config, "play", None)
@@ -110,11 +110,11 @@ def rollout(
     _print_summary(played)
     if gif is not None:
         save_animation(make_agent, env_id, gif, seed=first, **where)
-        print(f"the first episode is drawn: {gif}")
+        print(f"animation of the first episode: {gif}")
 
 
 def _parameters_sha256(model: Any) -> str:
-    """Of all parameters, by their names: another training of the run has another one."""
+    """Checksum of the names and values of all parameters, which differs for another training."""
     import jax
     from flax import nnx
 
@@ -141,9 +141,9 @@ def _print_summary(episodes: Episodes) -> None:
     scores = normalized_scores(episodes.returns, episodes.env_id)
     if scores is not None:
         line += f", normalized score {_spread(scores)}"
-    print(f"{line} (mean, and standard deviation over episodes)")
+    print(f"{line} (mean and standard deviation over episodes)")
 
 
 def _spread(values: np.ndarray) -> str:
-    deviation = f"{values.std(ddof=1):.2f}" if len(values) > 1 else "unknown"
-    return f"{values.mean():.2f} (sd {deviation})"
+    std = f"{values.std(ddof=1):.2f}" if len(values) > 1 else "unknown"
+    return f"{values.mean():.2f} (std {std})"

@@ -24,10 +24,11 @@ def evaluate(run: Path, /, test_file: Path | None = None, checkpoint: Checkpoint
     Args:
         run: Run folder.
         test_file: Other test data, in the format of the run's data: for example, a .ts or .arff
-            file for classify, a CSV file for forecast (all rows but the first ones are forecast),
-            or a file of episodes for offline-rl. Default: the test data of the run.
-        checkpoint: "best": the parameters with the best validation; "last": the parameters at the
-            end of training.
+            file for classify, a CSV file for forecast (the first rows are the context, all later
+            rows are forecast), or a file of episodes for offline-rl. Default: the test data of the
+            run.
+        checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at
+            the end of training).
     """
     print_report(evaluate_report(run, test_file, checkpoint=checkpoint))
 
@@ -54,10 +55,10 @@ def predict(
             of lines, as "flax-linattn stream" reads them; events: an event file; offline-rl: a file
             of episodes. Default: the series of the run up to its last row, or the test data of the
             run for tasks other than forecast.
-        seed_index: Index, from 0, of the run in a folder of several seeds. Default: the run with
-            the best validation.
-        checkpoint: "best": the parameters with the best validation; "last": the parameters at the
-            end of training.
+        seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
+            best validation.
+        checkpoint: Parameters to use: "best" (those with the best validation) or "last" (those at
+            the end of training).
     """
     table = predict_run(run, input, out, seed_index=seed_index, checkpoint=checkpoint)
     print(f"# {len(table):,} rows: {out}", file=sys.stderr)
@@ -90,16 +91,16 @@ def _backtest(
     context: int | None = None,
     epochs: int | None = None,
 ) -> None:
-    """Backtests a forecaster over folds of equal length, on the rows after its training rows.
+    """Backtests a forecaster on the rows after its training rows, in folds of equal length.
 
     Args:
         run: Run folder.
         folds: Number of folds.
         refit: Retrain the model before each fold, on all previous rows and with the options of the
             run.
-        carry: Forecast with one stream over all rows instead of from windows.
-        context: Maximum number of past observations that the stream uses; 0 uses all. Default: the
-            context length of the run.
+        carry: Forecast with one stream over all rows instead of from separate windows.
+        context: Maximum number of past observations that the stream of ``carry`` uses; 0 uses all.
+            Default: the context length of the run.
         epochs: Maximum number of epochs of each retraining. Default: the value of the run.
     """
     how = {"folds": folds, "refit": refit, "carry": carry, "context": context, "epochs": epochs}
@@ -112,7 +113,7 @@ def _backtest(
 
 
 def print_report(report: Report) -> None:
-    """Prints what is a line a name, how the model compares, the tables; files hold the rest."""
+    """Prints the values of a report, the comparison with the baselines, and the tables."""
     single = {name: v for name, v in report.values.items() if not isinstance(v, list | dict)}
     width = max(map(len, single), default=0)
     for name, value in single.items():

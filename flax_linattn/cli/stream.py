@@ -6,52 +6,45 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-import tyro
+from typing import Any, ClassVar
 
 from flax_linattn.checks import quote
-from flax_linattn.cli import flags, name_flags
+from flax_linattn.cli import HELP, flags, name_flags
 from flax_linattn.inference.saved import FORMAT, describe_state
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.run import read_task
-from flax_linattn.tasks.stream import SAVE_EVERY, stream_run
-
-O = TypeVar("O")  # noqa: E741
+from flax_linattn.tasks.stream import BEFORE_OUTPUT, stream_run
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """Whose stream it is, what it reads and writes.
+    """Input, state and output of a stream.
 
     Attributes:
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation.
-        input: File to read instead of standard input; .gz and .xz are decompressed.
-        state: File to resume from, if it exists, and to save the state to: every --save-every rows,
+        input: File to read; .gz and .xz are decompressed. Default: standard input.
+        state: File to resume from if it exists, and to save the state to: as ``durability`` says,
             at the end, and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows its contents.
         skip_processed: Skip the input rows that the state already includes, for an input that
             starts at the beginning of the stream. Rows are compared by their times, or counted if
             they have no times.
-        save_every: Number of rows after which the state is saved.
+        durability: When the state is saved to the disk: "before-output" (a row is saved before its
+            line is printed, so that no answered row is ever lost), "after-output" (one answered
+            row may be lost), or "every-N", such as "every-100" (N answered rows may be lost).
         figure: PNG file for a figure of the last outputs (needs matplotlib).
         accept_partial_line: Accept a last line without a newline. By default such a line is
-            ignored, since it may end in the middle of a number.
+            ignored with a note, since it may end in the middle of a number.
     """
 
+    main_options: ClassVar[tuple[str, ...]] = ("input", "state", "figure")
     seed_index: int | None = None
     input: Path | None = None
     state: Path | None = None
     skip_processed: bool = False
-    save_every: int = SAVE_EVERY
+    durability: str = BEFORE_OUTPUT
     figure: Path | None = None
     accept_partial_line: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options(Generic[O]):
-    files: Files
-    stream: O
 
 
 PROG = "flax-linattn stream RUN"
@@ -60,28 +53,25 @@ ABOUT = (
     "observation are constant for mechanisms with a state of constant size."
 )
 
-MOST = 100
-"""Characters of a fact of a state file."""
+MAX_VALUE_LENGTH = 100
+"""Maximum number of characters of a value in a state file that are printed."""
 
 
 def stream_command(args: Sequence[str]) -> int:
-    """Streams a run."""
+    """Streams observations through the model of a run."""
     if not args or args[0].startswith("-"):
-        if "-h" in args or "--help" in args:
-            _print_help()
-            return 0
-        raise ValueError(f"The run folder is missing; write {PROG} [OPTIONS].")
-    options: Any = read_task(Path(args[0])).StreamOptions
-    values: Any = tyro.cli(
-        _Options[options],
-        args=args[1:],
-        default=_Options(Files(), options()),
-        prog=f"flax-linattn stream {args[0]}",
-        description=f"{ABOUT} {_about(options)}",
-        config=flags.MARKERS,
-        registry=flags.registry(),
+        if any(word in HELP for word in args):
+            flags.parse(flags.groups(Files()), ["--help-all"], PROG, f"{ABOUT}\n\n{_about_tasks()}")
+        raise ValueError(f"expected a run folder, got none; write {PROG} [OPTIONS].")
+    task = read_task(Path(args[0]))
+    values = flags.parse(
+        [*flags.groups(Files()), *flags.groups(task.StreamOptions(), task.name)],
+        args[1:],
+        f"flax-linattn stream {args[0]}",
+        f"{ABOUT}\n\n{_about(task.StreamOptions)}",
     )
-    stream_run(args[0], options(**values["stream"]), **values["files"], say=_say)
+    options: Any = flags.build(task.StreamOptions, values)
+    stream_run(args[0], options, **vars(flags.build(Files, values)), say=_say)
     return 0
 
 
@@ -90,21 +80,21 @@ def _say(text: str, *names: str) -> None:
 
 
 def _about(options: Any) -> str:
-    """What a task's options say of its observations, without what they say of each option."""
+    """The format of a task's observations, from the docstring of its options."""
     about: str = (options.__doc__ or "").partition("Attributes:")[0]
     return " ".join(" ".join(about.splitlines()[1:]).split())
 
 
-def _print_help() -> None:
-    print(f"usage: {PROG} [OPTIONS]\n\n{ABOUT}\n")
-    for name in list_tasks():
-        names = [field.name for field in dataclasses.fields(get_task(name).StreamOptions)]
-        of_task = ", ".join("--" + option.replace("_", "-") for option in names)
-        print(f"a run of {name} also takes {of_task or 'no other options'}")
-    files = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Files))
-    print(
-        f"every run takes {files}; 'flax-linattn stream RUN --help' explains the options of a run."
-    )
+def _about_tasks() -> str:
+    """The further options of a stream by the task of its run, a line for each task."""
+    names = list_tasks()
+    width = max(map(len, names))
+    lines = ["Further options by the task of the run; 'stream RUN --help' explains them:"]
+    for name in names:
+        (group,) = flags.groups(get_task(name).StreamOptions())
+        flag_names = ("--" + field.name.replace("_", "-") for field in group.fields)
+        lines.append(f"  {name:<{width}}  {', '.join(flag_names) or 'none'}")
+    return "\n".join(lines)
 
 
 def show_state(file: Path, /) -> None:
@@ -119,7 +109,7 @@ def show_state(file: Path, /) -> None:
     lines = {
         "file": f"{file}, {file.stat().st_size:,} bytes, format {FORMAT}",
         "arrays": f"{len(state.arrays)}, {state.num_bytes:,} bytes",
-        **{_plain(name): _plain(value) for name, value in state.facts.items()},
+        **{_plain(name): _plain(value) for name, value in state.metadata.items()},
     }
     width = max(map(len, lines))
     for name, value in lines.items():
@@ -127,7 +117,7 @@ def show_state(file: Path, /) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A fact as a person reads it; what would act on a terminal is escaped, or cut."""
-    if isinstance(value, str) and value.isprintable() and len(value) < MOST:
+    """A value for a terminal: control characters are escaped, and long values cut."""
+    if isinstance(value, str) and value.isprintable() and len(value) < MAX_VALUE_LENGTH:
         return value
-    return quote(value, MOST)
+    return quote(value, MAX_VALUE_LENGTH)

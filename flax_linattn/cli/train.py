@@ -7,13 +7,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
-
-import tyro
+from typing import Any, ClassVar, Literal
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, choice
-from flax_linattn.cli import FLAGS, flags
+from flax_linattn.cli import flags
 from flax_linattn.cli.runs import print_report
 from flax_linattn.registry import TASKS, get_task
 from flax_linattn.tasks import Config, InitRun, Task
@@ -28,11 +26,11 @@ class Start:
 
     Attributes:
         run: Folder of the run. Default: a folder in runs, named after the data and the options.
-        resume: Resume the interrupted run in the folder --run. The defaults of data, model and
-            training options are those of the run; options for devices and output are not saved.
-        preset: Published protocol whose options are the defaults.
-        init_run: Folder of a trained run whose parameters the new run starts from. Its options are
-            the defaults; options for data and training may differ.
+        resume: Resume the interrupted run in the folder --run. Options for data, model and training
+            default to those of the run; options for devices and output are not saved.
+        preset: Preset whose options become the defaults; the presets are listed above.
+        init_run: Folder of a trained run whose parameters the new run starts from. Options default
+            to those of that run; options for data and training may differ.
         refit_scales: Compute the input scales from the new data. Default: use the scales of the run
             given by --from.
         keep_optimizer: Start from the optimizer state of the run given by --from. Default: a new
@@ -41,20 +39,21 @@ class Start:
             --from, such as the output layer for another horizon.
     """
 
+    main_options: ClassVar[tuple[str, ...]] = ("preset", "run", "resume")
     run: Path | None = None
     resume: bool = False
     preset: str | None = None
-    init_run: Annotated[Path | None, tyro.conf.arg(name=FLAGS["init_run"])] = None
+    init_run: Path | None = None
     refit_scales: bool = False
     keep_optimizer: bool = False
     reinitialize_mismatched: bool = False
 
     @property
     def init(self) -> InitRun | None:
-        """The run to continue from, and what of it is taken over.
+        """The run to start from, and what the new run takes from it.
 
         Raises:
-            OptionError: an option of such a run, without one.
+            OptionError: An option needs such a run, and there is none.
         """
         options = {
             "refit_scales": self.refit_scales,
@@ -65,7 +64,7 @@ class Start:
             return InitRun(self.init_run, **options)
         if given := [name for name, value in options.items() if value]:
             raise OptionError(
-                f"{given[0]} needs a run to continue from; give its folder.",
+                f"{given[0]} needs a run to start from; pass its folder.",
                 given[0],
                 "init_run",
             )
@@ -79,48 +78,48 @@ class _Model:
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Where a run is trained, and what is shown of it: options that do not change what it computes.
+    """Devices and processes of a training, which do not change what is computed.
 
     Attributes:
-        progress: Show a progress bar in a terminal. Notes on the data and a line for each
-            validation are always printed.
-        parallel: How training uses devices: jit over a mesh, pmap, or none. auto uses jit if the
-            devices divide the batch.
+        parallel: How training uses several devices: "jit" (over the device mesh), "pmap" or "none".
+            "auto" uses jit if the number of devices divides the batch size.
         mesh: Axes of the device mesh, such as data=4,seq=2. Default: all devices along data.
         shard_parameters: Shard parameters and optimizer state over the devices as well (FSDP).
-        accumulate: Number of parts of a batch whose gradients are accumulated.
-        runs_at_once: With several runs, number of runs that each device trains at once. Default:
-            all, and on a CPU as many as fit into its cache.
-        tensorboard: Write event files for TensorBoard into the run folder (needs tensorboardX).
-        profile: Number of training steps to trace with jax.profiler, into the run folder.
+        accumulate: Number of parts of each batch, whose gradients are accumulated.
+        runs_at_once: Number of runs that each device trains at once, with --runs. Default: all; on
+            a CPU as many as fit into its cache.
         distributed: Train as one of several processes that SLURM, Open MPI or Cloud TPU started.
         coordinator: HOST:PORT of process 0, for processes that you start yourself.
-        num_processes: Number of processes.
-        process_id: Index of this process, from 0.
+        num_processes: Number of processes, with --coordinator.
+        process_id: Index of this process, from 0, with --coordinator.
     """
 
-    progress: bool = True
     parallel: Literal["auto", "none", "jit", "pmap"] = "auto"
     mesh: str | None = None
     shard_parameters: bool = False
     accumulate: int = 1
     runs_at_once: int | None = None
-    tensorboard: bool = False
-    profile: int = 0
     distributed: bool = False
     coordinator: str | None = None
     num_processes: int | None = None
     process_id: int | None = None
 
 
-C = TypeVar("C")
-
-
 @dataclasses.dataclass(frozen=True)
-class _Options(Generic[C]):
-    start: Start
-    config: C
-    devices: Devices
+class Output:
+    """What a training reports while it runs.
+
+    Attributes:
+        progress: Show a progress bar in a terminal. Notes on the data and a line for each
+            validation are always printed.
+        tensorboard: Write event files for TensorBoard into the run folder (needs tensorboardX).
+        profile: Number of training steps to trace with jax.profiler; the trace is written into the
+            run folder.
+    """
+
+    progress: bool = True
+    tensorboard: bool = False
+    profile: int = 0
 
 
 def train_command(args: Sequence[str]) -> int:
@@ -134,24 +133,30 @@ def train_command(args: Sequence[str]) -> int:
     """
     name, *args = args
     task = get_task(name)
-    start, others = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
+    start, others = flags.parse_known(Start(), args)
     is_new = not start.resume and start.init is None
     if start.preset is None and is_new and task.default_preset is not None:
-        chosen, _ = tyro.cli(_Model, args=others, return_unknown_args=True, add_help=False)
+        chosen, _ = flags.parse_known(_Model(), others)
         usual = task.presets[task.default_preset](task.Config.of()).flat()["model"]
         preset = task.default_preset if chosen.model in (None, usual) else None
         start = dataclasses.replace(start, preset=preset)
-    values: Any = tyro.cli(
-        _Options[task.Config],  # type: ignore[name-defined]
-        args=args,
-        default=_Options(start, _defaults(task, start), Devices()),
-        prog=f"flax-linattn train {name}",
-        description=_description(task),
-        config=flags.MARKERS,
-        registry=flags.registry(),
+    config = _defaults(task, start)
+    values = flags.parse(
+        [
+            *flags.groups(config),
+            *flags.groups(Devices(), "Devices", "Devices and processes to train on."),
+            *flags.groups(Output(), "Output", "What is reported during training."),
+            *flags.groups(start, "Run", "Folder of the run, and what the run starts from."),
+        ],
+        args,
+        f"flax-linattn train {name}",
+        _description(task),
+        [*task.Config.main_options, *Start.main_options],
     )
-    with flags.only(flags.flat(values)):
-        return _train(task, start, flags.flat(values["config"]), Devices(**values["devices"]), args)
+    options = {name: values[name] for name in config.flat()}
+    with flags.only(values):
+        devices, output = flags.build(Devices, values), flags.build(Output, values)
+        return _train(task, start, options, devices, output, args)
 
 
 def _train(
@@ -159,13 +164,14 @@ def _train(
     start: Start,
     options: dict[str, Any],
     devices: Devices,
+    output: Output,
     args: Sequence[str],
 ) -> int:
     config = task.Config.of(**options)
     run_dir = start.run if start.run is not None else Path("runs") / config.name
     _start_process(devices)
     try:
-        session = _session(run_dir, start.resume, devices)
+        session = _session(run_dir, start.resume, devices, output)
         report = train_report(task, config, session, init_run=start.init)
     except training.Interrupted:
         if training.is_main():
@@ -181,30 +187,36 @@ def _train(
 
 
 def _description(task: Task[Any, Any, Any]) -> str:
-    mechanisms = ", ".join(mechanisms_by_direction(task.is_causal))
-    presets = ", ".join(f"{name} ({_first_line(make)})" for name, make in task.presets.items())
     about = TASKS[task.name].about
-    return (
-        f"{about[0].upper()}{about[1:]}. Mechanisms: {mechanisms}. "
-        f"Presets: {presets or 'none'}."
-        + (f" Without another --model it is {task.default_preset}." if task.default_preset else "")
-    )
+    lines = [
+        f"{about[0].upper()}{about[1:]}.",
+        "",
+        f"Mechanisms: {', '.join(mechanisms_by_direction(task.is_causal))}.",
+    ]
+    if task.presets:
+        lines += ["", "Presets, whose options become the defaults:"]
+        width = max(map(len, task.presets))
+        for name, make in task.presets.items():
+            usual = " (the default, unless --model names another model)"
+            note = usual if name == task.default_preset else ""
+            lines.append(f"  {name:<{width}}  {_first_line(make)}{note}.")
+    return "\n".join(lines)
 
 
 def _first_line(function: Any) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return (function.__doc__ or "").strip().splitlines()[0].replace("``", "").rstrip(".")
 
 
 def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
-    """The options of the run to resume or to continue, or the task's; with those of the preset."""
+    """The options of the run to resume or to start from, or the task's, and of the preset."""
     if start.resume and start.run is None:
-        raise OptionError("resuming a run needs its folder.", "run")
+        raise OptionError("resuming a run needs its folder; pass it.", "run")
     earlier = start.run if start.resume else start.init_run
     config = task.Config.of() if earlier is None else read_config(earlier, task)
     if start.preset is None:
         return config
     if not task.presets:
-        raise OptionError(f"the task {task.name!r} has no presets; remove the option.", "preset")
+        raise OptionError(f"the task {task.name!r} has no presets; remove --preset.", "preset")
     choice(task.presets, preset=start.preset)
     preset: Config = task.presets[start.preset](config)
     return preset
@@ -216,9 +228,9 @@ def _start_process(devices: Devices) -> None:
         training.start_process(*process)
 
 
-def _session(run_dir: Path, resume: bool, devices: Devices) -> training.Session:
+def _session(run_dir: Path, resume: bool, devices: Devices, output: Output) -> training.Session:
     trackers: list[training.Tracker] = [training.JsonLines(run_dir / "steps.jsonl")]
-    if devices.tensorboard:
+    if output.tensorboard:
         trackers.append(training.TensorBoard(run_dir / "tensorboard"))
     parallel = training.Parallel(
         devices.parallel,
@@ -230,8 +242,8 @@ def _session(run_dir: Path, resume: bool, devices: Devices) -> training.Session:
     return training.Session(
         run_dir,
         resume=resume,
-        progress=devices.progress or "lines",
+        progress=output.progress or "lines",
         parallel=parallel,
         trackers=trackers,
-        profile_steps=devices.profile,
+        profile_steps=output.profile,
     )

@@ -1,4 +1,4 @@
-"""Agents in environments of Gymnasium, the episodes that they play, and animations of these."""
+"""Agents in Gymnasium environments, played episodes, and animations of episodes."""
 
 from flax_linattn.control.animation import check_rendering, save_animation
 from flax_linattn.control.environments import (

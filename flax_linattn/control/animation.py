@@ -20,11 +20,11 @@ from flax_linattn.storage import atomic_write
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-MISSING = 'drawing takes imageio: pip install "flax-linattn[rl]"'
+MISSING = 'animations need imageio: pip install "flax-linattn[rl]"'
 MAX_FRAMES_PER_SECOND = 25
-"""Few programs play a GIF faster, and 125 frames per second make large files."""
+"""Few programs play a GIF faster, and more frames make large files."""
 MAX_SIDE = 240
-"""Pixels of the longer side."""
+"""Maximum pixels of the longer side."""
 
 
 def save_animation(
@@ -45,10 +45,10 @@ def save_animation(
         **options: Further arguments of ``make_environments``.
 
     Returns:
-        The episode that was drawn.
+        The episode.
 
     Raises:
-        ValueError: Imageio is missing, or this machine cannot draw; says what is missing.
+        ValueError: imageio is missing, or this machine cannot render the environment.
 
     Example:
         >>> save_animation(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
@@ -63,23 +63,23 @@ def save_animation(
 
             def on_step(steps: int, episodes: int) -> None:
                 if steps % every == 1 % every:
-                    picture = _picture(environments, env_id)
-                    smaller = math.ceil(max(picture.shape[:2]) / MAX_SIDE)
-                    writer.append_data(picture[::smaller, ::smaller])
+                    image = _render(environments, env_id)
+                    stride = math.ceil(max(image.shape[:2]) / MAX_SIDE)
+                    writer.append_data(image[::stride, ::stride])
 
             with writer:
                 return play(make_agent(environments), environments, [seed], on_step=on_step)
 
 
 def check_rendering(env_id: str, **options: Any) -> None:
-    """Draws one picture, to find out what is missing before hours of play.
+    """Renders one image, to find missing software before hours of play.
 
     Args:
         env_id: Name of the environment.
         **options: Further arguments of ``make_environments``.
 
     Raises:
-        ValueError: Imageio is missing, or this machine cannot draw; says what is missing.
+        ValueError: imageio is missing, or this machine cannot render the environment.
 
     Example:
         >>> check_rendering("Pendulum-v1")  # doctest: +SKIP
@@ -87,19 +87,19 @@ def check_rendering(env_id: str, **options: Any) -> None:
     import_extra("imageio.v2", MISSING)
     with closing(make_environments(env_id, 1, render=True, **options)) as environments:
         environments.reset(seed=0)
-        _picture(environments, env_id)
+        _render(environments, env_id)
 
 
-def _picture(environments: VectorEnv, env_id: str) -> NDArray[np.uint8]:
-    """The current image of the first environment, uint8 `[height, width, 3]`."""
+def _render(environments: VectorEnv, env_id: str) -> NDArray[np.uint8]:
+    """Renders the first environment, uint8 `[height, width, 3]`."""
     try:
-        (picture,) = environments.render() or ()
-        return np.asarray(picture, np.uint8)
-    except Exception as error:  # of MuJoCo, OpenGL or pygame: each has its own
+        (image,) = environments.render() or ()
+        return np.asarray(image, np.uint8)
+    except Exception as error:  # errors of MuJoCo, OpenGL or pygame
         if type(error).__name__ == "DependencyNotInstalled":
-            raise ValueError(f"{env_id} cannot be drawn here: {error}.") from error
+            raise ValueError(f"{env_id} cannot be rendered: {error}.") from error
         raise ValueError(
-            f"{env_id} cannot be drawn here ({type(error).__name__}: {error}). Without a screen "
-            "MuJoCo takes EGL (a graphics driver, or the packages libegl1 and libgl1) or OSMesa "
-            "(libosmesa6): set MUJOCO_GL=egl or MUJOCO_GL=osmesa."
+            f"{env_id} cannot be rendered ({type(error).__name__}: {error}). Without a screen, "
+            "MuJoCo needs EGL (a graphics driver, or the packages libegl1 and libgl1) or OSMesa "
+            "(libosmesa6); set MUJOCO_GL=egl or MUJOCO_GL=osmesa."
         ) from error

@@ -1,4 +1,4 @@
-"""Environments of gymnasium, several side by side in one process."""
+"""Vectorized Gymnasium environments in one process."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from flax_linattn.checks import OptionError, at_least, import_extra
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-MISSING = 'playing takes gymnasium: pip install "flax-linattn[rl]"'
-MISSING_MUJOCO = 'playing {env_id} takes MuJoCo: pip install "flax-linattn[rl]"'
+MISSING = 'environments need gymnasium: pip install "flax-linattn[rl]"'
+MISSING_MUJOCO = '{env_id} needs MuJoCo: pip install "flax-linattn[rl]"'
 
 ANT = "Ant"
 ANT_ROBOT, ANT_D4RL = 27, 111
 """Observations of Ant without contact forces, and in D4RL's files: 84 contact forces follow."""
 
 _RUNNERS = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "Swimmer", "Walker2d")
-"""Robots whose models have a camera that goes with them; gymnasium 1.4 looks from another one."""
+"""Robots with a tracking camera, which gymnasium 1.4 does not use by default."""
 
 _DEPRECATED = "compiler attribute 'settotalmass' is deprecated"
-"""MuJoCo 4 of gymnasium's own robots, which concerns nobody who plays with them."""
+"""Warning of MuJoCo 4 about gymnasium's own robots, which users cannot change."""
 
 
 class _Environment:
-    """One environment as ``SyncVectorEnv`` steps it: observations float32 `[S]`, and no infos.
+    """Environment for ``SyncVectorEnv``: observations float32 `[S]`, and no infos.
 
-    After a reset without a seed it rests: it shows zeros, and its steps do nothing. A vector of
-    environments steps all of them; without rests, those whose last episode has ended would be
-    stepped until the longest one ends (2.6 times the steps for 16 episodes of Hopper).
+    After a reset without a seed it is idle: it returns zeros, and its steps do nothing. Otherwise
+    environments whose last episode has ended would be stepped until the longest episode ends (2.6
+    times the steps for 16 episodes of Hopper).
 
     Args:
-        env: The environment, of Gymnasium.
-        observation_dim: S; zeros follow the numbers of shorter observations.
+        env: The Gymnasium environment.
+        observation_dim: Size S of observations; shorter ones are padded by zeros.
     """
 
     def __init__(self, env: Any, observation_dim: int) -> None:
@@ -79,31 +79,31 @@ def make_environments(
     render: bool = False,
     allow_import: bool = False,
 ) -> VectorEnv:
-    """Makes environments of Gymnasium, side by side in this process.
+    """Makes vectorized Gymnasium environments in this process.
 
-    Nothing is reset automatically. A reset with a list of seeds begins an episode in each
-    environment that has a seed; an environment without one (``None``) rests: it shows zeros, and
+    There are no automatic resets. A reset with a list of seeds begins an episode in each
+    environment with a seed; an environment without one (``None``) is idle: it returns zeros, and
     its steps do nothing.
 
     Args:
-        env_id: One that Gymnasium knows, such as "Pendulum-v1"; a package of your own registers
-            its environments when it is imported, as by "package:Name-v0" with ``allow_import``.
-        num_envs: B, how many to step side by side.
-        observation_dim: S, of the data that an agent was trained on; default what the environment
-            shows. Ant shows 27 or, with D4RL's 84 contact forces, which are zeros here, 111.
-        render: Whether pictures will be asked for.
-        allow_import: Whether "package:Name-v0" imports the package, which runs its code: for a name
-            that the user gives, not for one out of a file.
+        env_id: Name of a registered environment, such as "Pendulum-v1", or "package:Name-v0" to
+            import a package that registers it, see ``allow_import``.
+        num_envs: Number B of environments.
+        observation_dim: Size S of the observations that an agent was trained on; default that of
+            the environment. Ant has 27 or, with D4RL's 84 contact forces (zeros here), 111.
+        render: Whether images will be rendered.
+        allow_import: Import the package of "package:Name-v0", which runs its code: for names from
+            the user, not from a file.
 
     Returns:
         A ``gymnasium.vector.SyncVectorEnv`` with observations float32 `[B, S]`, to close at the
         end (``contextlib.closing``). Its ``spec`` has the name and the limit of steps.
 
     Raises:
-        ValueError: Gymnasium, or what the environment needs, is not installed.
-        OptionError: There is no such environment, or none with observations of that size; its
-            observations or actions are no vectors of numbers, or its episodes have no limit of
-            steps; a package is not to be imported, or cannot be.
+        ValueError: Gymnasium, or a package of the environment, is not installed.
+        OptionError: the environment does not exist or has another observation size; its
+            observations or actions are no vectors; its episodes have no maximum number of steps; or
+            a package must not or cannot be imported.
 
     Example:
         >>> from contextlib import closing
@@ -126,11 +126,11 @@ def make_environments(
         options["render_mode"] = "rgb_array"
         if _is_mujoco(spec) and spec.name in _RUNNERS:
             options["camera_name"] = "track"
-    with ExitStack() as made:  # closes those that are there where anything fails
+    with ExitStack() as made:  # closes the environments if anything fails
         envs: list[Any] = []
         try:
             with _quiet_models(spec), warnings.catch_warnings():
-                # Of what draws nothing, which is told below, or by the first picture.
+                # A warning about environments that cannot render; an error follows below.
                 warnings.filterwarnings("ignore", ".*initialised with render_mode")
                 for _ in range(num_envs):
                     envs.append(gymnasium.make(name, disable_env_checker=True, **options))
@@ -142,16 +142,16 @@ def make_environments(
         except TypeError as error:
             if not render:
                 raise
-            raise ValueError(f"{env_id} draws no pictures: {error}.") from error
-        shown_dim = _check_spaces(envs[0], env_id)
-        is_padded = spec.name == ANT and (shown_dim, observation_dim) == (ANT_ROBOT, ANT_D4RL)
-        if observation_dim not in (None, shown_dim) and not is_padded:
+            raise ValueError(f"{env_id} cannot render images: {error}.") from error
+        env_dim = _check_spaces(envs[0], env_id)
+        is_padded = spec.name == ANT and (env_dim, observation_dim) == (ANT_ROBOT, ANT_D4RL)
+        if observation_dim not in (None, env_dim) and not is_padded:
             raise OptionError(
-                f"observations of {env_id} have {shown_dim} numbers, and {observation_dim} are "
-                "expected; give the environment that the data are of.",
+                f"expected observations of {observation_dim} numbers, got {env_dim} in {env_id}; "
+                "pass the environment of the data.",
                 "env_id",
             )
-        wrapped: list[Any] = [_Environment(env, observation_dim or shown_dim) for env in envs]
+        wrapped: list[Any] = [_Environment(env, observation_dim or env_dim) for env in envs]
         environments = gymnasium.vector.SyncVectorEnv(
             [lambda env=env: env for env in wrapped],
             autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED,
@@ -162,20 +162,22 @@ def make_environments(
 
 
 def max_episode_steps(environments: VectorEnv) -> int:
-    """The steps after which an episode of environments is truncated."""
+    """Maximum number of steps of an episode, after which it is truncated."""
     if environments.spec is None or environments.spec.max_episode_steps is None:
-        raise ValueError("the environments have no limit of steps; make them by make_environments.")
+        raise ValueError(
+            "the environments have no maximum number of steps; make them by make_environments."
+        )
     return environments.spec.max_episode_steps
 
 
 def action_bounds(environments: VectorEnv) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The least and the largest actions of environments, float32 `[A]` both."""
+    """Minimum and maximum of the actions of environments, float32 `[A]` each."""
     space: Any = environments.single_action_space
     return space.low.astype(np.float32), space.high.astype(np.float32)
 
 
 def _import_package(env_id: str, is_allowed: bool) -> str:
-    """The name without its package, which has been imported where there is one."""
+    """Imports the package of a name, if any; returns the name without the package."""
     package, colon, name = env_id.rpartition(":")
     if not colon:
         return env_id
@@ -183,16 +185,16 @@ def _import_package(env_id: str, is_allowed: bool) -> str:
         return name
     if not is_allowed:
         raise OptionError(
-            f"{env_id!r} names a package to import, which is not done for a name out of a file; "
-            "import it first, or give the environment yourself.",
+            f"{env_id!r} needs a package, which is not imported for a name from a file; import the "
+            "package first, or pass the environment yourself.",
             "env_id",
         )
     try:
         importlib.import_module(package)
     except Exception as error:  # whatever its code raises
         raise OptionError(
-            f"{package!r}, which registers {name}, cannot be imported ({type(error).__name__}: "
-            f"{error}); install it, or name its folder in PYTHONPATH.",
+            f"the package {package!r} of {name} cannot be imported ({type(error).__name__}: "
+            f"{error}); install it, or add its folder to PYTHONPATH.",
             "env_id",
         ) from error
     return name
@@ -213,36 +215,36 @@ def _is_mujoco(spec: Any) -> bool:
 
 @contextmanager
 def _quiet_models(spec: Any) -> Iterator[None]:
-    """Keeps one line of MuJoCo's from stderr, and from a file MUJOCO_LOG.TXT, while it compiles.
+    """Silences one warning of MuJoCo on stderr and in MUJOCO_LOG.TXT while it compiles models.
 
-    Its other lines become Python's warnings.
+    Other messages of MuJoCo become Python warnings.
     """
     if not _is_mujoco(spec):
         yield
         return
     mujoco = import_extra("mujoco", MISSING_MUJOCO.format(env_id=spec.id))
-    said: list[str] = []
+    messages: list[str] = []
     before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(said.append)
+    mujoco.set_mju_user_warning(messages.append)
     try:
         yield
     finally:
         mujoco.set_mju_user_warning(before)
-    for line in said:
+    for line in messages:
         if not line.startswith(_DEPRECATED):
             warnings.warn(f"MuJoCo: {line}", RuntimeWarning, stacklevel=4)
 
 
 def _check_spaces(env: Any, env_id: str) -> int:
-    """S; refuses observations and actions that are no vectors, and episodes without an end."""
-    seen, actions = env.observation_space, env.action_space
+    """Returns S; checks that observations and actions are vectors, and episodes end."""
+    observations, actions = env.observation_space, env.action_space
     is_box = type(actions).__name__ == "Box" and len(actions.shape) == 1
-    if type(seen).__name__ != "Box" or len(seen.shape) != 1:
-        problem = f"observations must be vectors, a Box [S], and those of {env_id} are {seen}."
+    if type(observations).__name__ != "Box" or len(observations.shape) != 1:
+        fault = f"observations of {env_id} must be vectors (a Box [S]), got {observations}."
     elif not is_box or not np.issubdtype(actions.dtype, np.floating):
-        problem = f"actions must be continuous, a Box [A], and those of {env_id} are {actions}."
+        fault = f"actions of {env_id} must be continuous vectors (a Box [A]), got {actions}."
     elif env.spec is None or env.spec.max_episode_steps is None:
-        problem = f"{env_id} has no limit of steps; register it with max_episode_steps."
+        fault = f"{env_id} has no maximum number of steps; register it with max_episode_steps."
     else:
-        return int(seen.shape[0])
-    raise OptionError(problem, "env_id")
+        return int(observations.shape[0])
+    raise OptionError(fault, "env_id")

@@ -1,4 +1,4 @@
-"""Agents, and the episodes that they play: several at once, each with its own seed."""
+"""Agents, and how they play episodes: several in parallel, each with its own seed."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def play(
     *,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Episodes:
-    """Plays an episode for each seed, as many at once as there are environments.
+    """Plays one episode for each seed, in all environments in parallel.
 
-    A row whose episode has ended takes the next seed. An episode depends on its seed and the agent
-    alone, not on the number of environments, as far as the agent's rows are independent.
+    A row whose episode has ended continues with the next seed. An episode depends only on its seed
+    and the agent, not on the number of environments, if the rows of the agent are independent.
 
     Args:
         agent: The agent; a ``SamplingAgent`` receives the seeds.
-        environments: Environments of ``make_environments``, without automatic resets.
+        environments: Environments of ``make_environments``, which have no automatic resets.
         seeds: Seeds of the episodes, from 0.
-        on_step: Called after each step of all rows, with the numbers of steps and of whole
+        on_step: Called after each step of all rows, with the numbers of steps and of finished
             episodes so far; its exceptions end the play.
 
     Returns:
@@ -85,7 +85,7 @@ def play(
         bounds of the environment, as D4RL's environments do (``NormalizedBoxEnv``).
 
     Raises:
-        ValueError: There are no seeds; actions are not finite or have another size; observations
+        ValueError: there are no seeds; actions are not finite or have another size; observations
             or rewards are not finite.
 
     Example:
@@ -100,10 +100,10 @@ def play(
         (3, array([200, 200, 200]))
     """
     if not len(seeds):
-        raise ValueError("play takes a seed for each episode, got none.")
+        raise ValueError("play needs at least one seed, got none.")
     at_least(0, seed=min(seeds))
     env_id = environments.spec.id if environments.spec is not None else None
-    reset: Any = environments.reset  # of one seed, by the types of its base class
+    reset: Any = environments.reset  # its annotation has a single seed
     rows = environments.num_envs
     rewards = np.zeros(rows, np.float32)
     ended, playing = np.ones(rows, bool), np.zeros(rows, bool)
@@ -117,10 +117,10 @@ def play(
             starting = np.flatnonzero(ended)[: len(seeds) - begun]
             chosen = [int(seed) for seed in seeds[begun : begun + len(starting)]]
             by_row = dict(zip(starting.tolist(), chosen, strict=True))
-            shown, _ = reset(
+            received, _ = reset(
                 seed=[by_row.get(row) for row in range(rows)], options={"reset_mask": ended}
             )
-            observations = _check_observations(shown, env_id)
+            observations = _check_observations(received, env_id)
             rewards[ended] = 0
             begins[starting] = playing[starting] = True
             episode[starting] = np.arange(begun, begun + len(starting))
@@ -129,13 +129,15 @@ def play(
                 agent.begin(starting.tolist(), chosen)
         answers = agent.act(observations.copy(), rewards.copy(), begins)
         actions = _clip_actions(answers, environments, playing)
-        shown, gained, terminations, truncations, _ = environments.step(actions)
-        rewards = gained.astype(np.float32)
+        received, gains, terminations, truncations, _ = environments.step(actions)
+        rewards = gains.astype(np.float32)
         if (wrong := np.flatnonzero(~np.isfinite(rewards))).size:
-            raise ValueError(f"{env_id} gave the reward {gained[wrong[0]]} in row {wrong[0]}.")
+            raise ValueError(
+                f"expected finite rewards, got {gains[wrong[0]]} from {env_id} in row {wrong[0]}."
+            )
         rows_of_steps = (episode, observations, actions, rewards)
         steps.append(tuple(array[playing] for array in rows_of_steps))  # type: ignore[arg-type]
-        observations = _check_observations(shown, env_id)
+        observations = _check_observations(received, env_id)
         count += int(playing.sum())
         ended = terminations | truncations
         terminated[episode[playing & terminations]] = True
@@ -157,24 +159,24 @@ def play(
 
 
 def _check_observations(observations: NDArray, env_id: str | None) -> NDArray[np.float32]:
-    """Observations as float32 `[B, S]`, all finite."""
-    found = np.asarray(observations, np.float32)
-    wrong = ~np.isfinite(found).all(axis=1)
+    """Converts observations to float32 `[B, S]`, and checks that they are finite."""
+    array = np.asarray(observations, np.float32)
+    wrong = ~np.isfinite(array).all(axis=1)
     if wrong.any():
         raise ValueError(
-            f"{env_id} shows numbers that are not finite in row {int(np.argmax(wrong))}."
+            f"expected finite observations, got others of {env_id} in row {int(np.argmax(wrong))}."
         )
-    return found
+    return array
 
 
 def _clip_actions(
     answers: NDArray, environments: VectorEnv, playing: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Actions, float32 `[B, A]`, between the bounds; only those of rows that play are checked."""
+    """Clips actions to the bounds, float32 `[B, A]`; checks only rows with a running episode."""
     low, high = action_bounds(environments)
     actions, shape = np.asarray(answers, np.float32), (environments.num_envs, len(low))
     if actions.shape != shape:
-        raise ValueError(f"the environments take actions {[*shape]}, got {[*actions.shape]}.")
+        raise ValueError(f"expected actions of shape {[*shape]}, got {[*actions.shape]}.")
     wrong = playing & ~np.isfinite(actions).all(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))

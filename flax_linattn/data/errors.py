@@ -1,15 +1,24 @@
-"""Errors about names that a table does not have."""
+"""Errors of data files: broken formats, damaged files, unknown channels."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 from flax_linattn.checks import OptionError, itemize, quote
 
+REPAIR_ADVICE = "correct the line, or fetch the file again if it is cut short or damaged"
+"""What to do about a line that is not as it should be."""
+
 MAX_COMPARED_NAMES = 1000
 """Maximum number of channels to search for a similar name."""
+
+
+class DataFormatError(OptionError):
+    """A data file breaks its format; the message begins with ``path:line:``, or ``path`` alone."""
 
 
 class UnknownChannelError(OptionError):
@@ -29,3 +38,33 @@ class UnknownChannelError(OptionError):
             f"unknown channel {quote(name)}; {source} has {itemize(channels)}; {hint}",
             "channels",
         )
+
+
+def printed(names: Sequence[str]) -> str:
+    r"""Names from a file for a message, without what a terminal would take for commands.
+
+    Example:
+        >>> printed(["a", "\x1b[1m"]), printed([])
+        ('a, \\x1b[1m', 'none')
+    """
+    return itemize([quote(name, 80)[1:-1] for name in names]) or "none"
+
+
+@contextmanager
+def report_damage(
+    path: Path | str, expected: str, advice: str = "fetch it again"
+) -> Iterator[None]:
+    """A context in which whatever a damaged file raises becomes an error that names it.
+
+    Libraries raise nearly anything of damaged files, from KeyError to MemoryError. Its advice says
+    what the user can do; an ``OptionError`` is passed on.
+    """
+    try:
+        yield
+    except OptionError:
+        raise
+    except Exception as error:
+        raise DataFormatError(
+            f"{path}: expected {expected}, got a damaged one, or another kind of file "
+            f"({quote(error, 100)}); {advice}"
+        ) from error

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.cells import is_number
+from flax_linattn.data.tables.cells import is_number
 
 
 class LabelledExamples:
@@ -137,7 +137,7 @@ def stratified_split(
             f"{counts.size} classes keeps one for training, got {total} (fraction {fraction} of "
             f"{labels.size}); change the fraction or give more examples"
         )
-    quotas = _share(counts, total)
+    quotas = _apportion(counts, total)
     rng = np.random.default_rng(seed)
     of_classes = np.split(np.argsort(members, kind="stable"), np.cumsum(counts)[:-1])
     chosen = [
@@ -148,8 +148,8 @@ def stratified_split(
     return np.setdiff1d(np.arange(labels.size), validation), validation
 
 
-def _share(counts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Shares ``total`` out in proportion to ``counts``, by largest remainder, less than each."""
+def _apportion(counts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """Distributes ``total`` in proportion to ``counts`` by largest remainders, below each count."""
     exact = counts * total / counts.sum()
     quotas = np.floor(exact).astype(np.int64)  # below each count, as total < N
     while (left := total - quotas.sum()) > 0:

@@ -25,9 +25,10 @@ class NotFittedError(ValueError, AttributeError):
 
 
 class Estimator:
-    """Base of the estimators: parameters, and the attributes ending in ``_`` that ``fit`` sets.
+    """Base class of the estimators, with scikit-learn's handling of parameters.
 
-    ``__init__`` only stores its arguments; ``fit`` checks them.
+    ``__init__`` only stores its arguments; ``fit`` checks them, and sets the attributes whose names
+    end in ``_``.
     """
 
     run_: Run
@@ -46,7 +47,7 @@ class Estimator:
         return super().__new__(cls)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name.
+        """Returns the parameters of the estimator by name.
 
         Args:
             deep: Has no effect: no parameter is an estimator.
@@ -54,7 +55,7 @@ class Estimator:
         return {name: getattr(self, name) for name in _defaults(self)}
 
     def set_params(self, **params: Any) -> Self:
-        """Changes parameters.
+        """Sets parameters of the estimator by name.
 
         Raises:
             ValueError: There is no parameter of that name.
@@ -77,7 +78,7 @@ class Estimator:
         return hasattr(self, "run_")
 
     def __sklearn_tags__(self) -> Any:
-        """Tags that scikit-learn, which alone calls this method, asks of an estimator."""
+        """Tags of the estimator; only scikit-learn calls this method."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         return Tags(
@@ -87,28 +88,28 @@ class Estimator:
         )
 
     def _fitted(self) -> Run:
-        """The run; raises ``NotFittedError`` where there is none."""
+        """Returns the run, or raises ``NotFittedError`` before ``fit``."""
         if not hasattr(self, "run_"):
             kind: type[Exception] = NotFittedError
-            if other := sys.modules.get("sklearn.exceptions"):  # whose tools catch their own
+            if other := sys.modules.get("sklearn.exceptions"):  # its tools catch its own class
                 kind = type("NotFittedError", (NotFittedError, other.NotFittedError), {})
             raise kind(f"this {type(self).__name__} is not fitted yet; call fit first.")
         return self.run_
 
     def _set_features(self, count: int, names: NDArray | None) -> None:
-        """Sets the number of features, and their names unless these are those of no frame."""
+        """Sets the number of features, and their names if the data were a data frame."""
         self.n_features_in_ = count
         self.__dict__.pop("feature_names_in_", None)
         if names is not None:
             self.feature_names_in_ = names
 
     def _run_options(self, task: Task[Any, Any, Any], **named: Any) -> dict[str, Any]:
-        """The options of a run: ``self.options``, and those of the named ones that are not None.
+        """Merges ``self.options`` and the named options that are not None.
 
         Raises:
             TypeError: ``options`` is no mapping.
-            ValueError: It names an option that the task does not have, a file of data, or one of
-                the named ones.
+            ValueError: ``options`` has an option that the task does not have, a file of data, or
+                one of the named options.
         """
         given = getattr(self, "options", None)
         if given is not None and not isinstance(given, Mapping):
@@ -121,26 +122,29 @@ class Estimator:
         for field in dataclasses.fields(config.data):
             if field.name in given and "Path" in str(field.type):
                 raise OptionError(
-                    f"{field.name!r} names a file, but an estimator is trained on what fit "
-                    "receives; remove it from options, and pass the content of the file to fit.",
+                    f"expected no files in options, since fit receives the data, got "
+                    f"{field.name!r}; remove it from options, and pass the content of the file to "
+                    "fit.",
                     "options",
                 )
         for name in given.keys() - known.keys():
             if name in _defaults(self):
                 raise OptionError(
-                    f"{name!r} is a parameter of {type(self).__name__}, got it in options; pass "
-                    f"{type(self).__name__}({name}=...).",
+                    f"expected {name!r} as a parameter of {type(self).__name__}, got it in "
+                    f"options; pass {type(self).__name__}({name}=...).",
                     "options",
                 )
             raise OptionError(
-                f"unknown option {name!r} in options{_suggestion(name, known)}", "options"
+                f"{type(self).__name__} has no option {name!r}{_suggestion(name, known)}",
+                "options",
             )
         for name, value in named.items():
             if value is None:
                 continue
             if name in given:
                 raise ValueError(
-                    f"expected {name} once, got it in options, too; remove it from options."
+                    f"expected {name!r} as a parameter only, got it in options, too; remove it "
+                    "from options."
                 )
             given[name] = value
         return given
@@ -153,36 +157,36 @@ def _defaults(estimator: Estimator) -> dict[str, Any]:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a message on an unknown name: the nearest known one, or all of them."""
+    """The end of a message about an unknown name: the nearest known name, or all names."""
     near = difflib.get_close_matches(str(name), known := list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else f"; choose one of {', '.join(known)}."
 
 
-def config_of(
+def make_config(
     task: Task[Any, Any, Any], init_run: InitRun | None, options: Mapping[str, Any]
 ) -> Any:
-    """The config of a run: the default preset, or model and training of the run to continue."""
-    before = None if init_run is None else init_run.read_config(task)
+    """Makes the config of a run from the default preset, or from the run to continue."""
+    previous = None if init_run is None else init_run.read_config(task)
     config: Any = task.Config.of()
     if task.default_preset is not None:
-        usual: Any = task.presets[task.default_preset](config)
-        model = options.get("model", before.flat()["model"] if before else None)
-        config = usual if model in (None, usual.flat()["model"]) else config
-    if before is not None:
-        fit = dataclasses.replace(before.fit, runs=1)
-        config = dataclasses.replace(config, model=before.model, fit=fit)
+        preset: Any = task.presets[task.default_preset](config)
+        model = options.get("model", previous.flat()["model"] if previous else None)
+        config = preset if model in (None, preset.flat()["model"]) else config
+    if previous is not None:
+        fit = dataclasses.replace(previous.fit, runs=1)
+        config = dataclasses.replace(config, model=previous.model, fit=fit)
     return config.replace(**options)
 
 
-def seed_of(random_state: Any) -> int:
-    """A seed from a number, a generator of NumPy, or NumPy's global state for None.
+def make_seed(random_state: Any) -> int:
+    """Makes a seed from an integer, a NumPy generator, or NumPy's global state for None.
 
     Raises:
         ValueError: A number is below 0 or too large.
         TypeError: ``random_state`` is something else.
 
     Example:
-        >>> seed_of(3), seed_of(None) >= 0
+        >>> make_seed(3), make_seed(None) >= 0
         (3, True)
     """
     source = np.random if random_state is None else random_state

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.data.labels import in_order
-from flax_linattn.estimators.base import Estimator, config_of, seed_of
-from flax_linattn.estimators.sequences import as_labels, as_sequences, check_features
+from flax_linattn.estimators.base import Estimator, make_config, make_seed
+from flax_linattn.estimators.sequences import check_features, read_labels, read_sequences
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.classify import SeriesSource, predict_proba
 from flax_linattn.tasks.init_run import InitRun
@@ -103,11 +103,14 @@ class Classifier(Estimator):
                 for a validation part; a parameter is out of range.
             TypeError: X is sparse; a parameter has another type.
         """
-        given = as_sequences(X)
-        labels = as_labels(y, len(given.series))
+        given = read_sequences(X)
+        labels = read_labels(y, len(given.series))
         classes = np.unique(labels)
         if len(classes) < 2:
-            raise ValueError(f"expected at least two classes in y, got 1 class: {classes[0]!r}.")
+            raise ValueError(
+                f"expected at least two classes in y, got 1 class: {classes[0]!r}; pass sequences "
+                "of another class, too."
+            )
         names = list(map(str, classes.tolist()))
         ordered = in_order(names)
         index = np.array([ordered.index(name) for name in names], np.int32)
@@ -127,11 +130,11 @@ class Classifier(Estimator):
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             validation_fraction=self.validation_fraction,
-            seed=seed_of(self.random_state),
+            seed=make_seed(self.random_state),
         )
         init = InitRun.of(init_run)
-        config = config_of(task, init, options)
-        # There is no test part: the data in its place only give the longest sequence.
+        config = make_config(task, init, options)
+        # There is no test part: the second data set only determines the maximum length.
         source = SeriesSource(dataset, dataset, config)
         run = fit_data(task, config, source, self.run, init_run=init)
         self.run_ = run._replace(data=None)
@@ -148,7 +151,7 @@ class Classifier(Estimator):
             ValueError: X has another form, or other features than in ``fit``.
         """
         run = self._fitted()
-        given = as_sequences(X)
+        given = read_sequences(X)
         check_features(given, self)
         dataset = data.TimeSeriesDataset(
             "X",
@@ -178,7 +181,7 @@ class Classifier(Estimator):
             ValueError: See ``predict_proba``; or y has another length.
         """
         predicted = self.predict(X)
-        return float(np.mean(predicted == as_labels(y, len(predicted))))
+        return float(np.mean(predicted == read_labels(y, len(predicted))))
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags

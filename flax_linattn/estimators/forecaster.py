@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, itemize
-from flax_linattn.data.cells import join_cells, split_cells
-from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.frames import NIXTLA_ID
-from flax_linattn.estimators.base import Estimator, config_of, seed_of
+from flax_linattn.data.series.frames import NIXTLA_ID
+from flax_linattn.data.tables.cells import join_cells, split_cells
+from flax_linattn.data.tables.dialect import Dialect
+from flax_linattn.estimators.base import Estimator, make_config, make_seed
 from flax_linattn.estimators.history import FrameOptions, History
-from flax_linattn.estimators.reading import TARGET, as_future, as_history, as_time
+from flax_linattn.estimators.reading import TARGET, convert_time, read_future, read_history
 from flax_linattn.registry import get_task
 from flax_linattn.storage import atomic_write
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import (
-    MAX_NAMES,
+    count_series,
     make_panel,
     name_notes,
     read_series,
@@ -125,7 +125,7 @@ class Forecaster(Estimator):
 
         Args:
             X: The series, with the targets.
-            y: Ignored, with a warning; refused if it is a frame or has another length than X.
+            y: Ignored, with a warning; an error if it is a frame or its length is not that of X.
             init_run: Run with the same channels whose parameters and scales training starts from,
                 such as ``run_`` of a fitted forecaster, or its folder; see ``tasks.InitRun``.
                 Parameters of this estimator that are None are those of that run.
@@ -147,7 +147,7 @@ class Forecaster(Estimator):
             resample=given.get("resample", ""),
             dialect=Dialect(**{name: given[name] for name in written}),
         )
-        history = as_history(X, options=options)
+        history = read_history(X, options=options)
         if y is not None:
             _check_ignored(X, y)
         init = InitRun.of(init_run)
@@ -166,7 +166,7 @@ class Forecaster(Estimator):
             warnings.warn(note, UserWarning, stacklevel=2)
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
-            _keep(Path(self.run) / DATA_FILE, history, config.data)
+            _save_series(Path(self.run) / DATA_FILE, history, config.data)
         run = fit_data(task, config, panel, self.run, init_run=init)
         self.run_ = run._replace(data=None)
         self._history = history
@@ -175,27 +175,27 @@ class Forecaster(Estimator):
         return self
 
     def _split(self, series: data.TimeSeries, is_panel: bool = True) -> data.Split:
-        """All rows but the last tenth to train, and these to select the epoch."""
+        """Splits a series: the last tenth of the rows selects the epoch, the others train."""
         if not is_panel and series.num_steps < self._min_rows:
             raise self._too_few_rows(f"n_samples={series.num_steps}")
-        held = max(self.horizon, series.num_steps // 10)
-        trained = series.num_steps - held
-        return data.chronological_split(series.num_steps, f"{trained}/{held}/0")
+        validation = max(self.horizon, series.num_steps // 10)
+        train = series.num_steps - validation
+        return data.chronological_split(series.num_steps, f"{train}/{validation}/0")
 
     @property
     def _min_rows(self) -> int:
-        """Rows of a series that hold a window of training rows before those for validation."""
+        """Minimum number of rows with a training window before the validation rows."""
         window = (self.context_length or 1) + self.horizon
         # The smallest n with n - max(horizon, n // 10) >= window.
         return max(window + self.horizon, 10 * (window - 1) // 9 + 1)
 
-    def _too_few_rows(self, found: str) -> OptionError:
-        """The error on series that are all too short, of which ``found`` is the longest."""
+    def _too_few_rows(self, longest: str) -> OptionError:
+        """The error about series that are all too short; ``longest`` describes the longest."""
         needed = self._min_rows
         return TooFewRowsError(
             f"expected a series of at least {needed} rows for "
-            f"context_length={self.context_length} and horizon={self.horizon}, the last "
-            f"{max(self.horizon, needed // 10)} of which select the epoch, got {found}; "
+            f"context_length={self.context_length} and horizon={self.horizon} (the last "
+            f"{max(self.horizon, needed // 10)} rows select the epoch), got {longest}; "
             "pass more rows, or lower context_length or horizon.",
             "context_length",
             "horizon",
@@ -204,22 +204,16 @@ class Forecaster(Estimator):
     def _long_enough(
         self, series: Sequence[data.TimeSeries]
     ) -> tuple[tuple[data.TimeSeries, ...], list[str]]:
-        """The series of a panel with training rows, and a note on the others."""
+        """The series of a panel with training rows, and a note on excluded series."""
         longest = max(series, key=lambda one: one.num_steps)
         if longest.num_steps < self._min_rows:
-            of_others = f", the longest of {len(series)} series" if len(series) > 1 else ""
+            suffix = f", the longest of {len(series)} series" if len(series) > 1 else ""
             raise self._too_few_rows(
-                f"n_samples={longest.num_steps} in series {longest.name!r}{of_others}"
+                f"n_samples={longest.num_steps} in series {longest.name!r}{suffix}"
             )
         short = [one.name for one in series if one.num_steps <= self.horizon]
-        notes = (
-            [
-                f"series with fewer than {self.horizon + 1} rows, which are left out of training: "
-                f"{len(short)} ({itemize(short, MAX_NAMES)})"
-            ]
-            if short
-            else []
-        )
+        note = f"excluded {count_series(short)} with fewer than {self.horizon + 1} rows"
+        notes = [note] if short else []
         return tuple(one for one in series if one.num_steps > self.horizon), notes
 
     def _config(self, task: Any, history: History, init_run: InitRun | None) -> Any:
@@ -236,7 +230,7 @@ class Forecaster(Estimator):
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             split=split,
-            seed=seed_of(self.random_state),
+            seed=make_seed(self.random_state),
         )
         if history.ids is not None:
             options["id_column"] = history.options.id
@@ -244,7 +238,7 @@ class Forecaster(Estimator):
                 options.setdefault("targets", TARGET)
         if self.run is not None:
             options |= {"csv": (Path(self.run) / DATA_FILE).resolve(), "header": "yes"}
-        config = config_of(task, init_run, options)
+        config = make_config(task, init_run, options)
         if history.ids is not None and config.data.targets and config.model.model == "patch":
             targets = split_cells(config.data.targets)
             covariates = [name for name in names if name not in targets]
@@ -279,10 +273,10 @@ class Forecaster(Estimator):
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None, X_future: Any = None
     ) -> Any:
-        """Quantiles of the rows after the last row of each series.
+        """Forecasts quantiles of the rows after the last row of each series.
 
-        The model has to be fitted with quantiles, such as
-        ``options={"quantiles": "0.1,0.5,0.9"}``, to which ``"conformal": True`` may be added.
+        The model must be fitted with quantiles, such as ``options={"quantiles": "0.1,0.5,0.9"}``;
+        they are calibrated (conformal prediction) unless ``"conformal": False`` is added.
 
         Args:
             X: See ``predict``.
@@ -302,8 +296,8 @@ class Forecaster(Estimator):
         learned = run.config.model.levels
         if not learned:
             raise OptionError(
-                "the model has no quantiles; fit it with some, such as "
-                "options={'quantiles': '0.1,0.5,0.9'}.",
+                "expected a model with quantiles, got one that forecasts the mean only; fit it "
+                "with options={'quantiles': '0.1,0.5,0.9'}.",
                 "quantiles",
             )
         chosen = learned if levels is None else tuple(np.atleast_1d(levels).tolist())
@@ -325,10 +319,10 @@ class Forecaster(Estimator):
         outputs: int | Sequence[int] = 0,
         levels: Sequence[float] = (),
     ) -> Any:
-        """Forecasts of every series that is long enough, in the form of the history."""
+        """Forecasts every series that is long enough, in the form of the history."""
         history, data_spec = self._history, run.data_spec
         if X is not None:
-            history = as_history(X, data_spec.channels, history.options)
+            history = read_history(X, data_spec.channels, history.options)
         freq = run.config.data.freq
         series = tuple(data_spec.in_zone(with_frequency(one, freq)) for one in history.series)
         history = dataclasses.replace(history, series=series)
@@ -336,8 +330,8 @@ class Forecaster(Estimator):
             data_spec.check_fits(one)
         if X_future is not None and not data_spec.known_future:
             raise ValueError(
-                "this Forecaster was fitted without known future covariates; remove X_future, "
-                "or fit with options={'known_future': ...}."
+                "expected no X_future, since this Forecaster was fitted without known future "
+                "covariates; remove X_future, or fit with options={'known_future': ...}."
             )
         future = self._future(run, history, X_future) if data_spec.known_future else None
         ahead, note = forecast_each(run, series, future)
@@ -359,7 +353,7 @@ class Forecaster(Estimator):
     def _future(
         self, run: Run, history: History, X_future: Any
     ) -> list[dict[str, NDArray[np.float64]]] | None:
-        """Known future covariates of each series; None where the series end with the horizon."""
+        """Known future covariates of each series; None if the series include the horizon."""
         data_spec = run.data_spec
         known = [data_spec.channels[which] for which in data_spec.known_future]
         static = {data_spec.channels[which] for which in data_spec.static}
@@ -367,7 +361,7 @@ class Forecaster(Estimator):
         horizon, series = run.config.data.horizon, history.series
         indices = [rows_after(run, one) for one in series]
         if X_future is not None:
-            return as_future(X_future, history, known, needed, indices)
+            return read_future(X_future, history, known, needed, indices)
         if not needed:
             return [{} for _ in series]
         if all(np.isnan(one.values[-1, list(data_spec.targets)]).all() for one in series):
@@ -375,12 +369,12 @@ class Forecaster(Estimator):
         after = series[0].index[-1]
         raise ValueError(
             f"expected X_future with {itemize(needed)} for the {horizon} rows after {after}, got "
-            "none; pass it, or fit with the known columns in options={'known_future': ...}, '' for "
-            "none."
+            "none; pass it, or fit with fewer columns in options={'known_future': ...} ('' for "
+            "none)."
         )
 
     def stream(self, series: Any = None) -> ForecasterStream:
-        """A stream that continues one series of ``fit`` row by row, in constant time per row.
+        """Starts a stream that continues one series of ``fit``, in constant time per row.
 
         Args:
             series: Id of the series, in a panel.
@@ -394,16 +388,16 @@ class Forecaster(Estimator):
 
 
 def _check_ignored(X: Any, y: Any) -> None:
-    """Warns that y is ignored; refuses one that can be no customary y of scikit-learn."""
+    """Warns that y is ignored; refuses a y that has another length than X, or is a frame."""
     sizes = [len(given) if hasattr(given, "__len__") else 0 for given in (X, y)]
     if hasattr(y, "columns") or sizes[0] != sizes[1]:
         raise ValueError(
-            f"expected the series in X alone, got X of {sizes[0]} rows and y "
-            f"({type(y).__name__}) of {sizes[1]}; pass y=None and one array or frame X that holds "
-            "the targets, and name these in options={'targets': ...} if X has other columns, too."
+            f"expected the series in X alone, got X with {sizes[0]} rows and y "
+            f"({type(y).__name__}) with {sizes[1]}; pass y=None and an array or frame X that holds "
+            "the targets, and name the targets in options={'targets': ...} if X has other columns."
         )
     warnings.warn(
-        "y is ignored: X holds the series, with the targets; pass y=None.",
+        "y is ignored, because X holds the series with the targets; pass y=None.",
         UserWarning,
         stacklevel=3,
     )
@@ -412,7 +406,7 @@ def _check_ignored(X: Any, y: Any) -> None:
 def _missing_ahead(
     history: History, future: Sequence[Mapping[str, NDArray[np.float64]]]
 ) -> list[str]:
-    """A note on each known future covariate with missing values in the horizon."""
+    """Notes on known future covariates with missing values in the horizon."""
     missing: dict[str, list[str]] = {}
     for one, known in zip(history.series, future, strict=True):
         for name, values in known.items():
@@ -422,13 +416,12 @@ def _missing_ahead(
     return [f"{note}; pass them in X_future" for note in notes]
 
 
-def _keep(path: Path, history: History, source: ForecastData) -> None:
-    """Writes the series of a run; refuses them if its commands would read them otherwise."""
+def _save_series(path: Path, history: History, source: ForecastData) -> None:
+    """Writes the series of a run to a table; refuses series that are not read back unchanged."""
     channels = history.series[0].channels
     time = "time" if history.options.time is None else str(history.options.time)
     while time in channels:
         time += "_"
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         frame = data.to_frame(
             history.series[0] if history.ids is None else history.series,
@@ -444,24 +437,24 @@ def _keep(path: Path, history: History, source: ForecastData) -> None:
         )
         if saved == given:
             return
-        why = f"it has the channels {list(read[0].channels)}, and other rows"
+        why = f"the table has the channels {list(read[0].channels)}, and other rows"
     except ValueError as error:
         why = str(error)
     path.unlink(missing_ok=True)
     raise OptionError(
-        f"a run saves its series as a table, and the table of the channels {list(channels)} is not "
-        f"read as it was written: {why}. Rename channels that have the name of a column of times "
-        "(time, date), or remove run.",
+        f"expected series that a run can save as a table, got the channels {list(channels)}, whose "
+        f"table is not read back unchanged: {why}. Rename channels that have the name of a column "
+        "of times (time, date), or remove run.",
         "run",
     )
 
 
 class ForecasterStream:
-    """Forecasts after each new row, in one step of the model.
+    """Stream of forecasts after each new row, by one step of the model.
 
     Args:
         run: The trained run.
-        history: One series, whose last rows the stream has seen.
+        history: A single series, whose last rows the stream receives first.
 
     Attributes:
         forecast: Last return value of ``step``; at first the forecast from the history.
@@ -478,15 +471,14 @@ class ForecasterStream:
             )
 
     def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:
-        """Forecasts after one more row.
+        """Adds one row and forecasts the rows after it.
 
         Args:
             row: The channels [C] in the order of ``fit``, a mapping or pandas series of them, or a
                 number; NaN is a missing value. Known future covariates [H, F], flattened, follow.
             time: Time of the row: a ``datetime``, ``numpy.datetime64``, pandas period or string, or
-                an integer if those of the series are integers. Not needed where the model has no
-                calendar. It has a time zone, perhaps another one, if the times of the series have
-                one.
+                an integer if the times of the series are integers. Only required if the model
+                receives time features. It must have a time zone (any) if those of the series have.
 
         Returns:
             The next rows, float64 [H, C], or [H] for a series [T]; of a model with quantiles
@@ -496,7 +488,7 @@ class ForecasterStream:
             ValueError: The row has other channels, no time, or a time before the last one.
         """
         values = np.atleast_1d(np.asarray(self._ordered(row), np.float64))
-        forecast = self._stream.step(Row(None if time is None else as_time(time), values))
+        forecast = self._stream.step(Row(None if time is None else convert_time(time), values))
         self.forecast: NDArray[np.float64] = forecast[:, 0] if self._one else forecast
         return self.forecast
 
@@ -508,7 +500,7 @@ class ForecasterStream:
         texts = [str(name) for name in names]
         if sorted(texts) != sorted(self._channels):
             raise ValueError(
-                f"expected a row of {', '.join(self._channels)}, got {', '.join(texts) or 'none'}; "
-                "name these channels, or pass their values in this order."
+                f"expected a row with the channels {', '.join(self._channels)}, got "
+                f"{', '.join(texts) or 'none'}; pass these names, or the values in this order."
             )
         return [row[names[texts.index(name)]] for name in self._channels]

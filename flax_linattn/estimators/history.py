@@ -1,4 +1,4 @@
-"""The form in which a forecaster was given its series, and forecasts in the same form."""
+"""Histories of a forecaster: the series, and the form in which the user passed them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.frames import NIXTLA_ID
+from flax_linattn.data.series.frames import NIXTLA_ID
+from flax_linattn.data.tables.dialect import PLAIN, Dialect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class History:
         return [*self.channels, *(self.options.categories or {})]
 
     def select(self, series: Any) -> History:
-        """The history of one series by its label; None selects the only one.
+        """The history of one series, selected by its label; None selects a single series.
 
         Raises:
             ValueError: There is no series of that label.
@@ -83,8 +83,11 @@ class History:
         labels = [] if self.ids is None else self.ids.tolist()
         if self.ids is None or series not in labels:
             raise ValueError(
-                f"expected series as one of {itemize([*map(repr, labels)], 5) or 'none'}, got "
-                f"{quote(series)}."
+                f"expected series as one of {itemize([*map(repr, labels)], 5)}, got "
+                f"{quote(series)}; pass one of these labels."
+                if labels
+                else f"expected no series, since fit received a single series, got "
+                f"{quote(series)}; remove series."
             )
         at = labels.index(series)
         return dataclasses.replace(self, series=(self.series[at],), ids=self.ids[[at]])
@@ -96,11 +99,11 @@ class History:
         outputs: int | Sequence[int] = 0,
         levels: Sequence[float] = (),
     ) -> Any:
-        """Forecasts in the form of this history.
+        """Converts forecasts to the form of this history.
 
         Args:
             ahead: Index [H] and outputs [H, C, 1 + Q] of the forecast after each series, by the
-                position of the series. An index of None counts the rows.
+                position of the series. None as index is replaced by row numbers.
             targets: Names of the C forecast channels.
             outputs: Index of the mean, or of the Q quantiles, in the last axis of the forecasts.
             levels: Levels of these quantiles.
@@ -110,11 +113,12 @@ class History:
             columns for quantiles are pairs of a channel and a level, or strings such as y@0.9 where
             the times are a column.
         """
-        values = [found[..., outputs] for _, found in ahead.values()]
+        values = [forecast[..., outputs] for _, forecast in ahead.values()]
         if self.channels is None:
             return values[0][:, 0] if self.ndim == 1 else values[0]
         first, *others = (
-            pd.RangeIndex(len(found)) if index is None else index for index, found in ahead.values()
+            pd.RangeIndex(len(forecast)) if index is None else index
+            for index, forecast in ahead.values()
         )
         index = first.append(others) if others else first
         time = self.options.time
@@ -122,13 +126,14 @@ class History:
             index = index.rename(time)
         if self.ids is not None:
             ids = self.ids[np.repeat([*ahead], [len(v) for v in values])]
-            of_ids = [ids.get_level_values(level) for level in range(ids.nlevels)]
-            index = pd.MultiIndex.from_arrays([*of_ids, index], names=[*ids.names, index.name])
+            levels_of_ids = [ids.get_level_values(level) for level in range(ids.nlevels)]
+            names = [*ids.names, index.name]
+            index = pd.MultiIndex.from_arrays([*levels_of_ids, index], names=names)
         whole = np.concatenate([v.reshape(len(v), -1) for v in values])
         if self.ndim == 1 and not levels:
             return pd.Series(whole[:, 0], index, name=self.name)
-        names = [str(label) for label in self.channels]
-        labels = self.channels[[names.index(target) for target in targets]]
+        channels = [str(label) for label in self.channels]
+        labels = self.channels[[channels.index(target) for target in targets]]
         if levels and time is not None:
             labels = pd.Index([f"{label}@{level:g}" for label in labels for level in levels])
         elif levels:

@@ -1,4 +1,4 @@
-"""Histories and known future covariates of arrays and data frames."""
+"""Reading of histories and known future covariates from arrays and data frames."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.cells import parse_time
-from flax_linattn.data.frames import NIXTLA_ID, NIXTLA_TIME, to_pandas_frame
+from flax_linattn.data.series.frames import NIXTLA_ID, NIXTLA_TIME, to_pandas_frame
+from flax_linattn.data.tables.cells import parse_time
 from flax_linattn.estimators.history import FrameOptions, History
-from flax_linattn.estimators.sequences import as_numbers, check_not_empty
+from flax_linattn.estimators.sequences import check_not_empty, read_numbers
 
 DEFAULT_NAME = "the history"
 TARGET = "y"
@@ -28,20 +28,20 @@ MAX_CATEGORIES = 50
 """Maximum number of strings in a column of a panel: each becomes a channel."""
 
 
-def as_history(
+def read_history(
     given: Any,
     channels: Sequence[str] | None = None,
     options: FrameOptions = DEFAULT_OPTIONS,
     name: str = DEFAULT_NAME,
     sort: bool = False,
 ) -> History:
-    """Reads one series or a panel.
+    """Reads a history of one series or a panel from an array or data frame.
 
     Args:
         given: Numbers [T, C] or [T], or a data frame or pandas series. A frame with a column of ids
             or a MultiIndex whose last level is time is a panel.
         channels: Channels that are required, selected by name from a frame. Default: all.
-        options: How a frame is read.
+        options: Options for reading a frame.
         name: Name of a single series in messages.
         sort: Whether to sort the rows of each series of a frame by time.
 
@@ -50,10 +50,10 @@ def as_history(
         TypeError: The data are no array and no frame, or hold objects that are no numbers.
 
     Example:
-        >>> as_history([1.0, 2.0, 4.0]).series[0].channels
+        >>> read_history([1.0, 2.0, 4.0]).series[0].channels
         ('x0',)
         >>> panel = pd.DataFrame({"unique_id": [7, 7, 8], "ds": [1, 2, 1], "y": [3.0, 4.0, 5.0]})
-        >>> [(one.name, one.num_steps) for one in as_history(panel).series]
+        >>> [(one.name, one.num_steps) for one in read_history(panel).series]
         [('7', 2), ('8', 1)]
     """
     _check_kind(given, "X" if name == DEFAULT_NAME else name)
@@ -67,10 +67,11 @@ def as_history(
     if isinstance(frame, nw.DataFrame):
         history = _read_frame(to_pandas_frame(given), channels, options, name, sort)
         return dataclasses.replace(history, library=frame.implementation)
-    values = as_numbers(given)
+    values = read_numbers(given)
     if not 1 <= values.ndim <= 2:
         raise ValueError(
-            f"expected numbers [T, C] or [T], one row for each time, got {list(values.shape)}."
+            f"expected numbers [T, C] or [T], got the shape {list(values.shape)}; pass an array "
+            "with one row for each time."
         )
     check_not_empty(values.shape)
     ndim, values = values.ndim, values.reshape(len(values), -1)
@@ -86,7 +87,7 @@ def as_history(
 
 
 def _check_kind(given: Any, name: str) -> None:
-    """Refuses objects that are no array and no frame, and says how to convert them."""
+    """Refuses objects that are no array and no frame, with advice for their conversion."""
     rows = list(given) if isinstance(given, list | tuple) else []
     first = rows[0] if rows else None
     if given is None:
@@ -101,8 +102,8 @@ def _check_kind(given: Any, name: str) -> None:
         remedy = f"pass a panel: pandas.concat, with the name of each series in {NIXTLA_ID!r}"
     elif len(sizes := {len(row) if hasattr(row, "__len__") else 0 for row in rows}) > 1:
         raise ValueError(
-            f"expected {name} as rows of the same number of channels, got rows of "
-            f"{itemize([*map(str, sorted(sizes))], 3)} numbers; pass a panel for several series."
+            f"expected rows of {name} with the same number of channels, got rows of "
+            f"{itemize([*map(str, sorted(sizes))], 3)} numbers; for several series, pass a panel."
         )
     else:
         return
@@ -114,7 +115,7 @@ def _check_kind(given: Any, name: str) -> None:
 
 
 def _check_ids(ids: pd.Series, name: str) -> None:
-    """Refuses ids of series that are no strings and no integers."""
+    """Refuses ids of series that are neither strings nor integers."""
     odd = [
         (row, value)
         for row, value in enumerate(ids.tolist() if _may_be_odd(ids) else [])
@@ -126,14 +127,14 @@ def _check_ids(ids: pd.Series, name: str) -> None:
     if odd:
         row, value = odd[0]
         raise ValueError(
-            f"{name}: expected strings or integers in column {ids.name!r}, which names the series "
-            f"of each row, got {quote(value)} ({type(value).__name__}) in row {row} (counting from "
-            "0); convert it by astype(str), or name another column in options={'id_column': ...}."
+            f"{name}: expected strings or integers in column {ids.name!r} (ids of series), got "
+            f"{quote(value)} ({type(value).__name__}) in row {row} (counting from 0); convert the "
+            "column with astype(str), or name another column in options={'id_column': ...}."
         )
 
 
 def _may_be_odd(ids: pd.Series) -> bool:
-    """Whether the dtype of ids admits others than strings and integers."""
+    """Whether the dtype of ids allows values that are neither strings nor integers."""
     return not (pd.api.types.is_integer_dtype(ids) or isinstance(ids.dtype, pd.StringDtype))
 
 
@@ -144,7 +145,7 @@ def _read_frame(
     name: str,
     sort: bool = False,
 ) -> History:
-    """Reads a frame with ``data.from_frame``, and remembers which labels its columns had."""
+    """Reads a frame with ``data.from_frame``, and stores the labels of its columns."""
     ids, time, dialect, id_column = None, None, options.dialect, options.id
     has_levels = frame.index.nlevels > 1
     if has_levels:
@@ -152,15 +153,15 @@ def _read_frame(
         frame = frame.set_axis(frame.index.get_level_values(-1))
     else:
         if frame.index.name == options.id and options.id not in frame.columns:
-            frame = frame.reset_index()  # an older form of Nixtla's frames
+            frame = frame.reset_index()  # an older form of Nixtla's frames, ids in the index
         if options.id in frame.columns:
             _check_ids(frame[options.id], name)
             ids = pd.Index(frame[options.id])
             frame = frame.drop(columns=options.id)
         named = [*dialect.time_columns, options.time, NIXTLA_TIME if ids is not None else None]
-        found = [column for column in named if column is not None and column in frame.columns]
-        if found and len(dialect.time_columns) < 2:
-            time, *_ = found
+        times = [column for column in named if column is not None and column in frame.columns]
+        if times and len(dialect.time_columns) < 2:
+            time, *_ = times
             frame = frame.set_index(time)
             dialect = dataclasses.replace(dialect, time_column="")
     check_not_empty(frame.shape)
@@ -170,13 +171,16 @@ def _read_frame(
     if ids is not None:
         keys: Any = ids if ids.nlevels == 1 else pd.Index(["/".join(map(str, of)) for of in ids])
         if keys.unique().map(lambda key: str(key).strip()).nunique() < len(ids.unique()):
-            raise ValueError(f"{name}: expected ids of series that differ as text; rename some.")
+            raise ValueError(
+                f"{name}: expected ids of series that differ as strings, got ids such as 1 and "
+                "'1'; rename them."
+            )
         plain, categories = _encode(plain, keys, options, name)
-        while id_column in plain.columns:  # of values, beside the ids of an index
+        while id_column in plain.columns:  # the ids are in the index, and this column has values
             id_column += "_"
         plain.insert(0, id_column, keys)
         is_time = has_levels or time is not None or plain.index.name is not None
-        if is_time and pd.api.types.is_integer_dtype(plain.index):  # else taken for row numbers
+        if is_time and pd.api.types.is_integer_dtype(plain.index):  # else read as row numbers
             level = "time"
             while level in plain.columns:
                 level += "_"
@@ -194,7 +198,7 @@ def _read_frame(
     )
     series: tuple[data.TimeSeries, ...] = (read,) if ids is None else read
     for one in series:
-        as_numbers(one.values)  # within float32
+        read_numbers(one.values)  # refuses values beyond float32
     names = series[0].channels
     if channels is None and ids is None and len(names) < plain.shape[1]:  # a column of times
         time = next(label for label in frame.columns if str(label) not in names)
@@ -211,7 +215,7 @@ def _read_frame(
 
 
 def _is_text(column: pd.Series) -> bool:
-    """Whether a column holds something else than numbers and times."""
+    """Whether a column holds values other than numbers and times."""
     if pd.api.types.is_numeric_dtype(column) or column.dtype.kind in "mM":
         return False
     try:
@@ -222,7 +226,7 @@ def _is_text(column: pd.Series) -> bool:
 
 
 def _first_text(column: pd.Series) -> str:
-    """The first value of a column that is no number, and its row, for a message."""
+    """The first value of a column that is not a number, and its row, for a message."""
     is_text = pd.to_numeric(column.astype(object), errors="coerce").isna() & column.notna()
     row = int(np.argmax(is_text.to_numpy()))
     return f"{quote(column.iloc[row])} in row {row} (counting from 0)"
@@ -236,50 +240,52 @@ def _encode(
     for label in options.targets or (TARGET,):
         if label in frame.columns and _is_text(frame[label]):
             raise ValueError(
-                f"{name}: expected numbers in column {label!r}, which is to be forecast, got "
-                f"{_first_text(frame[label])}; convert it by pandas.to_numeric, or name the "
-                "columns to forecast in options={'targets': ...}."
+                f"{name}: expected numbers in column {label!r}, a target, got "
+                f"{_first_text(frame[label])}; convert the column with pandas.to_numeric, or name "
+                "other targets in options={'targets': ...}."
             )
     if fitted is None:
-        found = [label for label in frame.columns if _is_text(frame[label])]
-        fitted = {label: tuple(sorted({*frame[label].dropna().map(str)})) for label in found}
+        labels = [label for label in frame.columns if _is_text(frame[label])]
+        fitted = {label: tuple(sorted({*frame[label].dropna().map(str)})) for label in labels}
     channels: dict[str, Any] = {}
     for label, strings in fitted.items():
         if label not in frame.columns:
-            raise ValueError(f"{name}: expected the column {label!r}, as in fit; add it.")
-        of_series = frame[label].astype(object).groupby(ids, sort=False).nunique(dropna=False)
-        if of_series.max() > 1:
-            series = str(of_series.idxmax())
             raise ValueError(
-                f"{name}: expected numbers in column {label!r}, or one string in all rows of a "
-                f"series, got {_first_text(frame[label])} and {of_series.max()} different values "
-                f"in series {series!r}; convert the column by pandas.to_numeric, or drop it."
+                f"{name}: expected the columns of fit, got none with the name {label!r}; add it."
+            )
+        counts = frame[label].astype(object).groupby(ids, sort=False).nunique(dropna=False)
+        if counts.max() > 1:
+            series = str(counts.idxmax())
+            raise ValueError(
+                f"{name}: expected numbers in column {label!r}, or the same string in all rows of "
+                f"a series, got {_first_text(frame[label])} and {counts.max()} different values in "
+                f"series {series!r}; convert the column with pandas.to_numeric, or drop it."
             )
         if len(strings) > MAX_CATEGORIES:
             raise ValueError(
                 f"{name}: expected at most {MAX_CATEGORIES} different strings in column {label!r}, "
-                f"got {len(strings)}; drop the column, or group its strings."
+                f"got {len(strings)}; drop the column, or group its strings into fewer categories."
             )
         texts = frame[label].map(str, na_action="ignore")
         channels |= {f"{label}={text}": (texts == text).astype(float) for text in strings}
     return frame.drop(columns=[*fitted]).assign(**channels), fitted
 
 
-def as_future(
+def read_future(
     given: Any,
     history: History,
     names: Sequence[str],
     needed: Sequence[str],
     indices: Sequence[pd.Index],
 ) -> list[dict[str, NDArray[np.float64]]]:
-    """Reads the known future covariates of the horizon.
+    """Reads the known future covariates of the horizon from an array or data frame.
 
     Args:
-        given: An array [H, F] after an array, or a frame of the form of the history, which may have
-            further columns and later rows, in any order.
+        given: An array [H, F] if the history is an array; else a frame in the form of the history,
+            with further columns and later rows allowed, in any order.
         history: The history before the horizon.
-        names: Channels that are known for the horizon.
-        needed: The F channels among them that are required.
+        names: Names of the known future covariates.
+        needed: The F names among them that are required.
         indices: Index of the horizon of each series, [H].
 
     Returns:
@@ -290,59 +296,70 @@ def as_future(
     """
     horizon = len(indices[0])
     if history.channels is None and not hasattr(given, "columns"):
-        values = as_numbers(given)
+        values = read_numbers(given)
         if values.shape == (horizon,):
             values = values[:, None]
         if values.shape != (horizon, len(needed)):
             raise ValueError(
-                f"expected X_future as [{horizon}, {len(needed)}], a row for each step of the "
-                f"horizon and a column for {itemize(needed)}, got {list(values.shape)}."
+                f"expected X_future as an array [{horizon}, {len(needed)}], got the shape "
+                f"{list(values.shape)}; pass a row for each step of the horizon, with the columns "
+                f"{itemize(needed)}."
             )
         return [dict(zip(needed, values.T, strict=True))]
     if not hasattr(given, "columns"):
         raise ValueError(
-            f"expected X_future as a frame with {itemize(needed)}, like the history, got "
-            f"{type(given).__name__}."
+            f"expected X_future as a data frame, like the history, got {type(given).__name__}; "
+            f"pass a frame with the columns {itemize(needed)}."
         )
     columns = {str(label) for label in getattr(given, "column_names", given.columns)}
     if missing := [name for name in needed if name not in columns]:
         raise ValueError(
-            f"X_future has no column {missing[0]!r}, got {itemize(sorted(columns), 9)}."
+            f"expected the column {missing[0]!r} in X_future, got the columns "
+            f"{itemize(sorted(columns), 9)}; add the column."
         )
     chosen = [name for name in names if name in columns]
     options = dataclasses.replace(history.options, categories={}, times="irregular", resample="")
-    future = as_history(given, chosen, options, "X_future", sort=True)
+    future = read_history(given, chosen, options, "X_future", sort=True)
     by_name = {one.name: one for one in future.series}
-    found = []
+    covariates = []
     for one, index in zip(history.series, indices, strict=True):
         rows = future.series[0] if history.ids is None else by_name.get(one.name)
         if rows is None:
-            raise ValueError(f"X_future has no rows of series {one.name!r}; add {horizon}.")
+            raise ValueError(
+                f"expected {horizon} rows of series {one.name!r} in X_future, got none; add them."
+            )
         where = "X_future" if history.ids is None else f"X_future of series {one.name!r}"
         if not rows.index.is_unique:
             row = rows.index[rows.index.duplicated()][0]
-            raise ValueError(f"{where}: expected one row of each time, got {row} again.")
+            raise ValueError(
+                f"{where}: expected one row for each time, got several for {row}; remove all but "
+                "one."
+            )
         at = rows.index.get_indexer(index)
         if (at < 0).any():
             raise ValueError(
-                f"{where}: expected rows from {index[0]} to {index[-1]}, got "
-                f"{rows.index[0]} to {rows.index[-1]}, without {index[int(np.argmin(at))]}."
+                f"{where}: expected rows from {index[0]} to {index[-1]}, got rows "
+                f"from {rows.index[0]} to {rows.index[-1]}, without "
+                f"{index[int(np.argmin(at))]}; add the missing rows."
             )
-        found.append(dict(zip(chosen, rows.values[at].T, strict=True)))
-    return found
+        covariates.append(dict(zip(chosen, rows.values[at].T, strict=True)))
+    return covariates
 
 
-def as_time(time: Any) -> datetime | int:
-    """The start of a datetime, ``numpy.datetime64``, pandas time or period, string, or integer.
+def convert_time(time: Any) -> datetime | int:
+    """Converts a time, a period (its start) or a string to ``datetime``; keeps integers.
+
+    Args:
+        time: A ``datetime``, ``numpy.datetime64``, pandas timestamp or period, string or integer.
 
     Returns:
-        The time in UTC if it has a zone, else without one; an integer as it is.
+        The time, in UTC if it has a time zone.
 
     Raises:
-        ValueError: It is no time.
+        ValueError: ``time`` is no time.
 
     Example:
-        >>> as_time(np.datetime64("2016-07"))
+        >>> convert_time(np.datetime64("2016-07"))
         datetime.datetime(2016, 7, 1, 0, 0)
     """
     if isinstance(time, int | np.integer) and not isinstance(time, bool):
@@ -350,10 +367,10 @@ def as_time(time: Any) -> datetime | int:
     exact = time.to_timestamp() if hasattr(time, "to_timestamp") else time
     if isinstance(exact, np.datetime64):
         exact = exact.astype("M8[us]")
-    found = None if isinstance(exact, bool | float | np.number) else parse_time(str(exact))
-    if found is None:
+    parsed = None if isinstance(exact, bool | float | np.number) else parse_time(str(exact))
+    if parsed is None:
         raise ValueError(
-            f"expected a time such as 2016-07-01 00:00:00, got {quote(time)}; give a datetime, a "
-            "numpy.datetime64, or text."
+            f"expected a time such as 2016-07-01 00:00:00, got {quote(time)}; pass a datetime, a "
+            "numpy.datetime64, or a string."
         )
-    return found
+    return parsed

@@ -1,4 +1,4 @@
-"""Sequences and class labels of arrays, data frames and lists, checked in scikit-learn's words."""
+"""Reading and checking of sequences and class labels, with scikit-learn's messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flax_linattn.checks import quote
 
 
 class Sequences(NamedTuple):
-    """N sequences of C channels.
+    """Result of ``read_sequences``: N sequences of C channels.
 
     Attributes:
         series: Sequences, float64 [T_i, C] each; NaN is a missing value.
@@ -30,17 +30,17 @@ class Sequences(NamedTuple):
     is_table: bool
 
 
-def as_sequences(X: Any) -> Sequences:
-    """Reads X in any of the forms that ``Classifier`` documents; NaN, None and NA are missing.
+def read_sequences(X: Any) -> Sequences:
+    """Reads X in any form that ``Classifier`` accepts; NaN, None and NA are missing values.
 
     Raises:
         ValueError: X has another form, is empty, no numbers, or infinite.
         TypeError: X is sparse.
 
     Example:
-        >>> as_sequences([[[1.0], [2.0]], [[3.0]]]).features
+        >>> read_sequences([[[1.0], [2.0]], [[3.0]]]).features
         1
-        >>> as_sequences(np.zeros((4, 7))).features
+        >>> read_sequences(np.zeros((4, 7))).features
         7
     """
     if hasattr(X, "toarray") and not hasattr(X, "__array__"):
@@ -53,24 +53,24 @@ def as_sequences(X: Any) -> Sequences:
         names = names if all(isinstance(name, str) for name in names) else None
     if isinstance(X, pd.DataFrame) and isinstance(X.index, pd.MultiIndex):
         levels = list(range(X.index.nlevels - 1))
-        series = tuple(as_numbers(own) for _, own in X.groupby(level=levels, sort=False))
+        series = tuple(read_numbers(own) for _, own in X.groupby(level=levels, sort=False))
         return Sequences(series, X.shape[1], names, False)
     if not isinstance(X, Sequence):
         X = np.asarray(X)
         if X.dtype == object and X.ndim == 1 and len(X) and all(_sized(own) for own in X):
             X = list(X)
     if isinstance(X, Sequence) and not isinstance(X, str) and _is_ragged(X):
-        series = tuple(as_numbers(own) for own in X)
+        series = tuple(read_numbers(own) for own in X)
         series = tuple(own[:, None] if own.ndim == 1 else own for own in series)
         for index, own in enumerate(series):
             if own.ndim != 2 or not own.size or own.shape[1] != series[0].shape[1]:
                 raise ValueError(
                     "expected sequences [T, C] with the same number of channels, got sequence "
-                    f"{index} as {list(own.shape)} and sequence 0 as {list(series[0].shape)}; time "
-                    "comes first."
+                    f"{index} as {list(own.shape)} and sequence 0 as {list(series[0].shape)}; pass "
+                    "arrays whose first axis is time."
                 )
         return Sequences(series, series[0].shape[1], None, False)
-    values = as_numbers(X)
+    values = read_numbers(X)
     if values.ndim == 0:
         raise ValueError(f"Expected 2D array, got scalar array instead: {quote(X)}; pass [N, T].")
     if values.ndim == 1:
@@ -89,7 +89,7 @@ def as_sequences(X: Any) -> Sequences:
 
 
 def _is_ragged(X: Sequence[Any]) -> bool:
-    """Whether a list holds sequences of several lengths, or arrays with channels."""
+    """Whether a list holds sequences of different lengths, or arrays with channels."""
     shapes = {np.shape(own) if hasattr(own, "shape") else (len(own),) for own in X if _sized(own)}
     return len(shapes) > 1 or any(len(shape) == 2 for shape in shapes)
 
@@ -112,8 +112,8 @@ def check_not_empty(shape: Sequence[int]) -> None:
             )
 
 
-def as_numbers(values: Any) -> NDArray[np.float64]:
-    """An array of numbers within float32; NaN, None and pandas.NA are missing values.
+def read_numbers(values: Any) -> NDArray[np.float64]:
+    """Converts values to float64 and checks their range; NaN, None and NA are missing values.
 
     Raises:
         ValueError: The values are no numbers, infinite, or beyond float32.
@@ -121,29 +121,31 @@ def as_numbers(values: Any) -> NDArray[np.float64]:
     """
     array = np.asarray(values)
     if array.dtype.kind == "c":
-        raise ValueError("Complex data not supported; give real numbers.")
+        raise ValueError("Complex data not supported; pass real numbers.")
     if array.dtype == object:
         array = np.where(pd.isna(array), np.nan, array)
     try:
-        found = array.astype(np.float64)
+        numbers = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise type(error)(f"expected X as numbers, got {quote(values)}: {error}") from None
-    if (beyond := np.abs(found) > np.finfo(np.float32).max).any():
+    if (beyond := np.abs(numbers) > np.finfo(np.float32).max).any():
         place = np.argwhere(beyond)[0].tolist()
-        if np.isinf(found[tuple(place)]):
+        if np.isinf(numbers[tuple(place)]):
             raise ValueError(
-                f"Input X contains infinity at {place}; expected finite numbers, or NaN where "
-                "missing."
+                f"Input X contains infinity at {place}; pass finite numbers, or NaN for missing "
+                "values."
             )
-        raise ValueError(f"Input X contains a value too large for float32 at {place}; scale it.")
-    return found
+        raise ValueError(
+            f"Input X contains a value too large for float32 at {place}; rescale the data."
+        )
+    return numbers
 
 
 def check_features(given: Sequences, fitted: Any) -> None:
-    """Refuses sequences whose number or names of features differ from those of ``fit``.
+    """Checks that X has the number and the names of the features of ``fit``.
 
     Raises:
-        ValueError: They differ.
+        ValueError: The number or the names of the features differ.
     """
     name = type(fitted).__name__
     names = getattr(fitted, "feature_names_in_", None)
@@ -177,7 +179,7 @@ def _lines(names: Sequence[str]) -> str:
     return "".join(f"- {name}\n" for name in names[:5]) + ("- ...\n" if len(names) > 5 else "")
 
 
-def as_labels(y: Any, count: int) -> NDArray:
+def read_labels(y: Any, count: int) -> NDArray:
     """Reads class labels [N] or [N, 1] of one kind, also of nullable and categorical dtypes.
 
     Returns:
@@ -187,12 +189,12 @@ def as_labels(y: Any, count: int) -> NDArray:
         ValueError: The labels have another form or length, kinds are mixed, or a label is missing.
 
     Example:
-        >>> as_labels(pd.Series([True, False], dtype="boolean"), 2).dtype
+        >>> read_labels(pd.Series([True, False], dtype="boolean"), 2).dtype
         dtype('bool')
     """
     if y is None:
         raise ValueError(
-            "requires y to be passed, but the target y is None; give a class for each sequence."
+            "requires y to be passed, but the target y is None; pass a class for each sequence."
         )
     # NumPy would make strings of mixed kinds in a list.
     labels = np.asarray(y, object) if isinstance(y, list | tuple) else np.asarray(y)
@@ -205,37 +207,38 @@ def as_labels(y: Any, count: int) -> NDArray:
         labels = labels.ravel()
     if labels.ndim != 1:
         raise ValueError(
-            f"y should be a 1d array, got an array of shape {labels.shape} instead; give a class "
+            f"y should be a 1d array, got an array of shape {labels.shape} instead; pass a class "
             "for each sequence."
         )
     if len(labels) != count:
         raise ValueError(
             "Found input variables with inconsistent numbers of samples: "
-            f"{[count, len(labels)]}; give a class for each sequence."
+            f"{[count, len(labels)]}; pass a class for each sequence."
         )
     if (missing := np.asarray(pd.isna(labels))).any():
         row = int(np.argmax(missing))
         what = "NaN" if isinstance(labels[row], float) else labels[row]
         raise ValueError(
-            f"Input y contains {what}, first in row {row}, from 0; remove such sequences."
+            f"Input y contains {what}, first in row {row} (counting from 0); remove these "
+            "sequences."
         )
     if labels.dtype == object:
-        labels = _of_one_kind(labels, keep_strings=not isinstance(y, list | tuple))
+        labels = _convert_objects(labels, keep_strings=not isinstance(y, list | tuple))
     if labels.dtype.kind == "c":
-        raise ValueError("Complex data not supported; give classes as numbers or strings.")
+        raise ValueError("Complex data not supported; pass classes as numbers or strings.")
     if labels.dtype.kind == "f":
         if np.isinf(labels).any():
-            raise ValueError("Input y contains infinity; remove such sequences.")
+            raise ValueError("Input y contains infinity; remove these sequences.")
         if (labels != np.round(labels)).any():
             raise ValueError(
-                "Unknown label type: continuous. expected classes, got numbers such as "
-                f"{quote(labels[labels != np.round(labels)][0])}."
+                "Unknown label type: continuous. Expected classes, got numbers such as "
+                f"{quote(labels[labels != np.round(labels)][0])}; pass integers or strings."
             )
     return labels
 
 
-def _of_one_kind(labels: NDArray, *, keep_strings: bool) -> NDArray:
-    """Converts objects to numbers, booleans or strings; mixed kinds are refused."""
+def _convert_objects(labels: NDArray, *, keep_strings: bool) -> NDArray:
+    """Converts objects to numbers, booleans or strings of one kind; mixed kinds are refused."""
     kind = pd.api.types.infer_dtype(labels, skipna=False)
     if kind in ("boolean", "integer", "floating", "mixed-integer-float", "complex"):
         return np.array(labels.tolist())
@@ -246,12 +249,12 @@ def _of_one_kind(labels: NDArray, *, keep_strings: bool) -> NDArray:
         raise ValueError(
             "expected classes of one kind in y, got "
             + " and ".join(f"{quote(label)} ({name})" for name, label in examples.items())
-            + "; make strings of them all, such as by [str(label) for label in y]."
+            + "; convert all classes to strings, such as by [str(label) for label in y]."
         )
     return labels
 
 
 def _conversion_warning() -> type[Warning]:
-    """scikit-learn's own class where scikit-learn is loaded, because its tools look for it."""
+    """scikit-learn's own warning class if scikit-learn is loaded, because its tools expect it."""
     other = sys.modules.get("sklearn.exceptions")
     return UserWarning if other is None else other.DataConversionWarning

@@ -12,9 +12,9 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_state
+from flax_linattn.inference.programs import compile_once, step
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
 
@@ -24,11 +24,11 @@ class GenerateOutput(NamedTuple):
     """Tokens that ``generate`` generated, and the state to continue from.
 
     Attributes:
-        tokens: int32 [B, max_new_tokens]; ``pad`` behind a row's last token.
-        lengths: int32 [B], tokens of each row, the stop token included.
-        state: After the prompt and all tokens but each row's last: ``generate`` goes on with that
-            one, ``tokens[i, lengths[i] - 1]``, as the prompt, and with another ``key``, since draws
-            are numbered anew.
+        tokens: New tokens, int32 [B, max_new_tokens], with ``pad`` after the last token of a row.
+        lengths: Number of new tokens of each row, int32 [B], including the stop token.
+        state: State after the prompt and all new tokens except the last token of each row. To
+            continue, pass that token, ``tokens[i, lengths[i] - 1]``, as the prompt, and another
+            ``key``, because the counter of samples restarts.
     """
 
     tokens: Int[Array, "B N"]
@@ -37,8 +37,8 @@ class GenerateOutput(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    step: Array  # tokens of every row that still runs
-    token: Array  # the last one of each row
+    step: Array  # number of tokens of every row that still runs
+    token: Array  # last token of each row
     runs: Array
     failed: Array
     out: GenerateOutput
@@ -62,39 +62,39 @@ def generate(
 ) -> GenerateOutput:
     """Continues rows of tokens: the prompt in parallel, then a ``lax.while_loop`` of steps.
 
-    Without ``key`` each token is the most likely one. With it tokens are drawn, number t of a row
-    by ``fold_in(key of the row, t)``: what a row draws depends on no other row. The loop ends
-    as soon as all rows have stopped; a row that has stopped keeps its state.
+    Without ``key`` each token is the most likely one. With it token t of a row is sampled with
+    ``fold_in(key of the row, t)``, so that the samples of a row depend on no other row. The loop
+    ends as soon as all rows have stopped; a row that has stopped keeps its state.
 
     Args:
         model: A :class:`StreamingModel` of tokens, int [B] and [B, T], whose outputs are logits
             over the next token, [B, tokens] and [B, T, tokens].
-        prompt: Int [B, T], T >= 1.
-        max_new_tokens: Most tokens a row is continued by.
+        prompt: Tokens, int [B, T], T >= 1.
+        max_new_tokens: Maximum number of new tokens of a row.
         mask: Boolean array of shape [B, T]; True marks valid tokens. Padding may be anywhere. A row
             of padding alone is not continued.
         stop: The token or tokens that end a row.
-        key: Of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
-            row's own.
-        temperature: Float or float [B], which divides the logits, default 1; 0 = the most likely
-            token. It needs ``key``.
-        top_k: Draw among this many most likely tokens; default all. It needs ``key``.
-        pad: Stands behind the last token of a row that has stopped.
-        state: What came before the prompt; default nothing. It stays usable.
+        key: Key of ``jax.random.key``: a single key, from which row i uses ``fold_in(key, i)``, or
+            one key per row, [B].
+        temperature: Float or float [B], the divisor of the logits, default 1; 0 selects the most
+            likely token. It needs ``key``.
+        top_k: Number of most likely tokens to sample from; default all. It needs ``key``.
+        pad: Token after the last token of a row that has stopped.
+        state: State before the prompt; default the initial state. It stays usable.
         max_length: Maximum number of tokens of a sequence, needed by mechanisms with a cache: that
             of ``state`` if it is given, T + max_new_tokens by default.
-        chunk_size: Tokens of a piece of the prompt, as in ``prefill``; default all in one.
-        dtype: Of the features that the state is made for; default float32.
+        chunk_size: Number of tokens of a chunk of the prompt, as in ``prefill``; default all.
+        dtype: Dtype of the features that the state is made for; default float32.
 
     Returns:
-        Tokens, their number in each row, and the state.
+        New tokens, the number of new tokens of each row, and the state.
 
     Raises:
-        ValueError: An argument out of range; a model that does not give logits; a state of another
-            model; logits that are NaN, above all when a cache or a table of positions is full
-            (under ``jit`` the row ends there instead).
-        TypeError: A prompt or a token that is not integer, a mask that is not bool, no random key,
-            or no model.
+        ValueError: an argument is out of range, the model has no logits, the state belongs to
+            another model, or logits are NaN, which happens above all when a cache or a table of
+            positions is full (under ``jit`` the row ends there instead).
+        TypeError: the prompt or a token is not an integer, the mask is not boolean, ``key`` is no
+            random key, or ``model`` is no model.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -110,10 +110,12 @@ def generate(
     check_model(model, sequences=True)
     prompt, mask = check_prompt(prompt, mask, chunk_size)
     if not jnp.issubdtype(prompt.dtype, jnp.integer) or prompt.ndim != 2:
-        raise TypeError(f"expected prompt as int [B, T], got {prompt.dtype} {prompt.shape}.")
+        raise TypeError(f"expected prompt as integers [B, T], got {prompt.dtype} {prompt.shape}.")
     at_least(1, max_new_tokens=max_new_tokens, top_k=top_k)
     if key is None and not (temperature is None and top_k is None):
-        raise ValueError("temperature and top_k are for drawing tokens, which needs a key.")
+        raise ValueError(
+            "temperature and top_k need a key to sample tokens; pass key=jax.random.key(seed)."
+        )
     batch, prompt = prompt.shape[0], prompt.astype(jnp.int32)
     if state is None:
         check_capacity(prompt, mask, max_length)
@@ -136,15 +138,15 @@ def generate(
     if not isinstance(failed, jax.core.Tracer) and np.asarray(failed).any():
         row = int(np.asarray(failed).argmax())
         raise ValueError(
-            f"the logits of row {row} are NaN after {int(out.lengths[row])} new tokens: the model "
-            "has no room for more (make the state with a larger max_length, or the model with more "
-            "positions), the prompt holds tokens that it does not know, or its parameters or state "
-            "hold NaN."
+            f"the logits of row {row} are NaN after {int(out.lengths[row])} new tokens; possible "
+            "causes: a full cache (make the state with a larger max_length), no more positions "
+            "(make the model with more), unknown tokens in the prompt, or NaN in parameters or "
+            "state."
         )
     return out
 
 
-@compiled("max_new_tokens", "top_k", "max_length", "chunk_size", "dtype")
+@compile_once("max_new_tokens", "top_k", "max_length", "chunk_size", "dtype")
 def _generate(
     model: StreamingModel,
     prompt: Array,
@@ -167,8 +169,8 @@ def _generate(
     )
     if logits.ndim != 2 or not 1 <= (top_k or 1) <= logits.shape[1]:
         raise ValueError(
-            f"expected logits [B, tokens], with at least top_k={top_k} tokens, from the model's "
-            f"step, got shape {logits.shape}."
+            f"expected the model's step to return logits [B, tokens] with at least top_k={top_k} "
+            f"tokens, got shape {logits.shape}."
         )
 
     def write(logits: Array, state: State, loop: _Loop) -> _Loop:
@@ -213,60 +215,61 @@ def choose(
     temperature: Float[Array, "B"],
     top_k: int | None,
 ) -> Int[Array, "B"]:
-    """The next token of each row: the most likely one, or a drawn one where there are keys.
+    """Chooses the next token of each row: the most likely token, or a sample if there are keys.
 
     Args:
-        logits: Of the next token.
-        keys: [B], each row's own, folded with ``count``; or None.
-        count: Tokens that the row has been continued by.
-        temperature: 0 = the most likely token.
-        top_k: Draw among this many most likely tokens; None = all.
+        logits: Logits of the next token, [B, tokens].
+        keys: Key of each row, [B], which is folded with ``count``; or None.
+        count: Number of new tokens so far.
+        temperature: Divisor of the logits, [B]; 0 selects the most likely token.
+        top_k: Number of most likely tokens to sample from; None uses all.
     """
     likely = jnp.argmax(logits, axis=1).astype(jnp.int32)
     if keys is None:
         return likely
-    draws = jax.vmap(jax.random.fold_in, (0, None))(keys, count)
+    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, count)
     warm = temperature > 0
     logits = logits.astype(jnp.float32) / jnp.where(warm, temperature, 1.0)[:, None]
     if top_k is None:
-        drawn = jax.vmap(jax.random.categorical)(draws, logits)
+        sample = jax.vmap(jax.random.categorical)(keys, logits)
     else:
         logits, tokens = jax.lax.top_k(logits, top_k)
-        rank = jax.vmap(jax.random.categorical)(draws, logits)
-        drawn = jnp.take_along_axis(tokens, rank[:, None], axis=1)[:, 0]
-    return jnp.where(warm, drawn.astype(jnp.int32), likely)
+        rank = jax.vmap(jax.random.categorical)(keys, logits)
+        sample = jnp.take_along_axis(tokens, rank[:, None], axis=1)[:, 0]
+    return jnp.where(warm, sample.astype(jnp.int32), likely)
 
 
 def row_keys(key: Any, batch: int) -> Array:
-    """A key for each row, from one or as given."""
+    """Returns a key for each row, folded from a single key or as given."""
     if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         raise TypeError(
-            "expected key as jax.random.key(seed) gives it, got "
+            "expected a key of jax.random.key(seed), got "
             f"{getattr(key, 'dtype', type(key).__name__)}; wrap raw keys by "
             "jax.random.wrap_key_data."
         )
     if key.shape == ():
         return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch, dtype=jnp.uint32))
     if key.shape != (batch,):
-        raise ValueError(f"expected one key or one a row, ({batch},), got shape {key.shape}.")
+        raise ValueError(
+            f"expected a single key or one key per row, ({batch},), got shape {key.shape}."
+        )
     return key
 
 
 def _tokens(name: str, tokens: Any) -> Array:
-    found = jnp.atleast_1d(jnp.asarray(tokens))
-    if found.size and not jnp.issubdtype(found.dtype, jnp.integer):
+    array = jnp.atleast_1d(jnp.asarray(tokens))
+    if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(
-            f"{name} must be whole numbers, tokens of the model, got {found.dtype} "
-            f"{list(found.shape)}."
+            f"{name} must be integers, tokens of the model, got {array.dtype} {list(array.shape)}."
         )
-    return found.astype(jnp.int32)
+    return array.astype(jnp.int32)
 
 
 def _temperatures(temperature: ArrayLike, batch: int) -> Array:
     values = jnp.asarray(temperature, jnp.float32)
     if values.shape not in ((), (batch,)):
         raise ValueError(
-            f"expected temperature as one number or one a row, ({batch},), got shape "
+            f"expected temperature as a number or one number per row, ({batch},), got shape "
             f"{values.shape}."
         )
     if not isinstance(values, jax.core.Tracer) and not (np.asarray(values) >= 0).all():

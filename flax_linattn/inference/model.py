@@ -1,4 +1,4 @@
-"""Protocol of streaming models, and the states that inference makes of them."""
+"""The protocol of streaming models, and their initial states."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from flax_linattn.typing import Array, Mask, State
 
 @runtime_checkable
 class StreamingModel(Protocol):
-    """A model that runs as a recurrent network: what all functions of this package take.
+    """A model that runs as a recurrent network, as all functions of this package need.
 
-    Any ``nnx.Module`` with these three calls is one; nothing has to be inherited.
+    Any ``nnx.Module`` with these three methods is one; no base class is needed.
 
     ==================================== ==================================================
-    call                                 who asks for it
+    method                               who calls it
     ==================================== ==================================================
     ``init_state(batch_size)``           all
     ``step(x_t, state)``                 all
     ``model(x, state=..., ...)``         ``prefill``, ``generate`` and ``Stream.prefill``
     ==================================== ==================================================
 
-    One set of parameters serves the three, and ``step`` after ``step`` gives what the call on the
-    whole sequence gives. The state is a tree of arrays with the batch axis first, of one size if
-    ``max_length`` is given. A model that cannot stream raises ``ValueError`` in ``init_state`` and
-    says why; those of this library tell it beforehand, too, by their property ``streams``.
+    The three share their parameters, and repeated calls of ``step`` equal the call on the whole
+    sequence. The state is a tree of arrays with the batch axis first, of constant size if
+    ``max_length`` is given. A model that cannot stream raises ``ValueError`` with the reason in
+    ``init_state``; models of this library also have the property ``streams``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -63,16 +63,16 @@ class StreamingModel(Protocol):
         state: State | None = None,
         return_state: Literal[True],
     ) -> tuple[Any, State]:
-        """Maps whole sequences, and goes on from a state.
+        """Maps whole sequences, starting from a state.
 
         Args:
-            x: Observations [B, T, ...]; tokens int [B, T] of a model of tokens.
+            x: Observations, [B, T, ...], or tokens, int [B, T].
             mask: Boolean array of shape [B, T]; True marks valid tokens.
-            state: What came before; None = nothing.
+            state: State before the sequences; None is the initial state.
             return_state: Always True here.
 
         Returns:
-            Outputs at every position, [B, T, ...], or after the last, [B, ...]; and the state.
+            Outputs at every position, [B, T, ...], or after the last one, [B, ...]; and the state.
         """
         ...
 
@@ -85,8 +85,8 @@ class StreamingModel(Protocol):
             batch_size: Batch size B.
             max_length: Maximum number of observations, for a state that grows without it; others
                 ignore it.
-            dtype: Of the observations. It is passed where they are float64; a model that never sees
-                such ones may leave it out.
+            dtype: Dtype of the observations. It is passed only for float64; a model without float64
+                support may omit it.
         """
         ...
 
@@ -94,7 +94,7 @@ class StreamingModel(Protocol):
         """Processes one observation per row.
 
         Args:
-            x: [B, ...].
+            x: Observations, [B, ...].
             state: State from ``init_state``, ``__call__`` or ``step``.
             mask: Boolean array of shape [B]; where False, the row's state is unchanged.
 
@@ -112,19 +112,19 @@ def check_model(model: Any, *, sequences: bool = False) -> None:
         >>> check_model(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
         Traceback (most recent call last):
         ...
-        TypeError: expected a model that streams, and Linear has no init_state and no step; \
+        TypeError: expected a model that streams, got Linear, which has no init_state and no step; \
     see flax_linattn.inference.StreamingModel.
     """
     if isinstance(model, type):
         raise TypeError(
-            f"expected a model that streams, got the class {model.__name__}; make one of it."
+            f"expected a model that streams, got the class {model.__name__}; pass an instance."
         )
-    lacks = [n for n in ("init_state", "step") if not callable(getattr(model, n, None))]
-    lacks += ["__call__"] * (sequences and not callable(model))
-    if lacks:
+    missing = [n for n in ("init_state", "step") if not callable(getattr(model, n, None))]
+    missing += ["__call__"] * (sequences and not callable(model))
+    if missing:
         raise TypeError(
-            f"expected a model that streams, and {type(model).__name__} has "
-            f"{' and '.join(f'no {name}' for name in lacks)}; "
+            f"expected a model that streams, got {type(model).__name__}, which has "
+            f"{' and '.join(f'no {name}' for name in missing)}; "
             "see flax_linattn.inference.StreamingModel."
         )
 
@@ -140,10 +140,10 @@ def resolve_state(
 
     Args:
         model: A model that streams.
-        x: Observations [B, ...].
-        state: What came before; None = nothing.
+        x: Observations, [B, ...].
+        state: State before the observations; None is the initial state.
         max_length: Maximum number of observations, needed by mechanisms with a cache.
-        dtype: Of the observations; None = that of ``x``, if these are no tokens.
+        dtype: Dtype of the observations; None is that of ``x``, or float32 for tokens.
     """
     if state is not None:
         return state
@@ -178,5 +178,5 @@ def expected_state(model: StreamingModel, batch_size: int) -> dict[str, tuple[in
 
 
 def path_name(path: Any) -> str:
-    """A leaf's path, such as "backbone.layers.0.m"."""
+    """Formats the path of a leaf, such as "backbone.layers.0.m"."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "state"

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import call_with_state, compiled
 from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
+from flax_linattn.inference.programs import call_with_state, compile_once
 from flax_linattn.inference.state import check_rows
 from flax_linattn.inference.state_diff import explain_mismatch
 from flax_linattn.nn.meshes import automatic
@@ -26,29 +26,29 @@ def prefill(
     chunk_size: int | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[Array, State]:
-    """Takes in known observations by the model's parallel form, in one program.
+    """Processes known observations by the model's parallel form, in one program.
 
-    With ``chunk_size`` the pieces follow each other in one ``lax.scan``: temporary memory
-    is that of one piece, whatever T.
+    With ``chunk_size``, chunks are processed by one ``lax.scan``, so that temporary memory is that
+    of one chunk, for any T.
 
     Args:
         model: A :class:`StreamingModel`.
-        x: [B, T, in_features], T >= 1; tokens int [B, T] for a model that takes them.
+        x: Observations, [B, T, in_features], T >= 1, or tokens, int [B, T].
         mask: Boolean array of shape [B, T]; True marks valid tokens. Padding may be anywhere.
-        state: What came before; default nothing. It stays usable.
-        max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
-            these and those to come. Not needed with ``state``.
-        chunk_size: Observations of a piece; default all in one.
-        dtype: Which the state is made for, see ``StreamingModel``; default that of ``x``.
+        state: State before the observations; default the initial state. It stays usable.
+        max_length: Maximum number of observations of a sequence, including later ones, needed by
+            mechanisms with a cache. Not needed with ``state``.
+        chunk_size: Number of observations of a chunk; default all.
+        dtype: Dtype that the state is made for, see ``StreamingModel``; default that of ``x``.
 
     Returns:
-        What ``step`` would have returned for each row's last valid token, [B, ...] (0 if it has
-        none in this call and the model's call gives outputs at every position), and the state.
+        The output of ``step`` for the last valid token of each row, [B, ...] (0 for a row without
+        valid tokens if the model returns outputs at every position), and the state.
 
     Raises:
-        ValueError: Shapes that do not fit, a state that grows for want of ``max_length`` or is one
-            of another model, or a model that cannot stream.
-        TypeError: ``mask`` is not bool, or the model is none.
+        ValueError: a shape does not fit, the state grows without ``max_length`` or belongs to
+            another model, or the model cannot stream.
+        TypeError: ``mask`` is not boolean, or ``model`` is no model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -82,7 +82,7 @@ def prefill_state(
     chunk_size: int | None,
     dtype: DTypeLike | None,
 ) -> tuple[Array, State]:
-    """The program of ``prefill``, on checked arguments."""
+    """Computes ``prefill`` for checked arguments, under ``jit``."""
     state = resolve_state(model, x, state, max_length, dtype)
     y = zero_output(model, x, state)
     length = x.shape[1]
@@ -96,14 +96,14 @@ def prefill_state(
     return jax.lax.scan(body, (y, state), starts)[0]
 
 
-_prefill = compiled("max_length", "chunk_size", "dtype")(prefill_state)
+_prefill = compile_once("max_length", "chunk_size", "dtype")(prefill_state)
 
 
 @automatic(1)
 def prefill_chunk(
     model: StreamingModel, x: Array, mask: Array | None, y: Array, state: State
 ) -> tuple[Array, State]:
-    """One piece: the output after each row's last valid token (before it, ``y``) and the state."""
+    """Processes one chunk; returns the output after the last valid token (else ``y``) and state."""
     outputs, new_state = call_with_state(
         model, state, x.shape[0], lambda: model(x, mask=mask, state=state, return_state=True)
     )
@@ -112,10 +112,10 @@ def prefill_chunk(
     if mask is None:
         return outputs[:, -1], new_state
     last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
-    there = jnp.any(mask, axis=1)
+    has_tokens = jnp.any(mask, axis=1)
     axes = tuple(range(1, y.ndim))
     outputs = jnp.take_along_axis(outputs, jnp.expand_dims(last, (1, *(a + 1 for a in axes))), 1)
-    return jnp.where(jnp.expand_dims(there, axes), outputs[:, 0], y), new_state
+    return jnp.where(jnp.expand_dims(has_tokens, axes), outputs[:, 0], y), new_state
 
 
 def zero_output(model: StreamingModel, x: Array, state: State) -> Array:
@@ -128,17 +128,17 @@ def zero_output(model: StreamingModel, x: Array, state: State) -> Array:
             raise ValueError(reason) from error
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
-            "expected x as sequences of the model's observations, [B, T, ...], got "
+            "expected x as sequences of observations of the model, [B, T, ...], got "
             f"{x.dtype}{list(x.shape)}: {error}"
         ) from error
     return jnp.zeros(y.shape, y.dtype)
 
 
 def chunk_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tuple[Array, Array]:
-    """The piece that begins at ``start``, and which of its observations are real and new.
+    """Slices the chunk at ``start``, and its mask of valid observations.
 
-    A piece that would reach over the end begins earlier, with observations that are masked since
-    they came before: so all have one size, and x is not padded, which would be a copy.
+    All chunks have the same size: the last one begins earlier, and masks the observations of the
+    chunk before it. Padding ``x`` instead would copy it.
     """
     begin = jnp.minimum(start, x.shape[1] - chunk_size)
 
@@ -151,10 +151,12 @@ def chunk_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tup
 
 
 def check_capacity(x: Array, mask: Array | None, max_length: int | None) -> None:
-    """Refuses more observations of a row than a state has room for, as far as they are known."""
-    most = static_max_length(x.shape[1], mask)
-    if max_length is not None and most > max_length:
-        raise ValueError(f"max_length={max_length} has no room for {most} observations.")
+    """Raises ValueError for more observations than ``max_length``, if the mask is known."""
+    length = static_max_length(x.shape[1], mask)
+    if max_length is not None and length > max_length:
+        raise ValueError(
+            f"max_length must be at least {length}, the observations, got {max_length}."
+        )
 
 
 def check_prompt(

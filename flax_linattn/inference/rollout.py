@@ -1,4 +1,4 @@
-"""Loops of steps in one program: over given observations, or over the model's own outputs."""
+"""Loops of steps in one program: over observations, or over the model's own outputs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model, resolve_state
 from flax_linattn.inference.prefill import check_prompt
+from flax_linattn.inference.programs import compile_once, step
 from flax_linattn.inference.state import check_rows
 from flax_linattn.ops.contract.state import register_state
 from flax_linattn.typing import Array, Mask, State
@@ -20,12 +20,12 @@ from flax_linattn.typing import Array, Mask, State
 
 @register_state
 class Rollout(NamedTuple):
-    """What ``rollout`` returns; ``rollout(model, r.x, n, state=r.state)`` goes on.
+    """Result of ``rollout``; ``rollout(model, r.x, n, state=r.state)`` continues it.
 
     Attributes:
-        outputs: [B, num_steps, ...].
-        x: [B, ...], the observation that the last output fed back.
-        state: After all observations but ``x``.
+        outputs: Outputs, [B, num_steps, ...].
+        x: The next observation, made from the last output, [B, ...].
+        state: State after all observations before ``x``.
     """
 
     outputs: Array
@@ -48,22 +48,23 @@ def unroll(
 
     Args:
         model: A :class:`StreamingModel`.
-        x: [B, T, in_features]; tokens int [B, T] for a model that takes them.
+        x: Observations, [B, T, in_features], or tokens, int [B, T].
         mask: Boolean array of shape [B, T]; True marks valid tokens.
-        reset: Bool [B, T], True = the row forgets before this observation, which begins a new
-            sequence (an episode, in reinforcement learning).
-        state: What an earlier call returned; default, before the first observation.
+        reset: Boolean array of shape [B, T]; True resets the row before this observation, which
+            begins a new sequence (an episode, in reinforcement learning).
+        state: State of an earlier call; default the initial state.
         max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
             that of ``state`` if it is given, T by default.
-        dtype: Which the state is made for, see ``StreamingModel``; default that of ``x``.
+        dtype: Dtype that the state is made for, see ``StreamingModel``; default that of ``x``.
         return_state: Whether to return ``(y, state)`` instead of ``y``.
 
     Returns:
         The outputs after every observation, [B, T, ...], and the state if ``return_state``.
 
     Raises:
-        ValueError: Shapes that do not fit, a state of another model, or a model that cannot stream.
-        TypeError: ``mask`` or ``reset`` is not bool, or the model is none.
+        ValueError: a shape does not fit, the state belongs to another model, or the model cannot
+            stream.
+        TypeError: ``mask`` or ``reset`` is not boolean, or ``model`` is no model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -84,7 +85,7 @@ def unroll(
     return (y, state) if return_state else y
 
 
-@compiled("max_length", "dtype")
+@compile_once("max_length", "dtype")
 def _unroll(
     model: StreamingModel,
     x: Array,
@@ -121,27 +122,26 @@ def rollout(
 
     Args:
         model: A :class:`StreamingModel`.
-        x: [B, ...], the observation to take in first.
-        num_steps: Observations to take in.
-        feedback: ``feedback(y, x)`` is the next observation, of the shape and dtype of ``x``, from
-            the output ``y`` and the observation that gave it; default, the output itself. It
-            is part of the program: a new function object is compiled anew, and what it closes
-            over, weights included, stays as it was at the first call.
-        mask: Boolean array of shape [B]; where False the row's state stays as it is, and its
-            outputs mean nothing.
-        state: After what the model has seen, from ``prefill`` or steps; default, before the first
-            observation. It stays usable.
+        x: The first observation, [B, ...].
+        num_steps: Number of observations to process.
+        feedback: ``feedback(y, x)`` returns the next observation, of the shape and dtype of ``x``,
+            from the output ``y`` and the observation ``x``; default the output itself. It is part
+            of the program: a new function object is compiled again, and values it closes over,
+            weights included, stay as at the first call.
+        mask: Boolean array of shape [B]; where False, the state of the row is unchanged, and its
+            outputs are meaningless.
+        state: State of ``prefill`` or steps; default the initial state. It stays usable.
         max_length: Maximum number of observations of a sequence, needed by mechanisms with a cache:
             that of ``state`` if it is given, num_steps by default.
-        dtype: Which the state is made for, see ``StreamingModel``; default that of ``x``.
+        dtype: Dtype that the state is made for, see ``StreamingModel``; default that of ``x``.
 
     Returns:
         Outputs, the next observation and the state.
 
     Raises:
-        ValueError: What is fed back is no observation of the model, the state grows for want of
-            ``max_length`` or is one of another model, or ``num_steps`` is negative.
-        TypeError: ``mask`` is not bool, or the model is none.
+        ValueError: the feedback is no observation of the model, the state grows without
+            ``max_length`` or belongs to another model, or ``num_steps`` is negative.
+        TypeError: ``mask`` is not boolean, or ``model`` is no model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -159,7 +159,7 @@ def rollout(
     at_least(0, num_steps=num_steps)
     x = jnp.asarray(x)
     if x.ndim == 0:
-        raise ValueError("expected x as [B, ...], an observation a row, got one number.")
+        raise ValueError("expected x as [B, ...], one observation per row, got a number.")
     if max_length is None and state is None:
         max_length = num_steps
     return _rollout(
@@ -174,7 +174,7 @@ def rollout(
     )
 
 
-@compiled("num_steps", "feedback", "max_length", "dtype")
+@compile_once("num_steps", "feedback", "max_length", "dtype")
 def _rollout(
     model: StreamingModel,
     x: Array,
@@ -192,9 +192,9 @@ def _rollout(
         following = y if feedback is None else feedback(y, x)
         if following.shape != x.shape or following.dtype != x.dtype:
             raise ValueError(
-                f"an observation is {x.dtype} {x.shape}, and what is fed back is "
-                f"{following.dtype} {following.shape}; give feedback, a function of the output "
-                "and the observation that returns the next observation."
+                f"expected the next observation as {x.dtype} {x.shape}, got {following.dtype} "
+                f"{following.shape}; pass feedback, a function of the output and the observation "
+                "that returns the next observation."
             )
         return (following, state), y
 

@@ -1,4 +1,4 @@
-"""What a model carries from step to step: a tree of arrays, one row for each stream."""
+"""States of models: trees of arrays, with one row for each stream."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def state_bytes(state: State) -> int:
 
 
 def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
-    """Lets chosen rows begin anew; the others stay as they are, bit for bit.
+    """Resets chosen rows to the initial state; other rows are unchanged, bit for bit.
 
     Args:
-        state: Of any model or mechanism, batch axis B first.
-        rows: Bool [B], True = forget what this row has taken in.
-        initial: What ``init_state`` gives, for B rows or for one, with the same ``max_length``.
+        state: State of any model or mechanism, batch axis B first.
+        rows: Boolean array of shape [B]; True marks rows to reset.
+        initial: State of ``init_state`` with B rows or one row, and the same ``max_length``.
 
     Returns:
         The new state, of the same structure and shapes.
 
     Raises:
-        TypeError: ``rows`` is not bool.
-        ValueError: ``rows`` is not [B], or ``initial`` is the state of something else.
+        TypeError: ``rows`` is not boolean.
+        ValueError: the shape of ``rows`` is not [B], or ``initial`` belongs to another model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,28 +60,28 @@ def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
         for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(initial), strict=True)
     ):
         raise ValueError(
-            "the state and the initial one are of different models or capacities; make the "
-            "initial one by init_state of the same model, with the max_length of the state."
+            "the state and the initial state belong to different models or capacities; make the "
+            "initial state by init_state of the same model, with the max_length of the state."
         )
-    # An initial state is one of float32 unless it was asked for otherwise.
+    # init_state returns float32 by default.
     initial = jax.tree.map(lambda new, old: new.astype(old.dtype), initial, state)
     return prefix.select(rows, initial, state)
 
 
 def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
-    """Takes rows of a state: to fork a stream into several, reorder streams, or drop some.
+    """Gathers rows of a state, to fork, reorder or drop streams.
 
     Args:
-        state: Of any model or mechanism, batch axis B first.
-        indices: Int [N]; row i of the result goes on from row ``indices[i]``.
+        state: State of any model or mechanism, batch axis B first.
+        indices: Row indices, int [N]; row i of the result is a copy of row ``indices[i]``.
 
     Returns:
-        The state of N rows.
+        State of N rows.
 
     Raises:
         TypeError: ``indices`` is not of an integer dtype.
-        ValueError: ``indices`` is not [N], or one is outside 0 ... B - 1 (which is seen where
-            values are known; under ``jit`` the numbers of such a row are NaN).
+        ValueError: ``indices`` is not one-dimensional, or an index is outside 0 ... B - 1 (under
+            ``jit`` such a row is NaN instead).
 
     Example:
         >>> import jax.numpy as jnp
@@ -93,7 +93,7 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
         [5, 5, 5, 5]
     """
     indices = check_indices(indices, batch_size(state))
-    # Beyond the last row ``take`` fills; it would count negative indices from the end.
+    # ``take`` fills rows of indices beyond the end, but counts negative indices from the end.
     indices = jnp.where(indices < 0, batch_size(state), indices)
 
     def gather(state: State, indices: Array) -> State:
@@ -105,25 +105,23 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
 
 
 def batch_size(state: State) -> int:
-    """B, the number of rows."""
+    """Number of rows B of a state."""
     sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(state)}
     if len(sizes) == 1 and () not in sizes:
         return int(sizes.pop()[0])
     lines = "".join(f"\n  {path}: {shape}" for path, shape in layout(state).items())
-    raise ValueError(
-        f"expected a state whose leaves all begin with one axis of rows, got shapes{lines}"
-    )
+    raise ValueError(f"expected a state whose leaves have the same first axis, got shapes{lines}")
 
 
 def check_rows(name: str, rows: ArrayLike, *shape: int) -> Array:
-    """Refuses what is not bool of that shape."""
+    """Converts to a boolean array; raises an error for another dtype or shape."""
     rows = jnp.asarray(rows)
     _check_rows(name, rows, shape)
     return rows
 
 
 def check_known_rows(name: str, rows: ArrayLike, *shape: int) -> NDArray[np.bool_]:
-    """The same on the host: only rows on a device are waited for."""
+    """Like ``check_rows``, but on the host; waits only for arrays on a device."""
     known = rows if isinstance(rows, jax.Array) else np.asarray(rows)
     _check_rows(name, known, shape)
     return np.asarray(known)
@@ -132,14 +130,14 @@ def check_known_rows(name: str, rows: ArrayLike, *shape: int) -> NDArray[np.bool
 def _check_rows(name: str, rows: Array | NDArray[Any], shape: tuple[int, ...]) -> None:
     if rows.dtype != np.bool_:
         raise TypeError(
-            f"expected {name} as bool, got {rows.dtype}; write {name}.astype(bool) if 1 means True."
+            f"expected {name} as boolean, got {rows.dtype}; use {name}.astype(bool) if 1 is True."
         )
     if rows.shape != shape:
-        raise ValueError(f"expected {name} as bool {list(shape)}, got shape {rows.shape}.")
+        raise ValueError(f"expected {name} of shape {list(shape)}, got shape {rows.shape}.")
 
 
 def check_indices(indices: ArrayLike, batch: int) -> Array:
-    """Refuses what does not name rows 0 ... batch - 1, as far as values are known."""
+    """Checks that indices are from 0 to batch - 1, if their values are known."""
     indices = jnp.asarray(indices)
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"expected indices of an integer dtype, got {indices.dtype}.")

@@ -1,4 +1,4 @@
-"""Messages on differing states: each leaf by dtype and shape, never by its values."""
+"""Messages about states that differ, by dtype and shape of each leaf."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LINES = 4
 
 
 def layout(state: State) -> dict[str, str]:
-    """Path -> dtype and shape of each leaf.
+    """Dtype and shape of each leaf, by path.
 
     Example:
         >>> layout({"sum": jnp.ones((2, 3))})
@@ -40,11 +40,11 @@ def diff_states(expected: State, got: State) -> str:
 def explain_mismatch(model: StreamingModel, state: State, batch_size: int) -> str | None:
     """Explains why a state does not belong to this model and batch size; None if it does.
 
-    Called once something has failed, so that the reason is named instead of what it led to.
+    Called after a failure, to report its cause.
     """
     try:
         expected = expected_state(model, batch_size)
-    except Exception:  # the model's own error, which is on its way, says more
+    except Exception:  # the original error of the model is raised instead
         return None
     leaves = jax.tree_util.tree_leaves_with_path(state)
     shapes = {path_name(path): jnp.shape(leaf) for path, leaf in leaves}
@@ -53,22 +53,22 @@ def explain_mismatch(model: StreamingModel, state: State, batch_size: int) -> st
     rows = {shape[:1] for shape in shapes.values()}
     size = rows.pop() if len(rows) == 1 else ()
     if size and not _mismatches(expected_state(model, *size), shapes):
-        return f"the state has {size[0]} rows, and {batch_size} observations came."
+        return f"expected {size[0]} observations, one per row of the state, got {batch_size}."
     wrong = _mismatches(expected, shapes)
     lines = _lines(
         {path: _format_shape(expected[path]) for path in wrong if path in expected},
         {path: _format_shape(shapes[path]) for path in wrong if path in shapes},
     )
     return (
-        f"this is no state of this {type(model).__name__} with {batch_size} rows; give one of its "
-        f"own, of init_state or an earlier call (* = max_length):{lines}"
+        f"expected a state of this {type(model).__name__} with {batch_size} rows, from init_state "
+        f"or an earlier call (* is max_length), got another state:{lines}"
     )
 
 
 def _mismatches(
     expected: dict[str, tuple[int | None, ...]], shapes: dict[str, tuple[int, ...]]
 ) -> list[str]:
-    """The paths at which a state does not fit."""
+    """Paths of the leaves of a state that do not fit."""
     return [
         path
         for path in expected.keys() | shapes.keys()
@@ -78,7 +78,7 @@ def _mismatches(
 
 def _fits(expected: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
     return len(expected) == len(shape) and all(
-        size in (None, found) for size, found in zip(expected, shape, strict=True)
+        size in (None, actual) for size, actual in zip(expected, shape, strict=True)
     )
 
 
@@ -88,9 +88,9 @@ def _format_shape(shape: tuple[int | None, ...]) -> str:
 
 def _signature(leaf: Any) -> str:
     try:
-        # An array of NumPy keeps its dtype, whether JAX has 64 bits or not.
+        # The dtype of a NumPy array, even if JAX has no 64-bit dtypes.
         return f"{getattr(leaf, 'dtype', None) or jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
-    except TypeError:  # no array that JAX knows, whose message would be all of its values
+    except TypeError:  # no array of JAX, and its repr may be long
         return type(leaf).__name__
 
 

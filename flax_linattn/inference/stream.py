@@ -13,38 +13,37 @@ from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
 from flax_linattn.inference.capacity import Capacity
-from flax_linattn.inference.compiled import step
 from flax_linattn.inference.model import StreamingModel, check_model, make_state
 from flax_linattn.inference.prefill import check_capacity, check_prompt, prefill_chunk, zero_output
+from flax_linattn.inference.programs import step
 from flax_linattn.inference.state import check_indices, gather_rows, reset_rows
 from flax_linattn.inference.state_diff import diff_states
 from flax_linattn.typing import Array, State
 
 
 class Stream:
-    """Runs a model over observations as they come, in rows that may begin and end independently.
+    """Runs a model over a stream of observations, in rows that may begin and end independently.
 
-    Each program is compiled once, on its first call, and reuses the state's memory: time and
-    memory an observation do not depend on how many came before, if the mechanism's state has
-    constant size.
+    Each program is compiled once, on its first call, and reuses the memory of the state. Time and
+    memory per observation are constant if the state of the mechanism has constant size.
 
     Args:
-        model: A :class:`StreamingModel`, whose weights are taken as they are now.
-        batch_size: B, independent streams side by side.
+        model: A :class:`StreamingModel`; later changes of its weights have no effect.
+        batch_size: Number B of independent rows.
         max_length: Maximum number of observations, needed by mechanisms with a cache.
-        dtype: Of the observations: float64 ones need a state of float64.
+        dtype: Dtype of the observations; float64 needs a state of float64.
 
     Attributes:
-        state: The model's state, batch axis first. The next call reuses its memory: copy it
-            (``jax.tree.map(jnp.copy, stream.state)``) to keep it. It may be set, to one saved
-            earlier for example, which is copied and stays usable.
-        num_steps: Observations taken in since the last reset of all rows.
-        num_compilations: Programs compiled for taking in observations: one for ``step`` and one for
-            ``prefill``, if all inputs are alike.
+        state: State of the model, batch axis first. The next call reuses its memory: copy it
+            (``jax.tree.map(jnp.copy, stream.state)``) to save it. It may be set, for example to a
+            loaded state, which is copied and stays usable.
+        num_steps: Number of observations since the last reset of all rows.
+        num_compilations: Number of compiled programs: one for ``step`` and one for ``prefill``, if
+            all inputs have the same shapes and dtypes.
 
     Raises:
-        ValueError: The model cannot stream.
-        TypeError: It is no model.
+        ValueError: the model cannot stream.
+        TypeError: ``model`` is no model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -70,48 +69,49 @@ class Stream:
         check_model(model)
         self._model, self._dtype = model, dtype
         self._batch_size, self._max_length = batch_size, max_length
-        self._state: State = self._initial(batch_size)
+        self._state: State = self.initial_state(batch_size)
         self._capacity = Capacity(model, self._state)
         self.num_steps = 0
         self.num_compilations = 0
         graphdef, variables = nnx.split(model)
-        # Python flattens nnx variables anew at every call, which takes longer than a small step.
+        # Flattening nnx variables at every call would take longer than a small step.
         self._variables, tree = jax.tree.flatten(variables)
 
-        def of(variables: list[Array]) -> Any:
+        def merge(variables: list[Array]) -> Any:
             return nnx.merge(graphdef, jax.tree.unflatten(tree, variables))
 
         @partial(jax.jit, donate_argnames="state")
-        def take_in(
+        def process(
             variables: list[Array], state: State, x: Array, mask: Array | None, reset: Array | None
         ) -> Any:
-            self.num_compilations += 1  # while tracing, hence once a compilation
-            return step(of(variables), x, state, mask=mask, reset=reset, max_length=max_length)
+            self.num_compilations += 1  # runs while tracing, once per compilation
+            return step(merge(variables), x, state, mask=mask, reset=reset, max_length=max_length)
 
         @partial(jax.jit, donate_argnames=("y", "state"))
-        def take_in_many(
+        def process_chunk(
             variables: list[Array], y: Array, state: State, x: Array, mask: Array
         ) -> Any:
             self.num_compilations += 1
-            return prefill_chunk(of(variables), x, mask, y, state)
+            return prefill_chunk(merge(variables), x, mask, y, state)
 
         @jax.jit
-        def before(variables: list[Array], state: State, x: Array) -> Array:
-            return zero_output(of(variables), x, state)
+        def initial_output(variables: list[Array], state: State, x: Array) -> Array:
+            return zero_output(merge(variables), x, state)
 
         @partial(jax.jit, donate_argnames="state")
         def reset(state: State, rows: Array) -> State:
-            return reset_rows(state, rows, self._initial(1))
+            return reset_rows(state, rows, self.initial_state(1))
 
-        self._step, self._take_in_many, self._before = take_in, take_in_many, before
-        self._reset = reset
+        self._step, self._process_chunk = process, process_chunk
+        self._initial_output, self._reset = initial_output, reset
 
-    def _initial(self, batch_size: int) -> State:
+    def initial_state(self, batch_size: int) -> State:
+        """Returns the state of this many rows before their first observation."""
         return make_state(self._model, batch_size, self._max_length, self._dtype)
 
     @property
     def state(self) -> State:
-        """The model's state; see the class."""
+        """State of the model; see the attributes of the class."""
         return self._state
 
     @state.setter
@@ -119,18 +119,18 @@ class Stream:
         leaves = jax.tree.leaves(state)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves):
             raise ValueError(
-                "the memory of this state was reused by a later call; save a copy: "
-                "jax.tree.map(jnp.copy, stream.state)."
+                "the memory of this state was reused by a later call; copy a state to reuse it "
+                "later: jax.tree.map(jnp.copy, stream.state)."
             )
         wrong = diff_states(self._state, state)
         trees: Any = [jax.tree.structure(s) for s in (state, self._state)]
         if wrong or trees[0] != trees[1]:
             raise ValueError(
-                "expected a state as this stream has it, of the same model, rows, max_length and "
-                f"dtypes:{wrong or ' its tree is another one.'}"
+                "expected a state of the same model, batch size, max_length and dtypes as this "
+                f"stream has:{wrong or ' the tree structures differ.'}"
             )
         self._state = jax.tree.map(jnp.copy, state)
-        self._capacity.taken = self._capacity.of(self._state)
+        self._capacity.counts = self._capacity.read_counts(self._state)
 
     def step(
         self, x: ArrayLike, mask: ArrayLike | None = None, *, reset: ArrayLike | None = None
@@ -138,52 +138,51 @@ class Stream:
         """Processes one observation per row.
 
         Args:
-            x: [B, in_features].
-            mask: Boolean array of shape [B]; where False, the row ignores the observation. Where
-                the model's room has an end (a cache, a table of positions), rows are counted on the
-                host: a mask or reset on a device is waited for, one of NumPy is not.
-            reset: Bool [B]; where True the row first forgets all observations, so that this one
-                begins a new sequence.
+            x: Observations, [B, in_features].
+            mask: Boolean array of shape [B]; where False, the row ignores the observation. If a
+                cache or a table of positions limits the model, observations are counted on the
+                host: prefer NumPy arrays, because a mask or reset on a device is waited for.
+            reset: Boolean array of shape [B]; where True, the row is reset first, so that this
+                observation begins a new sequence.
 
         Returns:
             The model's output for each row.
 
         Raises:
-            ValueError: A cache or a table of positions has no room for the observation, which is
-                not taken in; shapes that do not fit; or the state grows, for want of
-                ``max_length``. (A model of one's own with such a table says so in
-                ``num_positions``; else its outputs tell.)
-            TypeError: ``mask`` or ``reset`` is not bool.
+            ValueError: a cache or a table of positions is full (the state is unchanged), a shape
+                does not fit, or the state grows without ``max_length``. A model of your own names
+                the size of its table of positions in ``num_positions``.
+            TypeError: ``mask`` or ``reset`` is not boolean.
         """
         if not isinstance(x, jax.Array) and type(x) is not np.ndarray:  # not a masked array
             x = jnp.asarray(x)
-        taken = self._capacity.after(mask, reset)
-        given = _copy_if_numpy(x), _copy_if_numpy(mask), _copy_if_numpy(reset)
-        y, self._state = self._step(self._variables, self._state, *given)
-        self._capacity.taken = taken
+        counts = self._capacity.count_after(mask, reset)
+        arrays = _copy_if_numpy(x), _copy_if_numpy(mask), _copy_if_numpy(reset)
+        y, self._state = self._step(self._variables, self._state, *arrays)
+        self._capacity.counts = counts
         self.num_steps += 1
         return y
 
     def prefill(
         self, x: ArrayLike, mask: ArrayLike | None = None, *, chunk_size: int = 128
     ) -> Array:
-        """Takes in many observations a row by the model's parallel form, in pieces of one size.
+        """Processes many observations per row by the model's parallel form, in chunks of one size.
 
-        One program serves all pieces of all lengths T, and its memory is that of one piece.
+        One program serves all chunks and all lengths T, and uses the memory of one chunk.
 
         Args:
-            x: [B, T, in_features], T >= 1.
-            mask: Boolean array of shape [B, T]; True marks valid tokens, padding anywhere. Rows of
-                padding alone stay as they are: streams may begin while others run.
-            chunk_size: Observations of a piece.
+            x: Observations, [B, T, in_features], T >= 1.
+            mask: Boolean array of shape [B, T]; True marks valid tokens. Padding may be anywhere.
+                Rows of padding alone are unchanged: a row may begin while others run.
+            chunk_size: Number of observations of a chunk.
 
         Returns:
             See :func:`flax_linattn.inference.prefill`.
 
         Raises:
-            ValueError: A row has no room for its observations, none of which is taken in; shapes
-                that do not fit; or the state grows, for want of ``max_length``.
-            TypeError: ``mask`` is not bool, or the model has no call on sequences.
+            ValueError: the observations exceed the capacity of a row (the state is unchanged), a
+                shape does not fit, or the state grows without ``max_length``.
+            TypeError: ``mask`` is not boolean, or the model has no call on sequences.
 
         Example:
             >>> import jax.numpy as jnp
@@ -199,21 +198,21 @@ class Stream:
         check_model(self._model, sequences=True)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
         check_capacity(prompt, real, self._max_length)
-        taken = self._capacity.after(real, length=prompt.shape[1])
-        y = self._before(self._variables, self._state, prompt[:, :1])
+        counts = self._capacity.count_after(real, length=prompt.shape[1])
+        y = self._initial_output(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):
-            piece = _pad_chunk(prompt, real, start, chunk_size)
-            y, self._state = self._take_in_many(self._variables, y, self._state, *piece)
-        self._capacity.taken = taken
+            chunk = _pad_chunk(prompt, real, start, chunk_size)
+            y, self._state = self._process_chunk(self._variables, y, self._state, *chunk)
+        self._capacity.counts = counts
         self.num_steps += prompt.shape[1]
         return y
 
     def reset(self, rows: ArrayLike | None = None) -> None:
-        """Forgets all observations, of chosen rows only if ``rows``, bool [B], is given.
+        """Resets all rows, or only the rows that are True in ``rows``, a boolean array [B].
 
         Raises:
-            TypeError: ``rows`` is not bool.
-            ValueError: ``rows`` is not [B].
+            TypeError: ``rows`` is not boolean.
+            ValueError: the shape of ``rows`` is not [B].
 
         Example:
             >>> import jax.numpy as jnp
@@ -227,23 +226,25 @@ class Stream:
             [1, 0, 1]
         """
         if rows is None:
-            self._state, self.num_steps = self._initial(self._batch_size), 0
-            self._capacity.taken = np.zeros_like(self._capacity.taken)
+            self._state, self.num_steps = self.initial_state(self._batch_size), 0
+            self._capacity.counts = np.zeros_like(self._capacity.counts)
         else:
             self._state = self._reset(self._state, _copy_if_numpy(rows))
-            self._capacity.taken = self._capacity.after(np.zeros(self._batch_size, bool), rows)
+            self._capacity.counts = self._capacity.count_after(
+                np.zeros(self._batch_size, bool), rows
+            )
 
     def gather(self, indices: ArrayLike) -> None:
-        """Lets each row go on from another one's state: row i from that of ``indices[i]``.
+        """Replaces the state of each row i by that of row ``indices[i]``.
 
-        This forks a row into several, which then run independently, and reorders rows.
+        This forks a row into several independent rows, or reorders rows.
 
         Args:
-            indices: Int [B].
+            indices: Row indices, int [B].
 
         Raises:
             TypeError: ``indices`` is not of an integer dtype.
-            ValueError: ``indices`` is not [B], or one is outside 0 ... B - 1.
+            ValueError: the shape of ``indices`` is not [B], or an index is outside 0 ... B - 1.
 
         Example:
             >>> import jax.numpy as jnp
@@ -259,15 +260,15 @@ class Stream:
         indices = check_indices(indices, self._batch_size)
         if indices.shape != (self._batch_size,):
             raise ValueError(
-                f"expected indices as [{self._batch_size}], the row that each row goes on from, "
-                f"got shape {indices.shape}."
+                f"expected indices of shape [{self._batch_size}], one per row, got shape "
+                f"{indices.shape}."
             )
         self._state = _gather_rows(self._state, indices)
-        self._capacity.taken = self._capacity.taken[np.asarray(indices)]
+        self._capacity.counts = self._capacity.counts[np.asarray(indices)]
 
 
 def _copy_if_numpy(x: Any) -> Any:
-    """A copy of a NumPy array, which its owner may fill anew while the program still reads it."""
+    """Copies a NumPy array, which its owner may overwrite while the program still reads it."""
     return np.array(x) if isinstance(x, np.ndarray) else x
 
 
@@ -275,8 +276,8 @@ _gather_rows = jax.jit(gather_rows, donate_argnames="state")
 
 
 def _pad_chunk(x: NDArray, mask: NDArray | None, start: int, size: int) -> tuple[NDArray, NDArray]:
-    """The observations from ``start`` on the host, padded to ``size``, and which are real."""
+    """Slices ``size`` observations on the host, padded at the end, and their mask."""
     x = x[:, start : start + size]
     real = np.ones(x.shape[:2], bool) if mask is None else mask[:, start : start + size]
-    room = [(0, 0), (0, size - x.shape[1])]
-    return np.pad(x, room + [(0, 0)] * (x.ndim - 2)), np.pad(real, room)
+    padding = [(0, 0), (0, size - x.shape[1])]
+    return np.pad(x, padding + [(0, 0)] * (x.ndim - 2)), np.pad(real, padding)

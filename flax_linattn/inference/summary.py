@@ -13,13 +13,13 @@ from flax_linattn.typing import Array
 
 
 class Summary(NamedTuple):
-    """What ``summarize`` returns; as text it is a table.
+    """Summary of a model; its string is a table.
 
     Attributes:
-        parameters: Numbers that each part of the model learns, by its name.
-        state_bytes: Of the state of one row; None if the model does not stream.
-        step_flops: Floating point operations of one step of one row, as XLA counts them before it
-            compiles the program, which takes a second or more; None if the model does not stream.
+        parameters: Number of parameters of each part of the model, by name.
+        state_bytes: Size of the state of one row in bytes; None if the model does not stream.
+        step_flops: Floating-point operations of one step of one row, counted by XLA before
+            compilation; None if the model does not stream.
     """
 
     parameters: dict[str, int]
@@ -42,10 +42,9 @@ def summarize(
     """Counts a model's parameters, the bytes of its state and the operations of a step.
 
     Args:
-        model: Any module; one with ``init_state`` and ``step`` has a state.
-        x: An observation [1, ...], or a ``jax.ShapeDtypeStruct`` of one.
-        max_length: Maximum number of observations, needed by mechanisms with a cache, which is
-            empty without it.
+        model: Any module; a :class:`StreamingModel` has a state.
+        x: An observation, [1, ...], or its ``jax.ShapeDtypeStruct``.
+        max_length: Maximum number of observations, the size of a cache; default an empty cache.
 
     Example:
         >>> import jax
@@ -64,7 +63,7 @@ def summarize(
         return Summary(parameters, None, None)
     try:
         state = model.init_state(1, max_length)
-    except ValueError:  # it looks at the future
+    except ValueError:  # the model is not causal
         return Summary(parameters, None, None)
     graphdef, variables = nnx.split(model)
 

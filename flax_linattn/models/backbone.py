@@ -112,8 +112,8 @@ class Backbone(SequenceModel):
         embedding_options, parameters = split_embedding_options(options)
         if class_token and is_causal:
             raise OptionError(
-                "a class token comes first and sees all that follows, which a causal model does "
-                "not let it; make the model with is_causal=False, or without a class token.",
+                "a class token comes first and attends to the whole sequence, which a causal model "
+                "does not allow; make the model with is_causal=False, or without a class token.",
                 "class_token",
                 causal=False,
             )
@@ -273,35 +273,35 @@ class Backbone(SequenceModel):
         )
 
     def _check_packs(self) -> None:
-        """Raises ValueError if there is a class token, of which each row has only one."""
+        """Raises ValueError if there is a class token, since each row has only one."""
         if self.class_token is not None:
             raise ValueError(
-                "packed sequences would share the one class token of their row; give each a row of "
-                "its own, or make the model without a class token."
+                "packed sequences would share the one class token of their row; pass each sequence "
+                "in its own row, or make the model without a class token."
             )
 
     def _check_streams(self) -> None:
         """Raises ValueError that names the part of the model that has no state."""
         if self.class_token is not None:
             raise ValueError(
-                "a class token sees the whole sequence, so this model has no state and cannot "
-                "stream; make it without one and with is_causal=True."
+                "a class token attends to the whole sequence, so this model has no state and "
+                "cannot stream; make it without a class token and with is_causal=True."
             )
         for mechanism in self.mechanisms:
             if not mechanism.capabilities.recurrent:
                 raise ValueError(no_state_message(mechanism.name))
         if not all(block.attention.streams for block in self.blocks):
             for block in self.blocks:
-                block.attention.init_state(1)  # says so where heads are too large to have one
+                block.attention.init_state(1)  # raises if heads are too large to have a state
             raise ValueError(
-                "each position of these layers has weights of its own, so that they cannot stream; "
-                "step the model around them, which keeps its window."
+                "each position of these layers has its own weights, so they cannot stream; step "
+                "the WindowModel around them, whose state is the window."
             )
         if not self.streams:
-            why = "is not causal" if not self.is_causal else "has an embedding that is not causal"
+            reason = "is not causal" if not self.is_causal else "has a non-causal embedding"
             raise ValueError(
-                f"this model {why}, so it looks at the future and cannot stream; make it with "
-                "is_causal=True and, on observations, embedding_padding='causal'."
+                f"this model {reason}, so it depends on later observations and cannot stream; make "
+                "it with is_causal=True and, on observations, embedding_padding='causal'."
             )
 
 
@@ -342,20 +342,21 @@ def resolve_embedding(
         )
     elif embedding_options:
         raise OptionError(
-            f"{', '.join(embedding_options)} belong to the embedding; give them to it.",
+            f"{', '.join(embedding_options)}: options of the embedding, which was already made; "
+            "pass them to the embedding instead.",
             *embedding_options,
         )
     elif not isinstance(embedding, Embedding):
         raise TypeError(
-            "expected an embedding, with features, observation_shape, max_length, streams, "
-            f"init_state and step, or a number of channels, got {type(embedding).__name__}."
+            "expected a number of channels, or an embedding with features, observation_shape, "
+            f"max_length, streams, init_state and step, got {type(embedding).__name__}."
         )
     else:
         made = embedding
     if made.features != layers.features:
         raise OptionError(
-            f"the embedding has {made.features} features and the layers {layers.features}; make "
-            "them equal.",
+            f"the embedding has {made.features} features, but the layers have {layers.features}; "
+            "make them equal.",
             "features",
         )
     return made
@@ -364,13 +365,13 @@ def resolve_embedding(
 def split_embedding_options(
     options: Mapping[str, Any],
 ) -> tuple[dict[str, Any], nn.ParameterOptions]:
-    """Splits options into those of an embedding of observations and those of parameters."""
-    of_parameters = nn.ParameterOptions.__annotations__
+    """Splits options into options of an ``ObservationEmbedding`` and parameter options."""
+    parameter_names = nn.ParameterOptions.__annotations__
     names = [*(field.name for field in dataclasses.fields(Layers)), *EMBEDDING_OPTIONS]
     for name in options:
-        choice([*names, *of_parameters], option=name)
+        choice([*names, *parameter_names], option=name)
     embedding = {name: value for name, value in options.items() if name in EMBEDDING_OPTIONS}
-    parameters = {name: value for name, value in options.items() if name in of_parameters}
+    parameters = {name: value for name, value in options.items() if name in parameter_names}
     return embedding, cast(nn.ParameterOptions, parameters)
 
 

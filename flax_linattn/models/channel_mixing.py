@@ -21,18 +21,18 @@ def check_channel_mechanism(name: str) -> ops.Mechanism:
     try:
         mechanism = nn.resolve_mechanism(name)
     except (TypeError, ValueError) as error:
-        what, known = str(error), ops.list_mechanisms()
-        if (unknown := name.partition(":")[0]) not in known:
-            those = [each for each in known if ops.get_mechanism(each).capabilities.noncausal]
-            what = (
-                f"unknown mechanism {unknown!r}; channels have no order, and those for them are: "
-                f"{', '.join(those)}."
+        message, names = str(error), ops.list_mechanisms()
+        if (unknown := name.partition(":")[0]) not in names:
+            choices = [each for each in names if ops.get_mechanism(each).capabilities.noncausal]
+            message = (
+                f"channel_mechanism must be a non-causal mechanism, one of {', '.join(choices)}, "
+                f"got {unknown!r}."
             )
-        raise OptionError(what, "channel_mechanism") from None
+        raise OptionError(message, "channel_mechanism") from None
     if not mechanism.capabilities.noncausal:
         raise OptionError(
-            f"channels have no order, and {name!r} is causal only; choose another mechanism for "
-            "them, such as softmax.",
+            f"channel_mechanism must be non-causal, since channels have no order, but {name!r} is "
+            "causal only; choose another mechanism, such as softmax.",
             "channel_mechanism",
         )
     return mechanism
@@ -45,11 +45,6 @@ class ChannelMixing(nnx.Module):
     "Inverted Transformers Are Effective for Time Series Forecasting", 2024, section 3.2), while
     time steps stay independent: a stream needs no state for it. Departure: a learned vector of each
     channel is added to its features, to distinguish the channels.
-
-    So what is told of a channel may depend on all others, as in iTransformer (Liu et al., "Inverted
-    Transformers Are Effective for Time Series Forecasting", 2024, section 3.2), while moments stay
-    apart: a stream needs no state for it. Departure: a learned vector of each channel is added to
-    its features, which tells it from the others.
 
     Args:
         num_channels: Number of channels C.
@@ -85,7 +80,7 @@ class ChannelMixing(nnx.Module):
         **parameters: Unpack[nn.ParameterOptions],
     ) -> None:
         at_least(1, num_channels=num_channels)
-        found = check_channel_mechanism(mechanism)
+        resolved = check_channel_mechanism(mechanism)
         self.mechanism = mechanism
         param_dtype = parameters.get("param_dtype", jnp.float32)
         self.channels = nnx.Param(
@@ -94,16 +89,16 @@ class ChannelMixing(nnx.Module):
             )
         )
         try:
-            found = sized(found, num_channels)
+            resolved = sized(resolved, num_channels)
         except ValueError as error:
             raise OptionError(str(error), "channel_mechanism") from None
-        self.block = dataclasses.replace(layers, rotary=False).block(found, rngs, **parameters)
+        self.block = dataclasses.replace(layers, rotary=False).block(resolved, rngs, **parameters)
 
     @automatic(3)
     def __call__(
         self, h: Float[Array, "... C F"], *, dropout_key: Array | None = None
     ) -> Float[Array, "... C F"]:
-        """Mixes the features of each channel with those of the others; a key enables dropout."""
+        """Mixes the features of all channels; ``dropout_key`` enables dropout."""
         x = (h + self.channels[...].astype(h.dtype)).reshape(-1, *h.shape[-2:])
         y: Any = self.block(x, dropout_key=dropout_key)
         return y.reshape(h.shape)

@@ -51,12 +51,6 @@ class SequenceClassifier(Head):
     its state. With "class" the features of a class token are classified (``Backbone``), as in
     vision transformers; it attends to the whole sequence, so it neither streams nor packs.
 
-    Poolings: "last" valid token, "mean" over valid tokens, or "flatten", Time-Series-Library's
-    head, in which every position has its own weights (``max_length`` of them). All stream: flatten
-    is a sum of what the positions contribute, so its running sum is its state. By "class" nothing
-    is pooled: the features of a class token are classified (``Backbone``), as vision transformers
-    do. It sees the whole sequence, so it neither streams nor packs.
-
     A call returns logits [B, classes]; with ``every_step`` [B, T, classes], those of every prefix;
     and of packed sequences, without it, [B, T, classes], at each position those of its sequence.
     Without any token they are the bias, with pooling "class" what the class token alone gives.
@@ -126,7 +120,8 @@ class SequenceClassifier(Head):
                 options.setdefault("is_causal", False)
         if pooling == "flatten" and max_length is None:
             raise OptionError(
-                "flatten has weights for every position: it needs max_length.",
+                "the pooling flatten has weights for every position; pass max_length, the maximum "
+                "length of a sequence.",
                 "pooling",
                 "max_length",
             )

@@ -62,11 +62,6 @@ class DecisionEmbedding(nnx.Module):
     al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
     time of its own step, the previous one. A time below 0 or beyond a learned table gives NaN.
 
-    A linear layer for each kind of token, plus what stands for its time, then a LayerNorm (Chen et
-    al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
-    time of its own step, the one before. A time that there is not, below 0 or beyond a learned
-    table, gives NaN: never the embedding of another one.
-
     Args:
         observation_dim: Size S of an observation.
         action_dim: Size A of an action.
@@ -128,13 +123,14 @@ class DecisionEmbedding(nnx.Module):
         """Embeds steps [..., 3 + S + A], see ``DecisionColumns``: tokens [..., 3, C]."""
         if x.dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
-                f"steps must be float32 or float64, got {x.dtype}, which has no number for every "
+                f"steps must be float32 or float64, got {x.dtype}, which cannot represent every "
                 "time; cast them, for example x.astype(jnp.float32)."
             )
         columns = DecisionColumns.from_array(x, self.observation_dim)
-        told = columns.known[..., None] > 0  # else what stands there, NaN above all, has no part
+        # A previous action that is not known has no effect, even if it is NaN.
+        known = columns.known[..., None] > 0
         tokens = [
-            self.action(jnp.where(told, columns.action, 0)),
+            self.action(jnp.where(known, columns.action, 0)),
             self.return_to_go(columns.return_to_go[..., None]),
             self.observation(columns.observation),
         ]
@@ -144,9 +140,9 @@ class DecisionEmbedding(nnx.Module):
         """Adds the embeddings of their times to tokens [..., 3, C]."""
         if self.times is None:
             return tokens
-        known = time >= 0  # nor is NaN a time
+        known = time >= 0  # False for NaN
         whole = jnp.round(jnp.where(known, jnp.minimum(time, LATEST), 0)).astype(jnp.int32)
-        before = jnp.maximum(whole - 1, 0)  # of the first step, whose action is left out
+        before = jnp.maximum(whole - 1, 0)  # the first step has no previous action
         times = jnp.stack([before, whole, whole], axis=-1)
         tokens = add_positions(tokens, self.times, times)
         return jnp.where(known[..., None, None], tokens, jnp.nan)

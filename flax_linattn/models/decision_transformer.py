@@ -26,34 +26,35 @@ DECISION_LENGTH = 4096
 
 
 class DecisionTransformer(Head):
-    """The action to take in each step of an episode, given the return that is asked for.
+    """Predicts the action of each step of an episode, conditioned on a target return.
 
-    A step is three tokens: the action before it, the return to go, the observation; the action is
-    told from the observation's token. So the tokens of an episode are (R, s), (a, R, s), ... as in
+    A step is three tokens: the previous action, the return-to-go and the observation; the action is
+    read from the observation's token. The tokens of an episode are (R, s), (a, R, s), ... as in
     Chen et al., "Decision Transformer" (2021), in the code that the Aaren paper's table 1 builds on
-    (Barhate, 2022), and a step needs nothing that is not known when an agent has to act. The last
-    action of a sequence is no token: nothing would follow it. Departure: in training, dropout also
-    comes before the first block, as in all backbones here.
+    (Barhate, 2022), and a step needs only what is known when an agent has to act. The last action
+    of a sequence is not a token, since nothing follows it. Departure: in training there is also
+    dropout before the first block, as in all backbones here.
 
     A call maps steps [B, T, 3 + S + A], see :class:`DecisionColumns`, to actions [B, T, A].
 
     Args:
-        observation_dim: S.
-        action_dim: A.
-        position: Of the times of steps, see :class:`DecisionEmbedding`. With "sinusoidal" and
-            "none" an episode may last as long as it likes.
+        observation_dim: Size S of an observation.
+        action_dim: Size A of an action.
+        position: Embedding of the times of steps, see :class:`DecisionEmbedding`. With "sinusoidal"
+            and "none" the length of an episode is unlimited.
         max_length: Maximum number of steps of an episode, for the learned table and the default
             size of caches.
-        layers: Of the backbone; default ``DECISION_LAYERS``.
+        layers: Options of the backbone's layers; default ``DECISION_LAYERS``.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Of ``layers`` by name, and how parameters are made (``nn.ParameterOptions``).
+        **options: Options of ``layers`` by name, and dtype and initializers of the parameters
+            (``nn.ParameterOptions``).
 
     Attributes:
         tokens_per_observation: 3.
 
     Raises:
-        ValueError: An option out of range, or a mechanism that looks at the future.
+        ValueError: If an option is out of range, or the mechanism has no causal form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -105,7 +106,7 @@ class DecisionTransformer(Head):
             FeatureEmbedding(layers.features),
             layers,
             max_length=None if max_length is None else TOKENS * max_length,
-            final_norm=layers.norm == "pre",  # the published code has post-norm, and none behind
+            final_norm=layers.norm == "pre",  # the published code: post-norm without a final norm
             rngs=rngs,
             **options,
         )
@@ -136,7 +137,7 @@ class DecisionTransformer(Head):
     def observation_columns(self) -> str:
         return (
             f" (time, known, return to go, {self.observation_dim} of the observation, "
-            f"{self.action_dim} of the action before)"
+            f"{self.action_dim} of the previous action)"
         )
 
     def read(self, h: Array) -> Array:

@@ -1,13 +1,14 @@
 """Descriptions of models as JSON values, from which equal models are built.
 
-Each class of this package lists its constructor arguments in ``options``, embedding and backbone
-included. All of them are written, even those left at their defaults: a default that changes later
-changes no saved model. Initializers are left out, since the values of parameters are saved.
+Each class of this package lists its constructor arguments in ``options``, including embedding and
+backbone. All of them are written, also defaults, so that a later change of a default does not
+change saved models. Initializers are not written, since the values of the parameters are saved.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,9 +64,12 @@ KINDS: dict[str, Any] = {
 }
 """Classes that can be described; each has ``options``."""
 
+OPTION_KEYS = {"num_covariates": "num_marks", "num_event_types": "num_marks"}
+"""Constructor arguments with another key in descriptions, whose format is stable."""
+
 
 class NotDescribedError(ValueError):
-    """A part of a model is not of this package, so that JSON cannot describe it."""
+    """A part of a model does not belong to this package, so JSON cannot describe it."""
 
 
 def describe(model: Any) -> dict[str, Any]:
@@ -78,9 +82,11 @@ def describe(model: Any) -> dict[str, Any]:
     """
     kind = type(model).__name__
     if KINDS.get(kind) is not type(model):
-        raise NotDescribedError(f"{kind} is no class of flax_linattn.models")
-    options = {name: _to_json(name, value) for name, value in model.options.items()}
-    # A head without dropout of its own may have made its backbone, which then has the dropout.
+        raise NotDescribedError(f"{kind} is not a class of flax_linattn.models")
+    options = {
+        OPTION_KEYS.get(name, name): _to_json(name, value) for name, value in model.options.items()
+    }
+    # The dropout of a head without its own is that of its backbone.
     dropout = getattr(getattr(model, "backbone", None), "dropout", None)
     dropout = getattr(model, "dropout", dropout)
     return {kind: options | {"has_dropout_keys": dropout is not None and dropout.rngs is not None}}
@@ -97,8 +103,10 @@ def make(description: Mapping[str, Any], rngs: Callable[..., nnx.Rngs] = nnx.Rng
     """
     ((kind, options),) = description.items()
     if kind not in KINDS:
-        raise ValueError(f"there is no model {kind!r}")
-    arguments = {name: _from_json(value, rngs) for name, value in options.items()}
+        raise ValueError(f"unknown model class {kind!r}")
+    parameters = inspect.signature(KINDS[kind].__init__).parameters
+    names = {key: name for name, key in OPTION_KEYS.items() if name in parameters}
+    arguments = {names.get(key, key): _from_json(value, rngs) for key, value in options.items()}
     streams = {"params": 0, "dropout": 0} if arguments.pop("has_dropout_keys") else {"params": 0}
     return KINDS[kind](**arguments, rngs=rngs(**streams))
 
@@ -118,8 +126,8 @@ def build_abstract(description: Mapping[str, Any]) -> Any:
 class _ConstantStream(nnx.RngStream):
     """Random stream that returns the same key every time.
 
-    Under tracing, each count makes Flax search all that was traced before: minutes for a hundred
-    layers.
+    Under tracing, each increment of a stream's count makes Flax search all earlier operations:
+    minutes for a hundred layers.
     """
 
     def __call__(self) -> jax.Array:
@@ -160,7 +168,7 @@ def _layers_to_json(layers: Layers) -> dict[str, Any]:
         f.name: _to_json(f.name, getattr(layers, f.name)) for f in dataclasses.fields(layers)
     }
     given = layers.mechanism if isinstance(layers.mechanism, tuple) else (layers.mechanism,)
-    # A name stands for hyperparameters whose defaults may change: they are written beside it.
+    # The hyperparameters of a name are written too, since their defaults may change.
     options["mechanism"] = [
         {
             "mechanism": _mechanism_to_json(nn.resolve_mechanism(m))
@@ -178,7 +186,7 @@ def _mechanism_to_json(mechanism: ops.Mechanism) -> dict[str, Any]:
     except (TypeError, ValueError):
         again = None
     if again != mechanism:
-        raise NotDescribedError(f"the mechanism {mechanism.name!r} is none of ops.list_mechanisms")
+        raise NotDescribedError(f"the mechanism {mechanism.name!r} is not registered")
     options = {name: _to_json(name, value) for name, value in fields.items()}
     return {"kind": mechanism.name, "hyperparameters": options}
 
@@ -205,7 +213,7 @@ def _mechanism_from_json(
     hyperparameters: dict[str, Any],
     name: str | None = None,
 ) -> str | ops.Mechanism:
-    """Returns the mechanism, or the name it was given by if that still means the same."""
+    """Returns the mechanism, or the name it was made from if that still gives the same one."""
     options = {field: _from_json(value, rngs) for field, value in hyperparameters.items()}
     mechanism = ops.get_mechanism(kind, **options)
     return name if name is not None and ops.get_mechanism(name) == mechanism else mechanism

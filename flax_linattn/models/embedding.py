@@ -109,8 +109,6 @@ class BaseEmbedding(nnx.Module, abc.ABC):
 
     A subclass maps observations by ``_map`` and ``_map_step``, which do not add positions.
 
-    A subclass maps observations by ``_map`` and ``_map_step``, which leave the positions out.
-
     Attributes:
         option_names: Constructor arguments that are attributes of the same name, see ``options``.
     """
@@ -245,19 +243,15 @@ class ConvolvedEmbedding(BaseEmbedding):
 
 
 class ObservationEmbedding(ConvolvedEmbedding):
-    """Embeds observations: a convolution over values, a linear layer of marks, and positions.
+    """Embeds observations: a convolution over values, a linear layer of covariates, positions.
 
-    After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
-    marks, if any: further inputs, such as calendar features, with their own linear layer.
-
-    After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
-    marks where there are any: further inputs, such as calendar features, which have a linear layer
-    of their own.
+    After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by
+    its covariates, if any: further inputs, such as time features, with their own linear layer.
 
     Args:
         num_channels: Number of values of an observation.
         features: Number of features C.
-        num_marks: Number of marks that follow the values.
+        num_covariates: Number of covariates that follow the values.
         kernel_size: Number of taps of the convolution.
         padding: Padding of the convolution: "causal" (streams) or "circular"
             (Time-Series-Library's).
@@ -282,7 +276,7 @@ class ObservationEmbedding(ConvolvedEmbedding):
     """
 
     option_names = (
-        *("num_channels", "features", "num_marks", "kernel_size", "padding", "position"),
+        *("num_channels", "features", "num_covariates", "kernel_size", "padding", "position"),
         *("max_length", "dtype", "param_dtype"),
     )
 
@@ -291,7 +285,7 @@ class ObservationEmbedding(ConvolvedEmbedding):
         num_channels: int,
         features: int,
         *,
-        num_marks: int = 0,
+        num_covariates: int = 0,
         kernel_size: int = 3,
         padding: Literal["causal", "circular"] = "causal",
         position: PositionName = "sinusoidal",
@@ -302,9 +296,13 @@ class ObservationEmbedding(ConvolvedEmbedding):
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, num_channels=num_channels, features=features)
-        at_least(0, num_marks=num_marks)
-        self.features, self.num_channels, self.num_marks = features, num_channels, num_marks
-        self.observation_shape = (num_channels + num_marks,)
+        at_least(0, num_covariates=num_covariates)
+        self.features, self.num_channels, self.num_covariates = (
+            features,
+            num_channels,
+            num_covariates,
+        )
+        self.observation_shape = (num_channels + num_covariates,)
         self.dtype, self.param_dtype = dtype, param_dtype
         self.values = nn.ValueEmbedding(
             num_channels,
@@ -318,14 +316,14 @@ class ObservationEmbedding(ConvolvedEmbedding):
         )
         self.marks = (
             nn.linear(
-                num_marks,
+                num_covariates,
                 features,
                 use_bias=False,
                 dtype=dtype,
                 param_dtype=param_dtype,
                 rngs=rngs,
             )
-            if num_marks
+            if num_covariates
             else None
         )
         self._set_positions(position, max_length, rngs)

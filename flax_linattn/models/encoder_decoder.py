@@ -44,25 +44,19 @@ class EncoderDecoder(nnx.Module):
     """Forecasts the next ``horizon`` values of a window, all at once.
 
     After Time-Series-Library's ``Transformer``: the sum of values by a circular convolution,
-    calendar features by a linear layer, and positions; post-norm blocks; a decoder that receives
+    time features by a linear layer, and positions; post-norm blocks; a decoder that receives
     the last ``label_length`` observations and zeros for the horizon. With input normalization the
     window is standardized, and the forecast scaled back (Non-stationary Transformer, Liu et al.,
     2022, without its learned factors).
 
-    After Time-Series-Library's ``Transformer``: values by a circular convolution, calendar features
-    by a linear layer and positions are added up; post-LN blocks; a decoder that sees the last
-    ``label_length`` observations and zeros in place of the horizon. With input normalization the
-    window's mean and standard deviation are taken out, and put back in the forecast (Non-stationary
-    Transformer, Liu et al., 2022, without its learned factors).
-
-    Departures: no dropout on attention weights. A mechanism that offers no cross-attention (Aaren,
-    whose query is learned) takes softmax attention from decoder to encoder: the Aaren paper does
-    not say what it put there.
+    Departures: no dropout on attention weights. With a mechanism without cross-attention (Aaren,
+    whose query is learned) the decoder attends to the encoder by softmax attention: the Aaren paper
+    does not say what it used.
 
     Args:
         num_channels: Number of observed channels.
         horizon: Number of steps H to forecast.
-        num_marks: Number of calendar features.
+        num_covariates: Number of covariates that are known and not forecast, such as time features.
         label_length: Number of past observations that the decoder receives.
         targets: Indices of the channels to forecast; default all.
         normalize: Whether a window is normalized.
@@ -102,7 +96,7 @@ class EncoderDecoder(nnx.Module):
         num_channels: int,
         horizon: int,
         *,
-        num_marks: int = 0,
+        num_covariates: int = 0,
         label_length: int,
         targets: Sequence[int] | None = None,
         normalize: bool = True,
@@ -116,17 +110,21 @@ class EncoderDecoder(nnx.Module):
     ) -> None:
         at_least(1, num_channels=num_channels, horizon=horizon, label_length=label_length)
         at_least(1, MAX_LAYERS, num_decoder_layers=num_decoder_layers)
-        at_least(0, num_marks=num_marks)
+        at_least(0, num_covariates=num_covariates)
         layers, unknown = layers.take(options)
         for name in unknown:
-            raise OptionError(f"the encoder-decoder has no option {name!r}.", name)
+            raise OptionError(
+                f"the encoder-decoder has no option {name!r}; remove it. Its layers have the "
+                f"options {', '.join(Layers.__annotations__)}.",
+                name,
+            )
         check_causal(layers)
         absent = {"rotary": False, "remat": "none", "drop_path_rate": 0.0, "layer_scale": None}
         for name, default in absent.items():
             if getattr(layers, name) != default:
-                raise OptionError(f"the encoder-decoder has no {name}; leave it out.", name)
+                raise OptionError(f"the encoder-decoder does not support {name}; remove it.", name)
         self.num_channels = num_channels
-        self.num_marks = num_marks
+        self.num_covariates = num_covariates
         self.horizon = horizon
         self.label_length = label_length
         self.targets = check_targets(targets, num_channels)
@@ -138,7 +136,7 @@ class EncoderDecoder(nnx.Module):
             ObservationEmbedding(
                 num_channels,
                 layers.features,
-                num_marks=num_marks,
+                num_covariates=num_covariates,
                 padding=embedding_padding,
                 dtype=layers.compute_dtype,
                 rngs=rngs,
@@ -159,7 +157,14 @@ class EncoderDecoder(nnx.Module):
     @property
     def options(self) -> dict[str, Any]:
         """Constructor arguments of an equal model, as ``save_model`` stores them."""
-        names = ("num_channels", "horizon", "num_marks", "label_length", "targets", "normalize")
+        names = (
+            "num_channels",
+            "horizon",
+            "num_covariates",
+            "label_length",
+            "targets",
+            "normalize",
+        )
         own = {name: getattr(self, name) for name in (*names, "is_causal", "max_length", "layers")}
         return own | {
             "num_decoder_layers": len(self.decoder),
@@ -182,15 +187,16 @@ class EncoderDecoder(nnx.Module):
     def __call__(
         self,
         values: Features,
-        marks: Features | None = None,
+        covariates: Features | None = None,
         *,
         dropout_key: Array | None = None,
     ) -> Float[Array, "B H targets"]:
         """Forecasts the whole horizon from a batch of windows.
 
         Args:
-            values: float32 [B, L, num_channels], L >= label_length.
-            marks: float32 [B, L + H, num_marks], of the window and of the horizon.
+            values: Float32 array of shape [B, L, num_channels], L >= label_length.
+            covariates: Covariates of the window and of the horizon, a float32 array of shape
+                [B, L + H, num_covariates].
             dropout_key: Random key that enables dropout; None disables it; see
                 ``nn.TransformerBlock``.
 
@@ -199,20 +205,20 @@ class EncoderDecoder(nnx.Module):
         """
         length = values.shape[1]
         self._check_values(values)
-        self._check_marks(marks, values.shape[0], length + self.horizon)
+        self._check_covariates(covariates, values.shape[0], length + self.horizon)
         keys = split_key(
             resolve_dropout_key(self.dropout, dropout_key),
             2 + len(self.encoder) + len(self.decoder),
         )
         x, mean, std = self._normalize_window(values)
-        known = None if marks is None else marks[:, :length]
+        known = None if covariates is None else covariates[:, :length]
         memory = self._encode(x, known, [keys[0], *keys[2 : 2 + len(self.encoder)]])
         future = jnp.zeros((x.shape[0], self.horizon, self.num_channels), x.dtype)
         labels = length - self.label_length
         y = self._embed(
             self.decoder_embedding,
             jnp.concatenate([x[:, labels:], future], axis=1),
-            None if marks is None else marks[:, labels:],
+            None if covariates is None else covariates[:, labels:],
             keys[1],
         )
         for decoder, key in zip(self.decoder, keys[2 + len(self.encoder) :], strict=True):
@@ -222,28 +228,28 @@ class EncoderDecoder(nnx.Module):
     def forecast(
         self,
         values: Features,
-        marks: Features | None = None,
+        covariates: Features | None = None,
         *,
         positions: Int[Array, "1"],
         dropout_key: Array | None = None,
     ) -> Float[Array, "B 1 H targets"]:
-        """As ``SeriesHead.forecast``, from the last observation only, with marks [B, L + H]."""
+        """As ``SeriesHead.forecast``, from the last observation; covariates are [B, L + H, M]."""
         if positions.shape != (1,):
             raise ValueError(
-                f"this model forecasts from a window's last observation, got {positions.shape[0]} "
-                "positions."
+                "this model forecasts from the last observation of a window only, got "
+                f"{positions.shape[0]} positions; pass one position, or a window for each."
             )
-        return self(values, marks, dropout_key=dropout_key)[:, None]
+        return self(values, covariates, dropout_key=dropout_key)[:, None]
 
     @automatic(1)
     def init_state(
-        self, values: Features, marks: Features | None = None, max_length: int | None = None
+        self, values: Features, covariates: Features | None = None, max_length: int | None = None
     ) -> HorizonState:
-        """Encodes windows and takes in their labels: the state before the first step ahead.
+        """Encodes windows and their labels: the state before the first step of the horizon.
 
         Args:
-            values: float32 [B, L, num_channels], L >= label_length.
-            marks: float32 [B, L, num_marks], of the window.
+            values: Float32 array of shape [B, L, num_channels], L >= label_length.
+            covariates: Covariates of the window, a float32 array of shape [B, L, num_covariates].
             max_length: Maximum number of positions of the decoder, for mechanisms with a cache;
                 default label_length + horizon.
 
@@ -253,16 +259,16 @@ class EncoderDecoder(nnx.Module):
         """
         if not self.steps_ahead:
             raise ValueError(
-                "this model decodes the whole horizon at once: make it with "
-                "embedding_padding='causal' and a mechanism whose capabilities.recurrent is True."
+                "this model decodes the whole horizon at once; to decode in steps, make it with "
+                "embedding_padding='causal' and a recurrent mechanism (capabilities.recurrent)."
             )
         self._check_values(values)
-        self._check_marks(marks, *values.shape[:2])
+        self._check_covariates(covariates, *values.shape[:2])
         x, mean, std = self._normalize_window(values)
-        memory = self._encode(x, marks, [None] * (1 + len(self.encoder)))
+        memory = self._encode(x, covariates, [None] * (1 + len(self.encoder)))
         labels = values.shape[1] - self.label_length
         y, window = self.decoder_embedding(
-            _concatenate(x[:, labels:], None if marks is None else marks[:, labels:]),
+            _concatenate(x[:, labels:], None if covariates is None else covariates[:, labels:]),
             positions=jnp.arange(self.label_length),
         )
         size = self.label_length + self.horizon if max_length is None else max_length
@@ -275,24 +281,27 @@ class EncoderDecoder(nnx.Module):
 
     @automatic(1)
     def step(
-        self, marks: Float[Array, "B marks"] | None, state: HorizonState
+        self, covariates: Float[Array, "B covariates"] | None, state: HorizonState
     ) -> tuple[Float[Array, "B targets"], HorizonState]:
         """Forecasts one step further ahead.
 
         Args:
-            marks: float32 [B, num_marks], of that step; None where the model has none.
+            covariates: Covariates of the step, a float32 array of shape [B, num_covariates]; None
+                if the model has none.
             state: State from ``init_state`` or ``step``.
 
         Returns:
             The forecast [B, targets], and the new state.
 
         Raises:
-            ValueError: If marks are missing, or not expected.
+            ValueError: If covariates are missing, or not expected.
         """
         batch = state.position.shape[0]
-        self._check_marks(None if marks is None else marks[:, None], batch, 1)
+        self._check_covariates(None if covariates is None else covariates[:, None], batch, 1)
         y, window = self.decoder_embedding.step(
-            _concatenate(jnp.zeros_like(state.mean), marks), state.window, positions=state.position
+            _concatenate(jnp.zeros_like(state.mean), covariates),
+            state.window,
+            positions=state.position,
         )
         layers = []
         for block, layer in zip(self.decoder, state.layers, strict=True):
@@ -304,9 +313,9 @@ class EncoderDecoder(nnx.Module):
         )
 
     def _encode(
-        self, x: Features, marks: Features | None, keys: Sequence[Array | None]
+        self, x: Features, covariates: Features | None, keys: Sequence[Array | None]
     ) -> Features:
-        memory = self._embed(self.encoder_embedding, x, marks, keys[0])
+        memory = self._embed(self.encoder_embedding, x, covariates, keys[0])
         for encoder, key in zip(self.encoder, keys[1:], strict=True):
             memory = encoder(memory, is_causal=self.is_causal, dropout_key=key)
         return self.encoder_norm(memory)
@@ -315,14 +324,14 @@ class EncoderDecoder(nnx.Module):
         self,
         embedding: ObservationEmbedding,
         x: Features,
-        marks: Features | None,
+        covariates: Features | None,
         key: Array | None,
     ) -> Features:
-        h, _ = embedding(_concatenate(x, marks), positions=jnp.arange(x.shape[1]))
+        h, _ = embedding(_concatenate(x, covariates), positions=jnp.arange(x.shape[1]))
         return apply_dropout(self.dropout, h, key)
 
     def _normalize_window(self, values: Features) -> tuple[Features, Array, Array]:
-        """Windows without their mean and scale, and these, [B, 1, channels]."""
+        """Standardized windows, and their mean and standard deviation, [B, 1, channels]."""
         shape = (values.shape[0], 1, self.num_channels)
         mean, std = jnp.zeros(shape), jnp.ones(shape)
         if self.normalize:
@@ -339,21 +348,24 @@ class EncoderDecoder(nnx.Module):
         shape = jnp.shape(values)
         if len(shape) != 3 or shape[2] != self.num_channels or shape[1] < self.label_length:
             raise ValueError(
-                f"expected values [B, L >= {self.label_length}, {self.num_channels}], got {shape}."
+                f"expected values of shape [B, L >= {self.label_length}, {self.num_channels}] "
+                f"(label_length observations or more of num_channels), got {shape}."
             )
 
-    def _check_marks(self, marks: Features | None, batch: int, length: int) -> None:
-        if (marks is None) != (not self.num_marks):
+    def _check_covariates(self, covariates: Features | None, batch: int, length: int) -> None:
+        if (covariates is None) != (not self.num_covariates):
             raise ValueError(
-                f"expected {'' if self.num_marks else 'no '}marks, as the model was made, got "
-                f"{'none' if marks is None else marks.shape}."
+                f"expected {'' if self.num_covariates else 'no '}covariates, since the model has "
+                f"num_covariates={self.num_covariates}, got "
+                f"{'none' if covariates is None else f'shape {covariates.shape}'}."
             )
-        if marks is not None and marks.shape != (batch, length, self.num_marks):
+        if covariates is not None and covariates.shape != (batch, length, self.num_covariates):
             raise ValueError(
-                f"expected marks [{batch}, {length}, {self.num_marks}], got {marks.shape}."
+                f"expected covariates of shape [{batch}, {length}, {self.num_covariates}], got "
+                f"{covariates.shape}."
             )
 
 
-def _concatenate(values: Array, marks: Array | None) -> Array:
-    """An observation as ``ObservationEmbedding`` takes it."""
-    return values if marks is None else jnp.concatenate([values, marks], axis=-1)
+def _concatenate(values: Array, covariates: Array | None) -> Array:
+    """Concatenates values and covariates to the observations of ``ObservationEmbedding``."""
+    return values if covariates is None else jnp.concatenate([values, covariates], axis=-1)

@@ -1,4 +1,4 @@
-"""Embedding of events: their mark, the gap before them, and periodic features of their time."""
+"""Embedding of events: their type, the gap before them, and periodic features of their time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FREQUENCIES = tuple(math.pi / 8 * 2**n for n in range(6))
 """Frequencies of the waves that encode a gap's scaled logarithm, periods 16 to 0.5."""
 
 MAX_EVENT_TYPE = 2**24
-"""Largest integer below which float32 holds all: marks are columns of float observations."""
+"""Largest integer up to which float32 is exact: event types are columns of float observations."""
 
 
 class EventColumns(NamedTuple):
@@ -35,7 +35,7 @@ class EventColumns(NamedTuple):
             [...]; 0 where ``known`` is 0.
         known: 1 if there was a previous event or a beginning of the observation, else 0; shape
             [...].
-        mark: Mark (event type) 0 ... M - 1, or M for the beginning of an observation, which is not
+        event_type: Event type 0 ... M - 1, or M for the beginning of an observation, which is not
             an event; shape [...].
         waves: Cosines, then sines, of the time's phase in each of the P periods, of shape [..., 2
             P].
@@ -43,7 +43,7 @@ class EventColumns(NamedTuple):
 
     log_gap: Array
     known: Array
-    mark: Array
+    event_type: Array
     waves: Array
 
     @classmethod
@@ -53,12 +53,12 @@ class EventColumns(NamedTuple):
 
     def to_array(self) -> Array:
         """Concatenates the columns to observations [..., 3 + 2 P]."""
-        first = jnp.stack([self.log_gap, self.known, self.mark], axis=-1)
+        first = jnp.stack([self.log_gap, self.known, self.event_type], axis=-1)
         return jnp.concatenate([first, self.waves], axis=-1)
 
 
 class EventEmbedding(ConvolvedEmbedding):
-    """Embeds events: a table of marks, plus a short convolution over marks and times.
+    """Embeds events: a table of event types, plus a short convolution over types and times.
 
     The logarithm of the gap before an event is encoded by waves of ``FREQUENCIES``, so that no unit
     is too large or too small. The phase of an event in each of some periods (hour of the day, day
@@ -67,19 +67,11 @@ class EventEmbedding(ConvolvedEmbedding):
     geometrically increasing periods; here ``periods`` can be chosen. Its embedding depends on one
     event only, as with ``kernel_size=1``.
 
-    A mark outside 0 ... M gives NaN.
-
-    The gap before an event goes in by its logarithm, told by waves of ``FREQUENCIES``, so that no
-    unit is too large or too small; where in each of some periods the event lies (the hour of a day,
-    the day of a week) goes in by a cosine and a sine, which the host computes in float64. The
-    transformer Hawkes process (Zuo et al., 2020) adds such waves of the absolute time, of
-    geometrically growing periods; here these are a choice of ``periods``. Its embedding is an
-    event's own, as with ``kernel_size=1``.
-
-    A mark outside 0 ... M gives NaN: never the embedding of another one.
+    An event type outside 0 ... M gives NaN.
 
     Args:
-        num_marks: Number M of marks 0 ... M - 1; M stands for the beginning of an observation.
+        num_event_types: Number M of event types 0 ... M - 1; the type M stands for the beginning of
+            an observation.
         features: Number of features C.
         kernel_size: Number of events that the convolution covers, the current one included.
         periods: Lengths of the P periods, in units of the model's scale.
@@ -106,13 +98,13 @@ class EventEmbedding(ConvolvedEmbedding):
     """
 
     option_names = (
-        *("num_marks", "features", "kernel_size", "periods", "spread", "position"),
+        *("num_event_types", "features", "kernel_size", "periods", "spread", "position"),
         *("max_length", "dtype", "param_dtype"),
     )
 
     def __init__(
         self,
-        num_marks: int,
+        num_event_types: int,
         features: int,
         *,
         kernel_size: int = 4,
@@ -127,27 +119,27 @@ class EventEmbedding(ConvolvedEmbedding):
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, features=features)
-        at_least(1, MAX_EVENT_TYPE - 1, num_marks=num_marks)
+        at_least(1, MAX_EVENT_TYPE - 1, num_event_types=num_event_types)
         for name, value in (("spread", spread), *(("periods", period) for period in periods)):
             if not 0 < value < math.inf:
                 raise OptionError(f"{name} must be positive and finite, got {value}.", name)
-        self.num_marks = int(num_marks)
+        self.num_event_types = int(num_event_types)
         self.features = features
         self.periods = tuple(float(period) for period in periods)
         self.spread = float(spread)
         self.observation_shape = (3 + 2 * len(self.periods),)
         self.dtype = dtype
         self.table = nnx.Param(
-            embedding_init(rngs.params(), (num_marks + 1, features), param_dtype)
+            embedding_init(rngs.params(), (num_event_types + 1, features), param_dtype)
         )
-        told = 2 + 2 * len(FREQUENCIES) + 2 * len(self.periods)
+        num_inputs = 2 + 2 * len(FREQUENCIES) + 2 * len(self.periods) + features
         self.window = nn.ValueEmbedding(
-            told + features,
+            num_inputs,
             features,
             kernel_size=kernel_size,
             dtype=dtype,
             param_dtype=param_dtype,
-            kernel_init=kernel_init or UniformFanIn(kernel_size * (told + features)),
+            kernel_init=kernel_init or UniformFanIn(kernel_size * num_inputs),
             rngs=rngs,
         )
         self._set_positions(position, max_length, rngs)
@@ -162,24 +154,28 @@ class EventEmbedding(ConvolvedEmbedding):
         return self.window
 
     def _inputs(self, x: Array) -> tuple[Array, Array]:
-        """Encodes times and marks [..., inputs] for the convolution, and marks alone [..., C]."""
+        """Encodes times and types [..., inputs] for the convolution, and types alone [..., C]."""
         if x.dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
-                f"observations of events must be float32 or float64, got {x.dtype}, which has no "
-                "number for every mark; cast them, for example x.astype(jnp.float32)."
+                f"observations of events must be float32 or float64, got {x.dtype}, which cannot "
+                "represent every event type; cast them, for example x.astype(jnp.float32)."
             )
-        log_gap, known, mark, waves = EventColumns.from_array(x)
+        log_gap, known, event_type, waves = EventColumns.from_array(x)
         angles = (log_gap / self.spread)[..., None] * jnp.asarray(FREQUENCIES, x.dtype)
         gap = jnp.concatenate(
             [(log_gap / self.spread)[..., None], jnp.cos(angles), jnp.sin(angles)], axis=-1
         )
-        told = jnp.concatenate([known[..., None], gap * known[..., None], waves], axis=-1)
-        unknown = (mark < 0) | (mark > self.num_marks) | (mark != jnp.round(mark))
-        token = jnp.where(unknown, self.num_marks + 1, mark)
-        marks = jnp.take(
+        times = jnp.concatenate([known[..., None], gap * known[..., None], waves], axis=-1)
+        unknown = (
+            (event_type < 0)
+            | (event_type > self.num_event_types)
+            | (event_type != jnp.round(event_type))
+        )
+        token = jnp.where(unknown, self.num_event_types + 1, event_type)
+        types = jnp.take(
             self.table[...], token.astype(jnp.int32), axis=0, mode="fill", fill_value=jnp.nan
         )
-        return jnp.concatenate([told, marks.astype(told.dtype)], axis=-1), marks
+        return jnp.concatenate([times, types.astype(times.dtype)], axis=-1), types
 
     def _outputs(self, h: Array, own: Array) -> Array:
         return h + (own * jnp.asarray(self.features**0.5, own.dtype)).astype(h.dtype)

@@ -1,4 +1,4 @@
-"""Event forecaster: causal backbone, log-normal mixture of the next gap, and mark logits."""
+"""Event forecaster: causal backbone, log-normal mixture of the next gap, logits of its type."""
 
 from __future__ import annotations
 
@@ -32,53 +32,52 @@ MIN_STD = 0.01
 
 
 class NextEvent(NamedTuple):
-    """Distribution of the next event: its time and its mark, independent of each other.
+    """Distribution of the next event: its time and its type, independent of each other.
 
     Attributes:
         gap: Distribution of the time until the event, in units of the model's scale.
-        mark_logits: Logits of the marks, float32 of shape [..., M].
+        event_type_logits: Logits of the event types, float32 of shape [..., M].
     """
 
     gap: LogNormalMixture
-    mark_logits: Float[Array, "... M"]
+    event_type_logits: Float[Array, "... M"]
 
-    def log_marks(self) -> Float[Array, "... M"]:
-        """Log probabilities of the marks."""
-        return jax.nn.log_softmax(self.mark_logits, axis=-1)
+    def event_type_log_probs(self) -> Float[Array, "... M"]:
+        """Log probabilities of the event types."""
+        return jax.nn.log_softmax(self.event_type_logits, axis=-1)
 
 
 class EventForecaster(Head):
-    """What comes next, after each event of a sequence: a transformer Hawkes process.
+    """Forecasts the next event after each event of a sequence: a transformer Hawkes process.
 
-    The time to the next event is a mixture of log-normal distributions and its mark a softmax,
+    The time to the next event has a mixture of log-normal distributions, and its type a softmax,
     independent of each other given the history, as in the model that the Aaren paper's table 2
     builds on (Bae et al., "Meta temporal point processes", 2023, after Zuo et al., 2020, and Shchur
-    et al., 2020). Departures: gaps go in by their logarithm instead of times by waves (see
-    ``EventEmbedding``), and the mixture is one of log gaps in units of their deviation, so that
-    seconds and years train alike.
+    et al., 2020). Departures: the input is the logarithm of gaps instead of waves of times (see
+    ``EventEmbedding``), and the mixture is of log gaps in units of their standard deviation, so
+    that training does not depend on the unit of time.
 
-    Times are told in units of a scale, of which the model knows nothing: the geometric mean of the
-    gaps is a good one. ``next_event`` takes the output apart.
+    Times are in units of a scale that the model does not know; the geometric mean of the gaps is a
+    good choice. ``next_event`` converts outputs to distributions.
 
     A call maps events [B, T, 3 + 2 P], see :class:`EventColumns`, to outputs [B, T, 3 K + M].
 
     Args:
-        backbone: A :class:`Backbone` on an :class:`EventEmbedding`; or M, a number of marks, for
-            one of these.
-        kernel_size: Of the embedding for so many marks, default 4.
-        periods: Of the same, in units of the scale.
-        spread: The deviation of log gaps; that of the embedding, where one is given.
-        num_components: K, of the mixture.
-        position: Of the embedding for so many marks.
-        layers: Options of the layers of a backbone that is built for a number of marks.
+        backbone: A :class:`Backbone` on an :class:`EventEmbedding`; or the number M of event types,
+            to build one.
+        kernel_size: Kernel size of a new embedding; default 4.
+        periods: Periods of a new embedding, in units of the scale.
+        spread: Standard deviation of the log gaps, for a new embedding.
+        num_components: Number K of components of the mixture.
+        position: Position embedding of a new embedding.
+        layers: Options of the layers of a new backbone.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
+        **options: Further arguments of a new :class:`Backbone` (num_layers, mechanism with a causal
             form, max_length, ...).
 
     Raises:
-        ValueError: An option out of range, or a backbone that looks at the future or at something
-            else than events.
+        ValueError: If an option is out of range, or the backbone is not causal or not for events.
 
     Example:
         >>> import jax.numpy as jnp
@@ -87,9 +86,10 @@ class EventForecaster(Head):
         >>> model = models.EventForecaster(3, features=16, num_layers=1, num_heads=2,
         ...                                rngs=nnx.Rngs(0))
         >>> x = models.EventColumns(log_gap=jnp.zeros((2, 5)), known=jnp.ones((2, 5)),
-        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).to_array()
+        ...                         event_type=jnp.ones((2, 5)),
+        ...                         waves=jnp.zeros((2, 5, 0))).to_array()
         >>> following = model.next_event(model(x))
-        >>> following.gap.log_mean().shape, following.log_marks().shape
+        >>> following.gap.log_mean().shape, following.event_type_log_probs().shape
         ((2, 5), (2, 5, 3))
     """
 
@@ -130,19 +130,19 @@ class EventForecaster(Head):
         given = self.backbone.input_embedding
         if not self.backbone.is_causal or not isinstance(given, EventEmbedding):
             raise ValueError(
-                "a forecaster of events tells the next one after each: it needs a backbone with "
-                "is_causal=True and an EventEmbedding."
+                "expected a causal backbone on events, since an event forecaster forecasts after "
+                "each event; make the backbone with is_causal=True and an EventEmbedding."
             )
-        self.num_marks = given.num_marks
+        self.num_event_types = given.num_event_types
         self.num_components = num_components
         self.spread = given.spread
         self.periods = given.periods
         features = self.layers.features
-        # In float32 whatever the layers compute in: times need it, and so the outputs have it.
+        # The head computes in float32 for any dtype of the layers, since times need it.
         head_parameters["dtype"] = jnp.float32
         self.hidden = linear(features, features, rngs=rngs, **head_parameters)
         self.times = linear(features, 3 * num_components, rngs=rngs, **head_parameters)
-        self.marks = linear(features, self.num_marks, rngs=rngs, **head_parameters)
+        self.marks = linear(features, self.num_event_types, rngs=rngs, **head_parameters)
 
     @property
     def param_dtype(self) -> Any:
@@ -163,7 +163,7 @@ class EventForecaster(Head):
         return next_event(outputs, self.num_components, self.spread)
 
     def observation(
-        self, before: Float[Array, "... W"], log_gap: Array, mark: Array
+        self, before: Float[Array, "... W"], log_gap: Array, event_type: Array
     ) -> Float[Array, "... W"]:
         """Builds the observation of an event that follows another, to sample futures.
 
@@ -173,19 +173,20 @@ class EventForecaster(Head):
         Args:
             before: Observation of the previous event, of shape [..., 3 + 2 P].
             log_gap: Log of the time since then, in units of the scale, of shape [...].
-            mark: Mark of the event, an integer array of shape [...].
+            event_type: Type of the event, an integer array of shape [...].
         """
         waves = EventColumns.from_array(before).waves
         log_gap = log_gap.astype(before.dtype)
         if self.periods:
             cosine, sine = jnp.split(waves, 2, axis=-1)
             turns = jnp.exp(log_gap)[..., None] / jnp.asarray(self.periods, waves.dtype)
-            turns = jnp.minimum(turns, jnp.finfo(waves.dtype).max)  # whole ones, as all large ones
+            # Large floats are whole numbers, so this bound leaves the phase as it is.
+            turns = jnp.minimum(turns, jnp.finfo(waves.dtype).max)
             angle = 2 * math.pi * (turns - jnp.floor(turns))
             c, s = jnp.cos(angle), jnp.sin(angle)
             waves = jnp.concatenate([c * cosine - s * sine, c * sine + s * cosine], axis=-1)
         known = jnp.ones_like(log_gap)
-        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).to_array()
+        return EventColumns(log_gap, known, event_type.astype(before.dtype), waves).to_array()
 
 
 def next_event(
@@ -193,14 +194,14 @@ def next_event(
 ) -> NextEvent:
     """Converts outputs [..., 3 K + M] of an ``EventForecaster`` without the model."""
     K = num_components
-    weights, means, deviations = jnp.split(outputs[..., : 3 * K], 3, axis=-1)
-    # Components begin side by side over the gaps that there are, a single one in their middle.
-    begin = jnp.linspace(-1.5, 1.5, K, dtype=outputs.dtype) if K > 1 else 0.0
+    weights, means, stds = jnp.split(outputs[..., : 3 * K], 3, axis=-1)
+    # The means are initially spread over the usual log gaps; a single component is in the middle.
+    initial = jnp.linspace(-1.5, 1.5, K, dtype=outputs.dtype) if K > 1 else 0.0
     return NextEvent(
         LogNormalMixture(
             jax.nn.log_softmax(weights, axis=-1),
-            (means + begin) * spread,
-            (jax.nn.softplus(deviations) + MIN_STD) * spread,
+            (means + initial) * spread,
+            (jax.nn.softplus(stds) + MIN_STD) * spread,
         ),
         outputs[..., 3 * K :],
     )

@@ -67,7 +67,7 @@ class SeriesHead(Head):
     def forecast(
         self,
         values: Features,
-        marks: Features | None = None,
+        covariates: Features | None = None,
         *,
         positions: Int[Array, "P"],
         ahead: Float[Array, "B P H F"] | None = None,
@@ -77,14 +77,14 @@ class SeriesHead(Head):
 
         Args:
             values: Past values, float32 of shape [B, L, num_channels].
-            marks: Further inputs of the window and perhaps of later steps, float32 of shape [B, >=
-                L, num_marks].
+            covariates: Covariates of the window, perhaps also of later steps, float32 of shape
+                [B, >= L, num_covariates].
             positions: Integer array of shape [P]; the observations after which to forecast.
             ahead: Known future covariates of the horizons, if the model has any.
             dropout_key: Random key that enables dropout; None disables it.
         """
-        if marks is not None:
-            values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
+        if covariates is not None:
+            values = jnp.concatenate([values, covariates[:, : values.shape[1]]], axis=-1)
         if ahead is not None:
             batch, length = values.shape[:2]
             known = jnp.zeros((batch, length, ahead.shape[2] * ahead.shape[3]), values.dtype)
@@ -108,10 +108,10 @@ class Forecaster(SeriesHead):
 
     Args:
         backbone: A :class:`Backbone` that streams, for observations of the channels followed by the
-            marks; or the number of channels, to build one.
+            covariates; or the number of channels, to build one.
         horizon: Number of steps H to forecast.
-        num_marks: Number of further inputs that are known and not forecast, such as calendar
-            features.
+        num_covariates: Number of covariates, further inputs that are known and not forecast, such
+            as time features.
         targets: Indices of the channels to forecast; default all.
         normalize: Whether inputs are normalized.
         memory: Time constant, in tokens, of the normalization's moments, see ``Moments``; None
@@ -151,7 +151,7 @@ class Forecaster(SeriesHead):
         backbone: Backbone | int,
         horizon: int,
         *,
-        num_marks: int = 0,
+        num_covariates: int = 0,
         targets: Sequence[int] | None = None,
         normalize: bool = True,
         memory: float | None = None,
@@ -161,23 +161,23 @@ class Forecaster(SeriesHead):
         **options: Any,
     ) -> None:
         at_least(1, horizon=horizon)
-        at_least(0, num_marks=num_marks)
+        at_least(0, num_covariates=num_covariates)
         if memory is not None and not memory > 0:
-            raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
+            raise OptionError(f"memory must be above 0, or None, got {memory}.", "memory")
         if not isinstance(backbone, Backbone):
             at_least(1, num_channels=backbone)
             layers, options = (layers or FORECASTER_LAYERS).take(options)
             check_causal(layers)
-            backbone = int(backbone) + num_marks
+            backbone = int(backbone) + num_covariates
         backbone, head_parameters = resolve_backbone(
             backbone, layers, FORECASTER_LAYERS, rngs=rngs, **options
         )
         if not backbone.is_causal or not backbone.input_embedding.streams:
             raise ValueError(
-                "a forecaster forecasts after every observation: it needs a backbone with "
-                "is_causal=True and embedding_padding='causal'."
+                "expected a causal backbone, since a forecaster forecasts after every observation; "
+                "make the backbone with is_causal=True and embedding_padding='causal'."
             )
-        self.num_channels = _num_channels(backbone, num_marks)
+        self.num_channels = _num_channels(backbone, num_covariates)
         self.horizon = horizon
         self.targets = check_targets(targets, self.num_channels)
         self.moments = Moments(memory) if normalize else None
@@ -207,7 +207,9 @@ class Forecaster(SeriesHead):
     ) -> tuple[Array, ForecasterState | None]:
         """Computes forecasts from normalized observations, and undoes the normalization."""
         if call.segment_ids is not None and not every_step and positions is None:
-            raise ValueError("packed sequences need every_step=True, or positions.")
+            raise ValueError(
+                "packed sequences have several ends; pass every_step=True, or positions."
+            )
         state: ForecasterState | None = call.state
         before = None if state is None else state.backbone
         call = call.with_positions(x, before)
@@ -228,7 +230,7 @@ class Forecaster(SeriesHead):
     @property
     def options(self) -> dict[str, Any]:
         return super().options | {
-            "num_marks": self.backbone.observation_shape[0] - self.num_channels,
+            "num_covariates": self.backbone.observation_shape[0] - self.num_channels,
             "normalize": self.moments is not None,
             "memory": None if self.moments is None else self.moments.memory,
         }
@@ -279,29 +281,30 @@ class Forecaster(SeriesHead):
         return zeros, zeros + 1
 
 
-def _num_channels(backbone: Backbone, num_marks: int) -> int:
-    """Number of channels of a backbone's observations, without the marks that follow them."""
+def _num_channels(backbone: Backbone, num_covariates: int) -> int:
+    """Number of channels of a backbone's observations, without their covariates."""
     embedding = backbone.input_embedding
     if len(embedding.observation_shape) != 1:
         raise ValueError(
-            "a forecaster takes observations of channels, and the backbone one of shape "
-            f"{embedding.observation_shape}."
+            "expected a backbone for observations of shape (channels,), got one for observations "
+            f"of shape {embedding.observation_shape}; make it with an ObservationEmbedding."
         )
     (width,) = embedding.observation_shape
     if isinstance(embedding, ObservationEmbedding):
         own = width - embedding.num_channels
-        if own and own != num_marks:
+        if own and own != num_covariates:
             raise OptionError(
-                f"the backbone's embedding has {own} marks, got num_marks={num_marks}.",
-                "num_marks",
+                f"the backbone's embedding has {own} covariates, got "
+                f"num_covariates={num_covariates}; pass the same number.",
+                "num_covariates",
             )
-    if width <= num_marks:
+    if width <= num_covariates:
         raise OptionError(
-            f"expected a channel before the marks, got observations of {width} and "
-            f"num_marks={num_marks}.",
-            "num_marks",
+            f"expected at least one channel before the covariates, got observations of {width} "
+            f"values and num_covariates={num_covariates}; pass a smaller number.",
+            "num_covariates",
         )
-    return width - num_marks
+    return width - num_covariates
 
 
 def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int, ...]:
@@ -316,6 +319,6 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
 
 
 def _standardize(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
-    """Standardizes the channels, and leaves the marks unchanged."""
+    """Standardizes the channels, and leaves the covariates unchanged."""
     values = (x[..., :num_channels].astype(jnp.float32) - mean) / std
     return jnp.concatenate([values.astype(x.dtype), x[..., num_channels:]], axis=-1)

@@ -29,10 +29,6 @@ class Head(SequenceModel):
     several observations, or inputs are transformed before the backbone, it overrides ``_map`` and
     ``_map_step``.
 
-    A subclass has a constructor, which sets ``backbone``, and ``read``. If outputs depend on
-    several observations, or inputs are changed before the backbone, it overrides ``_map`` and
-    ``_map_step``.
-
     Attributes:
         backbone: Backbone that maps observations to features.
     """
@@ -97,7 +93,7 @@ def head_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def split_options(
     layers: Layers, options: Mapping[str, Any]
 ) -> tuple[Layers, dict[str, Any], dict[str, Any]]:
-    """Splits keyword arguments into layers, parameter options, and those of a head's own layer."""
+    """Splits keyword arguments into layers, parameter options, and options of the head's layer."""
     for name in options:
         choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)
     layers, parameters = layers.take(options)
@@ -131,11 +127,12 @@ def resolve_backbone(
     head_parameters = head_options(options)
     if isinstance(backbone, Backbone):
         given = {"layers": layers, **(embedding_options or {}), **options}
-        kept = ("rngs", *head_parameters)
-        refused = [name for name, value in given.items() if value is not None and name not in kept]
+        own = ("rngs", *head_parameters)
+        refused = [name for name, value in given.items() if value is not None and name not in own]
         if refused:
             raise OptionError(
-                f"{', '.join(refused)} are options of a backbone, which is given; give them to it.",
+                f"{', '.join(refused)}: options of the backbone, which was already made; pass them "
+                "to the Backbone instead of the head.",
                 *refused,
             )
     else:
@@ -167,13 +164,13 @@ def check_class_token(backbone: Backbone, needed: bool) -> None:
     """Raises unless the backbone has a class token exactly if the head reads one."""
     if needed and backbone.class_token is None:
         raise OptionError(
-            "the head reads a class token, which the backbone does not have; make it with "
+            "the head reads a class token, but the backbone has none; make the backbone with "
             "class_token=True.",
             "class_token",
         )
     if not needed and backbone.class_token is not None:
         raise OptionError(
-            "the backbone has a class token, which this head would take for an observation; make "
-            'it without one, or a SequenceClassifier with pooling="class".',
+            "the backbone has a class token, which this head would read as an observation; make "
+            'the backbone without one, or use a SequenceClassifier with pooling="class".',
             "class_token",
         )

@@ -73,10 +73,6 @@ class ImageClassifier(nnx.Module):
     sequences. Positions are added to the patches only; a class token has none, as in TaylorShift's
     code. With the layers of ``vit_layers`` it is TaylorShift's model for ImageNet.
 
-    A vision transformer (Dosovitskiy et al., 2021) with any mechanism that sees whole sequences.
-    Positions are added to the patches alone; a class token has none, as in TaylorShift's code.
-    With the layers of ``vit_layers`` it is TaylorShift's model for ImageNet.
-
     Args:
         image_size: H and W of every image.
         patch_size: Edge length of a patch in pixels.

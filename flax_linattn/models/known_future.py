@@ -21,9 +21,6 @@ class KnownFuture(nnx.Module):
     A network with one hidden layer receives the covariates of a step and those of the observation
     to forecast from; all steps share it. Its output is initially 0.
 
-    A network of one hidden layer sees the inputs of a step and those of the observation that is
-    forecast from, the same for all steps. It begins as 0.
-
     Args:
         num_inputs: Number of covariates F.
         num_targets: Number of targets C.

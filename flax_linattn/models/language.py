@@ -74,8 +74,8 @@ class LanguageModel(Head):
         embedding = self.backbone.input_embedding
         if not self.backbone.is_causal or not isinstance(embedding, TokenEmbedding):
             raise ValueError(
-                "a language model gives each token's next one: it needs a backbone with "
-                "is_causal=True and a TokenEmbedding."
+                "expected a causal backbone on tokens, since a language model predicts the next "
+                "token; make the backbone with is_causal=True and a TokenEmbedding."
             )
         self.num_tokens = embedding.num_tokens
         self.tied = bool(tied)

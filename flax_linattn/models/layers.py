@@ -37,24 +37,26 @@ class Layers:
     """Options of a stack of transformer blocks; frozen and hashable.
 
     Attributes:
-        features: Width C of the model.
+        features: Model width C: number of features of each token.
         num_layers: Number of transformer blocks.
         num_heads: Number of attention heads of each block.
-        hidden_features: Width of the feed-forward layers; default 4 C.
+        hidden_features: Width of the feed-forward layers. Default: 4 C.
         mechanism: Attention mechanism by name, with optional hyperparameters, as in
             elementwise_series:order=2. Several names give one for each layer (a hybrid stack).
-        norm: Whether LayerNorm comes before ("pre") or after ("post") each sublayer.
-        activation: Activation of the feed-forward layers: "gelu", "relu" or "tanh".
+        norm: Position of LayerNorm: before ("pre") or after ("post") each sublayer.
+        activation: Activation function of the feed-forward layers.
         dropout_rate: Fraction of features dropped during training.
-        rotary: Whether to rotate queries and keys by their positions, see ``nn.RotaryPosition``.
-        dtype: Dtype of the computation; parameters, sums and losses stay float32, and float64
-            inputs stay float64 with "float32".
-        remat: What training stores of a block for its gradient: everything ("none"), the results of
-            matrix products ("dots"), or only its input ("blocks").
-        drop_path_rate: Probability that training skips a branch of the last block; it increases
-            linearly from 0 in the first block, so that a single block skips none.
-        layer_scale: Initial value of the learned factors of every branch, see ``nn.LayerScale``;
-            None for no factors.
+        rotary: Rotate queries and keys by their positions (RoPE), see ``nn.RotaryPosition``.
+        dtype: Dtype of the computation. Parameters, sums and losses stay float32; float64 inputs
+            stay float64 with "float32".
+        remat: Rematerialization: what training stores of each block for the backward pass:
+            everything ("none"), the results of matrix products ("dots"), or only the input
+            ("blocks").
+        drop_path_rate: Stochastic depth: probability that training skips a branch of the last
+            block. It increases linearly from 0 in the first block, so a single block is never
+            skipped.
+        layer_scale: Initial value of the learned scale of every branch, see ``nn.LayerScale``.
+            Default: no scale.
 
     Raises:
         ValueError: If an option is out of range, or a mechanism or hyperparameter is unknown.
@@ -107,8 +109,8 @@ class Layers:
             names = tuple(self.mechanism)
             if len(names) not in (1, self.num_layers):
                 raise OptionError(
-                    f"expected one mechanism, or one for each of {self.num_layers} layers, got "
-                    f"{len(names)}.",
+                    f"mechanism must be one mechanism, or one for each of {self.num_layers} "
+                    f"layers, got {len(names)}.",
                     "mechanism",
                     "num_layers",
                 )
@@ -122,8 +124,8 @@ class Layers:
             raise OptionError(str(error), "mechanism") from None
         if self.features % self.num_heads:
             raise OptionError(
-                f"the features ({self.features}) must be a multiple of num_heads, got "
-                f"{self.num_heads}.",
+                f"features must be a multiple of num_heads, got features={self.features} and "
+                f"num_heads={self.num_heads}.",
                 "features",
                 "num_heads",
             )
@@ -131,8 +133,9 @@ class Layers:
             for mechanism in mechanisms:
                 if mechanism.capabilities.learned_query:
                     raise OptionError(
-                        f"{mechanism.name!r} has one learned query for all tokens, which no "
-                        "position turns; leave rotary out, or choose another mechanism.",
+                        f"rotary positions rotate the query of each token, but {mechanism.name!r} "
+                        "has one learned query for all tokens; remove rotary, or choose another "
+                        "mechanism.",
                         "rotary",
                         "mechanism",
                     )
@@ -224,7 +227,7 @@ class Layers:
 
 
 def check_causal(layers: Layers) -> None:
-    """Raises unless all mechanisms have a causal form, for models that never see the future."""
+    """Raises unless all mechanisms have a causal form, for models that are always causal."""
     for mechanism in layers.mechanisms:
         if not mechanism.capabilities.causal:
             raise OptionError(
@@ -241,8 +244,9 @@ def sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
     if mechanism.max_length is not None:
         if mechanism.max_length < max_length:
             raise ValueError(
-                f"{mechanism.name!r} is to have {mechanism.max_length} positions and the model "
-                f"{max_length}; leave out the mechanism's max_length, or make it as large."
+                f"the mechanism {mechanism.name!r} has max_length={mechanism.max_length}, but the "
+                f"model needs {max_length} positions; remove the mechanism's max_length, or set it "
+                f"to {max_length} or more."
             )
         return mechanism
     return dataclasses.replace(mechanism, max_length=max_length)  # type: ignore[call-arg]

@@ -23,33 +23,33 @@ _SERIES_Z = 20.0
 class LogNormalMixture(NamedTuple):
     """A mixture of K log-normal distributions, for each entry of the leading axes.
 
-    All values go in and out as natural logarithms, ``x = log(time)``: a second and 1e9 years are
-    then equally far from overflow. A density is that of the time, in one over its unit. Arguments
-    broadcast with the leading axes.
+    All values are natural logarithms, ``x = log(time)``, so that neither a second nor 1e9 years
+    overflows. A density is that of the time, in units of 1 / time. Arguments broadcast with the
+    leading axes.
 
     Source: Shchur, Bilos, Guennemann, "Intensity-free learning of temporal point processes" (2020).
 
     Attributes:
         log_weights: Logarithms of weights that sum to one, of shape [..., K].
         means: Means of the logarithm of the time, of shape [..., K].
-        deviations: Standard deviations of the logarithm of the time, above 0, of shape [..., K].
+        stds: Standard deviations of the logarithm of the time, above 0, of shape [..., K].
 
     Example:
         >>> one = LogNormalMixture(jnp.zeros(1), jnp.zeros(1), jnp.ones(1))
         >>> [round(float(x), 3) for x in (one.log_density(jnp.float32(0)), one.log_mean())]
         [-0.919, 0.5]
-        >>> [round(float(one.log_quantile(share)), 3) for share in (0.025, 0.975)]
+        >>> [round(float(one.log_quantile(p)), 3) for p in (0.025, 0.975)]
         [-1.96, 1.96]
     """
 
     log_weights: Float[Array, "... K"]
     means: Float[Array, "... K"]
-    deviations: Float[Array, "... K"]
+    stds: Float[Array, "... K"]
 
     def log_density(self, x: Array) -> Array:
         """Log density of the time ``exp(x)``: x [...] -> [...]."""
         z = self._z_scores(x)
-        normal = -0.5 * z * z - jnp.log(self.deviations) - 0.5 * math.log(2 * math.pi)
+        normal = -0.5 * z * z - jnp.log(self.stds) - 0.5 * math.log(2 * math.pi)
         density: Array = logsumexp(self.log_weights + normal, axis=-1)
         return density - x
 
@@ -71,38 +71,39 @@ class LogNormalMixture(NamedTuple):
 
     def log_mean(self) -> Array:
         """Log of the expected time. A heavy tail may move it far from the median."""
-        mean: Array = logsumexp(self.log_weights + self.means + 0.5 * self.deviations**2, axis=-1)
+        mean: Array = logsumexp(self.log_weights + self.means + 0.5 * self.stds**2, axis=-1)
         return mean
 
-    def log_quantile(self, share: float | Array, waited: Array | None = None) -> Array:
-        """Log of the time that is exceeded with probability ``1 - share``.
+    def log_quantile(self, probability: float | Array, waited: Array | None = None) -> Array:
+        """Log of the time up to which the event comes with a given probability.
 
         Args:
-            share: Probability, above 0 and below 1; a number, or an array of the leading axes.
+            probability: Above 0 and below 1; a number, or an array of the leading axes.
             waited: Log of the time that has passed without an event, of shape [...]; the quantile
                 is then that of later times. None or -inf for no such time.
 
         Returns:
             Quantiles of shape [...], by bisection; gradients treat them as constants.
         """
-        shares = jnp.asarray(share, self.means.dtype)
-        spread = _MAX_Z * self.deviations
+        probability = jnp.asarray(probability, self.means.dtype)
+        spread = _MAX_Z * self.stds
         low, high = jnp.min(self.means - spread, -1), jnp.max(self.means + spread, -1)
         survived = jnp.zeros_like(low)
-        if waited is not None:  # of what is left, as little lies as far beyond
-            # Where hardly any went by, one less these is exact: rounded weights do not sum to one.
-            gone = jnp.exp(self.log_distribution(waited))
-            survived = jnp.where(gone < 0.5, jnp.log1p(-gone), self.log_survival(waited))
+        if waited is not None:  # the quantile is that of the distribution beyond ``waited``
+            # log1p(-passed) is more exact than log_survival while little has passed, since rounded
+            # weights do not sum to one.
+            passed = jnp.exp(self.log_distribution(waited))
+            survived = jnp.where(passed < 0.5, jnp.log1p(-passed), self.log_survival(waited))
             low = jnp.maximum(low, waited)
-            high = jnp.maximum(high, waited + _MAX_Z * jnp.max(self.deviations, -1))
-        above = jnp.log1p(-shares) + survived  # log of the share of all times beyond the quantile
+            high = jnp.maximum(high, waited + _MAX_Z * jnp.max(self.stds, -1))
+        above = jnp.log1p(-probability) + survived  # log probability of a time beyond the quantile
         below = jnp.log(-jnp.expm1(above))
         lower_half = above > math.log(0.5)
 
         def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = bounds
             middle = low + 0.5 * (high - low)
-            # Of the two tails the smaller one is exact.
+            # The smaller one of the two tails is exact.
             before = jnp.where(
                 lower_half,
                 self.log_distribution(middle) < below,
@@ -116,7 +117,7 @@ class LogNormalMixture(NamedTuple):
         return jax.lax.stop_gradient(low + 0.5 * (high - low))
 
     def probability_by(self, x: Array, waited: Array | None = None) -> Array:
-        """Probability of an event up to ``exp(x)``, where none came up to ``exp(waited)``.
+        """Probability of an event up to ``exp(x)``, given none up to ``exp(waited)``.
 
         Args:
             x: Log of a time since the last event, of shape [...].
@@ -124,7 +125,7 @@ class LogNormalMixture(NamedTuple):
                 such time.
 
         Returns:
-            [...], from 0 to 1.
+            Probabilities from 0 to 1, of shape [...].
         """
         if waited is None:
             return jnp.exp(self.log_distribution(x))
@@ -132,7 +133,7 @@ class LogNormalMixture(NamedTuple):
         return jnp.where(x > waited, -jnp.expm1(jnp.minimum(left, 0)), 0)
 
     def _z_scores(self, x: Array) -> Array:
-        return (x[..., None] - self.means) / self.deviations
+        return (x[..., None] - self.means) / self.stds
 
 
 @jax.custom_jvp

@@ -41,10 +41,6 @@ class Moments:
     large. With ``memory`` older tokens have weight exp(-age / memory), so that the moments follow a
     drifting level over a stream of any length.
 
-    Merged as Chan, Golub and LeVeque (1979) add up variances, which loses no digits where means are
-    large. With ``memory`` older tokens count less, exp(-age / memory): the moments follow a level
-    that drifts, over a stream of any length.
-
     Args:
         memory: Age in tokens at which a weight has decayed to 1/e; None weights all tokens equally.
         missing: Whether inputs are [..., 2 C], values followed by flags of missing ones (1; else
@@ -120,20 +116,20 @@ class Moments:
 
     def merge(self, a: MomentsState, b: MomentsState) -> MomentsState:
         """Merges the states of tokens a and of the tokens b that follow."""
-        kept = jnp.ones_like(a.weight)
+        decay = jnp.ones_like(a.weight)
         if self.memory is not None:
-            kept = jnp.exp(-b.num_tokens.astype(a.weight.dtype) / self.memory)
-            kept = kept[..., None] if self.missing else kept
-        earlier = a.weight * kept
+            decay = jnp.exp(-b.num_tokens.astype(a.weight.dtype) / self.memory)
+            decay = decay[..., None] if self.missing else decay
+        earlier = a.weight * decay
         weight = earlier + b.weight
-        share = b.weight / jnp.where(weight > 0, weight, 1.0)
+        fraction = b.weight / jnp.where(weight > 0, weight, 1.0)
         difference = b.mean - a.mean
-        between = jnp.square(difference) * self._per_channel(earlier * share)
+        between = jnp.square(difference) * self._per_channel(earlier * fraction)
         return MomentsState(
             a.num_tokens + b.num_tokens,
             weight,
-            a.mean + difference * self._per_channel(share),
-            a.spread * self._per_channel(kept) + b.spread + between,
+            a.mean + difference * self._per_channel(fraction),
+            a.spread * self._per_channel(decay) + b.spread + between,
         )
 
     def read(self, state: MomentsState) -> tuple[Float[Array, "... C"], Float[Array, "... C"]]:

@@ -39,13 +39,13 @@ ZEROS = nnx.initializers.zeros
 
 @register_state
 class PatchState(NamedTuple):
-    """What a patch forecaster carries from call to call; its size does not depend on the length.
+    """State that a patch forecaster carries from call to call; its size does not grow.
 
     Attributes:
-        moments: Of the observations so far, which also count them.
-        recent: float32 [B, W, targets], the last observations, the newest last. Where there are
-            fewer the first one stands in their place; zeros before it. Where values may be missing
-            [B, W, 2 targets]: which of them are (1), behind the values.
+        moments: Moments and number of the observations so far.
+        recent: The last W observations, the newest last, a float32 array of shape [B, W, targets].
+            If there are fewer, the first one fills their places; zeros before the first. With
+            ``missing`` [B, W, 2 targets]: the values, followed by flags of missing ones (1).
         phases: The backbone's state of each phase and target, leaves [B, patch_length, targets,
             ...]: observation t, counted from 0, belongs to phase t modulo the patch length.
     """
@@ -56,70 +56,72 @@ class PatchState(NamedTuple):
 
 
 class PatchForecaster(SeriesHead):
-    """The next ``horizon`` values of each channel, from patches of its past and a linear map.
+    """Forecasts the next ``horizon`` values of each channel from patches and a linear map.
 
     A token is a patch of consecutive values of one channel, and all channels share the weights, as
-    in PatchTST (Nie et al., "A Time Series is Worth 64 Words", 2023): no channel knows of another,
-    unless ``channel_mechanism`` lets each look at all others before it is forecast. Departures, so
-    that it streams: attention is causal; patches end at the observation that is forecast from, and
-    do not overlap; each is normalized by the running mean and deviation at its end (``Moments``),
-    and the forecast is brought back by those of the last; a head reads the last token instead of
-    all.
+    in PatchTST (Nie et al., "A Time Series is Worth 64 Words", 2023): channels are independent,
+    unless ``channel_mechanism`` makes each attend to all others before the forecast. Departures, so
+    that it streams: attention is causal; patches end at the observation to forecast from, and do
+    not overlap; each is normalized by the running mean and standard deviation at its end
+    (``Moments``), and the forecast is scaled back by those of the last patch; a head reads the last
+    token only.
 
-    Patches end at t, t - P, t - 2 P, ...: so a stream has P states side by side, one for each phase
-    t mod P, and an observation is one step of one of them. In parallel a phase costs T / P tokens.
+    Patches end at t, t - P, t - 2 P, ..., so a stream has P states, one for each phase t mod P, and
+    an observation is one step of one of them. In parallel a phase costs T / P tokens.
 
-    Beside the attention there is a linear map of the last ``context`` values' differences from the
-    last one, as in NLinear (Zeng et al., "Are Transformers Effective for Time Series Forecasting?",
-    2023): the forecast is last + map(differences) + deviation * head. The map begins as a mean and
-    the head as 0, so that training starts from the mean of the last values. Without the map
-    (``context=0``) the forecast is running mean + deviation * head. Values before the first one
-    count as the first.
+    A linear map of the differences of the last ``context`` values from the last one is added to the
+    head, as in NLinear (Zeng et al., "Are Transformers Effective for Time Series Forecasting?",
+    2023): the forecast is last + map(differences) + std * head. Initially the map is a mean and the
+    head 0, so that training starts from the mean of the last values. Without the map
+    (``context=0``) the forecast is running mean + std * head. Values before the first observation
+    count as equal to it.
 
-    A call returns forecasts float32 [B, H, targets] after the last real observation; with
+    A call returns forecasts float32 [B, H, targets] after the last valid observation; with
     ``every_step`` [B, T, H, targets] after every one, with ``positions`` [B, N, H, targets] after
-    those, whole patches apart: any whose distance from the first of them is no multiple of the
-    patch length gets NaN. Only phases that are asked for are computed: one, or with ``every_step``
-    or ``return_state`` all of them. Of a row without tokens forecasts mean nothing.
+    some, which must be multiples of the patch length apart: others get NaN. Only the phases needed
+    are computed: one, or all of them with ``every_step`` or ``return_state``. Forecasts of a row
+    without tokens are undefined.
 
     Args:
-        num_channels: Of an observation.
+        num_channels: Number of channels of an observation.
         horizon: Number of steps H to forecast.
-        patch_length: P, values of a patch.
-        context: Values that the linear map sees, the last one among them; 0 = there is no map.
-        fixed_map: Whether training leaves the linear map as it is, such as one that was fitted by a
-            ridge before. Then calibration may set ``share``, which scales what the head adds, and
-            ``known_share``, which scales what is added of known channels.
-        channel_maps: Whether each target has a linear map of its own, kernel [targets, context, H],
-            instead of one for all, [context, H].
-        num_marks: Further inputs behind the channels, such as calendar features, which every token
-            is told as they are at its end.
-        missing: Whether the first ``num_channels`` marks tell which values are missing (1; else 0).
-            In place of these a token has 0 beside a 1, and the normalization leaves them out, so
-            that what stands there changes nothing but the linear map: give the last known value.
-        known_future: Channels that are known for the horizon, too: an observation has them for each
-            of its steps, [H, F] flattened, behind the marks, see ``KnownFuture``.
-        targets: Which channels to forecast; default all. Others change nothing, but for those
-            known.
-        memory: Observations over which the normalization forgets, see ``Moments``; None = none.
-        position: What tokens are told of their number: "sinusoidal" or "none".
-        channel_mechanism: A mechanism, not causal, of attention from target to target behind the
-            backbone, see ``ChannelMixing``; None = targets are independent.
-        quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
-            then has a last axis of the mean and the quantiles, see ``QuantileHead``.
+        patch_length: Number of values P in a patch.
+        context: Number of last values that the linear map receives; 0 for no map.
+        fixed_map: Whether training does not change the linear map, such as one fitted by ridge
+            regression. Calibration may then set ``share``, the weight of the head's contribution,
+            and ``known_share``, the weight of the contribution of known future covariates.
+        channel_maps: Whether each target has its own linear map, kernel [targets, context, H],
+            instead of a shared one, [context, H].
+        num_covariates: Number of covariates after the channels, such as time features; each token
+            receives those at the end of its patch.
+        missing: Whether the first ``num_channels`` covariates flag missing values (1; else 0). A
+            missing value is 0 in a token, next to its flag, and has no weight in the normalization.
+            Only the linear map uses the value in its place: pass the last known value.
+        known_future: Indices of channels that are known over the horizon. An observation holds
+            their values of each step, [H, F] flattened, after the covariates, see ``KnownFuture``.
+        targets: Indices of the channels to forecast; default all. Other channels have no effect,
+            except those in ``known_future``.
+        memory: Time constant, in observations, of the normalization's moments, see ``Moments``;
+            None weights all observations equally.
+        position: Position embedding of the patches: "sinusoidal" or "none".
+        channel_mechanism: Non-causal mechanism of attention across targets after the backbone, see
+            ``ChannelMixing``; None for independent targets.
+        quantiles: Increasing levels to forecast in addition to the mean, such as (0.1, 0.5, 0.9):
+            the last axis of a forecast then holds the mean and the quantiles, see ``QuantileHead``.
         max_length: Maximum number of observations of a sequence, for mechanisms that learn
             something for each position.
         layers: Options of the backbone's layers.
         rngs: Random number generators; "params" initializes the parameters, and "dropout", if
             present, gives dropout keys after ``model.train()``.
-        **options: Options of ``layers`` by name, and how parameters are made
+        **options: Options of ``layers`` by name, and dtype and initializers of the parameters
             (``nn.ParameterOptions``).
 
     Attributes:
-        backbone: What maps a channel's patches, [rows, patches, P + num_marks], to features.
+        backbone: Backbone from patches of a channel, [rows, patches, P + num_covariates], to
+            features.
 
     Raises:
-        ValueError: An option that is unknown or out of range, or a mechanism without a causal form.
+        ValueError: If an option is unknown or out of range, or the mechanism has no causal form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -139,7 +141,7 @@ class PatchForecaster(SeriesHead):
     state_type = PatchState
     output_axes = 1
     option_names = (
-        *("num_channels", "horizon", "patch_length", "context", "num_marks", "missing"),
+        *("num_channels", "horizon", "patch_length", "context", "num_covariates", "missing"),
         *("known_future", "targets", "quantiles", "max_length", "layers", "param_dtype"),
     )
 
@@ -152,7 +154,7 @@ class PatchForecaster(SeriesHead):
         context: int = 96,
         fixed_map: bool = False,
         channel_maps: bool = False,
-        num_marks: int = 0,
+        num_covariates: int = 0,
         missing: bool = False,
         known_future: Sequence[int] = (),
         targets: Sequence[int] | None = None,
@@ -168,25 +170,25 @@ class PatchForecaster(SeriesHead):
         at_least(1, num_channels=num_channels, horizon=horizon, patch_length=patch_length)
         at_least(1, max_length=max_length)
         at_least(0, context=context)
-        at_least(num_channels if missing else 0, num_marks=num_marks)
+        at_least(num_channels if missing else 0, num_covariates=num_covariates)
         choice(("sinusoidal", "none"), position=position)
         if memory is not None and not memory > 0:
-            raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
+            raise OptionError(f"memory must be above 0, or None, got {memory}.", "memory")
         layers, options, head_parameters = split_options(layers or PATCH_LAYERS, options)
         check_causal(layers)
         self.num_channels = int(num_channels)
         self.horizon = int(horizon)
         self.patch_length = int(patch_length)
         self.context = int(context)
-        self.num_marks = int(num_marks)
+        self.num_covariates = int(num_covariates)
         self.targets = check_targets(targets, self.num_channels)
         self.known_future = (
             check_targets(known_future, self.num_channels) if len(known_future) else ()
         )
         if channel_mechanism and len(self.targets) == 1:
             raise OptionError(
-                "there is one channel to forecast, which has no other to look at; leave "
-                "channel_mechanism out, or forecast several channels.",
+                "channel_mechanism needs several channels to forecast, but there is one; remove "
+                "it, or forecast several channels.",
                 "channel_mechanism",
                 "targets",
             )
@@ -199,7 +201,8 @@ class PatchForecaster(SeriesHead):
         embedding = ObservationEmbedding(
             self.patch_length,
             layers.features,
-            num_marks=self.num_marks + self.missing * (self.patch_length - self.num_channels),
+            num_covariates=self.num_covariates
+            + self.missing * (self.patch_length - self.num_channels),
             kernel_size=1,
             position=position,
             dtype=layers.compute_dtype,
@@ -213,8 +216,8 @@ class PatchForecaster(SeriesHead):
             rngs=rngs,
             **options,
         )
-        begin = {"kernel_init": ZEROS, "bias_init": ZEROS} if self.context else {}
-        self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | head_parameters)
+        initial = {"kernel_init": ZEROS, "bias_init": ZEROS} if self.context else {}
+        self.head = linear(layers.features, self.horizon, rngs=rngs, **initial | head_parameters)
         linear_layer: Any = partial(PositionLinear, len(self.targets)) if channel_maps else linear
         self.linear_map = (
             linear_layer(
@@ -230,7 +233,8 @@ class PatchForecaster(SeriesHead):
         )
         if fixed_map and self.linear_map is None:
             raise OptionError(
-                "fixed_map is of the linear map, which context=0 leaves out.",
+                "fixed_map needs a linear map, but context=0 removes it; remove fixed_map, or "
+                "choose a context above 0.",
                 "fixed_map",
                 "context",
             )
@@ -256,11 +260,12 @@ class PatchForecaster(SeriesHead):
         )
 
     def read(
-        self, h: Array, seen: Array, mean: Array, std: Array, known: tuple[Array, ...]
+        self, h: Array, context: Array, mean: Array, std: Array, known: tuple[Array, ...]
     ) -> Array:
-        """Computes forecasts [..., H, C] from features [..., C, F] and the inputs' moments.
+        """Computes forecasts [..., H, C] from features [..., C, F].
 
-        That is the last values [..., context, C], moments [..., C] and known channels.
+        Further inputs are the last values ``context`` [..., context, C], moments [..., C] and known
+        future covariates.
         """
         y = rearrange(self.head(h).astype(jnp.float32), "... c h -> ... h c") * std[..., None, :]
         if self.share is not None:
@@ -268,9 +273,9 @@ class PatchForecaster(SeriesHead):
         if self.linear_map is None:
             y = y + mean[..., None, :]
         else:
-            seen = seen[..., : len(self.targets)]
-            last = seen[..., -1:, :]
-            differences = rearrange(seen - last, "... l c -> ... c l")
+            context = context[..., : len(self.targets)]
+            last = context[..., -1:, :]
+            differences = rearrange(context - last, "... l c -> ... c l")
             mapped = self.linear_map(differences)
             if self.share is not None:
                 mapped = jax.lax.stop_gradient(mapped)
@@ -302,7 +307,7 @@ class PatchForecaster(SeriesHead):
             number = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
             mask = jnp.arange(length, dtype=jnp.int32) < count[:, None]
 
-        values, marks, known = self._split_inputs(x)
+        values, covariates, known = self._split_inputs(x)
         before = self._initial_state(batch) if state is None else state
         moments, last_moments = self.moments(values, before.moments, mask=mask)
         history = jnp.concatenate([_fill_empty(before, values[:, 0]), values], axis=1)
@@ -320,20 +325,20 @@ class PatchForecaster(SeriesHead):
             call = call.replace(dropout_key=dropout_key)
         starts = jnp.arange(size, dtype=jnp.int32)[None] if everything else at[:, :1] % size
         starts = jnp.broadcast_to(starts, (batch, starts.shape[1]))
-        h, phases = self._features(history, marks, moments, count, starts, call)
+        h, phases = self._features(history, covariates, moments, count, starts, call)
         in_phase = at % size if everything else jnp.zeros_like(at)
         h = _take(rearrange(h, "b s k c f -> b (s k) c f"), in_phase * h.shape[2] + at // size)
         if self.mixing is not None:
             h = self.mixing(h, dropout_key=key_mixing)
-        seen = self._last_values(history, at, self.context)
+        context = self._last_values(history, at, self.context)
         mean, std = (_take(moment, at) for moment in moments)
-        y = self.read(h, seen, mean, std, tuple(_take(part, at) for part in known))
+        y = self.read(h, context, mean, std, tuple(_take(part, at) for part in known))
         if not everything:
-            asked = (at % size == starts).reshape(*at.shape, *[1] * (y.ndim - 2))
-            y = jnp.where(asked, y, jnp.nan)
+            in_first_phase = (at % size == starts).reshape(*at.shape, *[1] * (y.ndim - 2))
+            y = jnp.where(in_first_phase, y, jnp.nan)
         y = y if every_step or positions is not None else y[:, 0]
-        kept = jnp.arange(self._window, dtype=jnp.int32) + count[:, None]
-        return y, PatchState(last_moments, _take(history, kept), phases)
+        last = jnp.arange(self._window, dtype=jnp.int32) + count[:, None]
+        return y, PatchState(last_moments, _take(history, last), phases)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -350,18 +355,18 @@ class PatchForecaster(SeriesHead):
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Of one observation, see ``Embedding``."""
+        """Shape of one observation, see ``Embedding``."""
         known = self.horizon * len(self.known_future)
-        return (self.num_channels + self.num_marks + known,)
+        return (self.num_channels + self.num_covariates + known,)
 
     @property
     def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered: with a state of constant size."""
+        """Whether ``init_state`` and ``step`` are available, with a state of constant size."""
         return self.backbone.streams and self.backbone.constant_memory
 
     @property
     def num_positions(self) -> int | None:
-        """None: any number of observations has its place."""
+        """None: the number of observations is unlimited."""
         return None
 
     def init_state(
@@ -378,13 +383,13 @@ class PatchForecaster(SeriesHead):
         self, x: FeaturesStep, state: PatchState, mask: Array | None
     ) -> tuple[Float[Array, "B H targets"], PatchState]:
         """Forecasts [B, H, targets] and the new state."""
-        values, marks, known = self._split_inputs(jnp.asarray(x, jnp.float32))
+        values, covariates, known = self._split_inputs(jnp.asarray(x, jnp.float32))
         moments = self.moments.merge(state.moments, self.moments.lift(values))
         mean, std = self.moments.read(moments)
         history = jnp.concatenate([_fill_empty(state, values), values[:, None]], axis=1)
         now = jnp.zeros((x.shape[0], 1), jnp.int32)
         patch = self._last_values(history, now, self.patch_length)[:, 0]
-        tokens = self._tokens(patch, marks, mean, std)
+        tokens = self._tokens(patch, covariates, mean, std)
 
         row = jnp.arange(x.shape[0], dtype=jnp.int32)
         phase = state.moments.num_tokens % self.patch_length
@@ -415,15 +420,17 @@ class PatchForecaster(SeriesHead):
 
     def _check_packs(self) -> None:
         """Raises a ValueError: each row holds one sequence."""
-        raise ValueError("a row of patches is of one series; give each series a row of its own.")
+        raise ValueError(
+            "a patch forecaster does not support packed sequences; pass each series in its own row."
+        )
 
     def _check_streams(self) -> None:
         """Raises a ValueError if a mechanism has no state of constant size."""
         if not self.streams:
             names = ", ".join(sorted({m.name for m in self.backbone.mechanisms}))
             raise ValueError(
-                f"a patch forecaster streams with a state of constant size, which {names} does not "
-                "have; choose another mechanism, such as aaren, or forecast from windows."
+                f"a patch forecaster streams with a state of constant size, which the mechanism "
+                f"{names} does not have; choose another one, such as aaren, or forecast windows."
             )
 
     def _initial_state(self, batch_size: int) -> PatchState:
@@ -433,13 +440,13 @@ class PatchForecaster(SeriesHead):
         return PatchState(self.moments.init_state(batch_size, count), recent, ())
 
     def _split_inputs(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-        """Splits inputs into targets (with missing flags), other marks and known covariates.
+        """Splits inputs into targets (with missing flags), other covariates and known covariates.
 
         Known covariates are those of now [..., F] and of the horizon [..., H, F], or empty.
         """
         known: tuple[Array, ...] = ()
         if self.known_future:
-            width = self.num_channels + self.num_marks
+            width = self.num_channels + self.num_covariates
             x, ahead = jnp.split(x, [width], axis=-1)
             ahead = rearrange(ahead, "... (h f) -> ... h f", h=self.horizon)
             known = x[..., jnp.asarray(self.known_future)], ahead
@@ -449,23 +456,24 @@ class PatchForecaster(SeriesHead):
         values = jnp.concatenate([x[..., targets], rest[..., targets]], axis=-1)
         return values, rest[..., self.num_channels :], known
 
-    def _tokens(self, patch: Array, marks: Array, mean: Array, std: Array) -> Array:
-        """Makes the backbone's inputs of patches [..., P, C] and marks [..., M] -> [..., C, P + M].
+    def _tokens(self, patch: Array, covariates: Array, mean: Array, std: Array) -> Array:
+        """Makes the backbone's inputs: patches [..., P, C], covariates [..., M] -> [..., C, P + M].
 
-        If values may be missing, [..., P, 2 C] and [..., M] -> [..., C, 2 P + M].
+        With ``missing``, [..., P, 2 C] and [..., M] -> [..., C, 2 P + M].
         """
         patch, *missing = jnp.split(patch, 1 + self.missing, axis=-1)
         patch = (patch - mean[..., None, :]) / std[..., None, :]
-        for told in missing:
-            patch = jnp.where(told > 0, 0.0, patch)
+        for flags in missing:
+            patch = jnp.where(flags > 0, 0.0, patch)
         parts = [rearrange(part, "... p c -> ... c p") for part in (patch, *missing)]
-        told = jnp.broadcast_to(marks[..., None, :], (*parts[0].shape[:-1], marks.shape[-1]))
-        return jnp.concatenate([*parts, told], axis=-1)
+        shape = (*parts[0].shape[:-1], covariates.shape[-1])
+        shared = jnp.broadcast_to(covariates[..., None, :], shape)
+        return jnp.concatenate([*parts, shared], axis=-1)
 
     def _features(
         self,
         history: Array,
-        marks: Array,
+        covariates: Array,
         moments: tuple[Array, Array],
         count: Int[Array, "B"],
         starts: Int[Array, "B S"],
@@ -476,14 +484,16 @@ class PatchForecaster(SeriesHead):
         ``history`` holds earlier values, then those of the call, of which the first ``count`` are
         valid; ``starts`` are the first observations of the phases.
         """
-        batch, length = marks.shape[:2]
+        batch, length = covariates.shape[:2]
         size = self.patch_length
         num_patches = -(-length // size)
         ends = starts[..., None] + size * jnp.arange(num_patches, dtype=jnp.int32)
         real = ends < count[:, None, None]
         at = rearrange(jnp.minimum(ends, length - 1), "b s k -> b (s k)")
         tokens = self._tokens(
-            self._last_values(history, at, size), _take(marks, at), *(_take(m, at) for m in moments)
+            self._last_values(history, at, size),
+            _take(covariates, at),
+            *(_take(m, at) for m in moments),
         )
         channels = len(self.targets)
         tokens = rearrange(tokens, "b (s k) c p -> (b s c) k p", k=num_patches)

@@ -112,12 +112,12 @@ class PerceiverReader(SequenceModel):
         at_least(1, num_outputs=num_outputs, num_latents=num_latents)
         layers, options = (layers or PERCEIVER_LAYERS).take(options)
         if layers.rotary:
-            raise OptionError("latents have no positions; leave rotary out.", "rotary")
+            raise OptionError("latents have no positions; remove rotary.", "rotary")
         for mechanism in layers.mechanisms:
             if not mechanism.capabilities.noncausal:
                 raise OptionError(
-                    f"latents have no order, and {mechanism.name!r} is causal only; choose another "
-                    "mechanism for the layers among them.",
+                    f"mechanism must be non-causal, since latents have no order, but "
+                    f"{mechanism.name!r} is causal only; choose another mechanism.",
                     "mechanism",
                 )
         embedding_options, parameters = split_embedding_options(options)
@@ -183,8 +183,8 @@ class PerceiverReader(SequenceModel):
             self._check_streams()
         elif call.segment_ids is not None:
             raise ValueError(
-                "latents would read the packed sequences of a row as one; give each a row of its "
-                "own, or pass every_step=True and take the outputs at their last tokens."
+                "latents would read the packed sequences of a row as one sequence; pass each in "
+                "its own row, or pass every_step=True and use the outputs at the last tokens."
             )
         state: PerceiverState | None = call.state
         call = call.with_positions(x, state)
@@ -248,6 +248,6 @@ class PerceiverReader(SequenceModel):
         """Raises a ValueError if the embedding is not causal."""
         if not self.streams:
             raise ValueError(
-                "this model has an embedding that is not causal, so it looks at the future and "
+                "this model has a non-causal embedding, so it depends on later observations and "
                 "cannot stream; make it with embedding_padding='causal'."
             )

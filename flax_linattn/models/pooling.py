@@ -20,7 +20,7 @@ class Pooling(Protocol):
         ...
 
     def merge(self, state_a: State, state_b: State) -> State:
-        """The state of span a followed by span b."""
+        """The state of sequence a followed by sequence b."""
         ...
 
     def read(self, state: State) -> Array:
@@ -65,11 +65,10 @@ class MeanPooling(_Counted):
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """Returns the mean weighted by the counts."""
         count = state_a.num_tokens + state_b.num_tokens
-        share = state_b.num_tokens.astype(state_b.value.dtype) / jnp.maximum(count, 1).astype(
-            state_b.value.dtype
-        )
+        dtype = state_b.value.dtype
+        fraction = state_b.num_tokens.astype(dtype) / jnp.maximum(count, 1).astype(dtype)
         difference = state_b.value - state_a.value
-        return CountedState(state_a.value + difference * share[..., None], count)
+        return CountedState(state_a.value + difference * fraction[..., None], count)
 
 
 class SumPooling(_Counted):
@@ -100,7 +99,7 @@ POOLINGS: dict[str, type[LastPooling] | type[MeanPooling] | type[SumPooling]] = 
     "mean": MeanPooling,
     "flatten": SumPooling,
 }
-"""Poolings by name; "flatten" sums logits to which each position contributes with own weights."""
+"""Poolings by name; "flatten" sums logits to which each position contributes with its weights."""
 
 CLASS_TOKEN = "class"
-"""Name that stands for no pooling: the class token's features represent the sequence."""
+"""Pooling option for no pooling: the class token's features represent the sequence."""

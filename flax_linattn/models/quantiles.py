@@ -28,12 +28,6 @@ class QuantileHead(nnx.Module):
     calibration sets (``Correction``). Gradients of the quantiles do not reach the point forecast,
     except by the features that both share: it remains a forecast of the mean.
 
-    A quantile is the point forecast + deviation * (that of a normal distribution + a linear map of
-    the features) + a correction. The map begins as 0, and so does the correction, float32 [H,
-    targets, Q], which calibration sets (``Correction``). The point forecast does not learn from the
-    quantiles, but for the features that both share: so it stays one of the mean, trained by
-    whatever trains it.
-
     They do not cross, because they are sorted. Of any truth the sum of the levels' pinball losses
     of sorted quantiles is at most that of the unsorted ones (Chernozhukov, Fernandez-Val and
     Galichon, "Quantile and Probability Curves Without Crossing", 2010, say so of the distance to
@@ -96,7 +90,7 @@ class QuantileHead(nnx.Module):
         offsets = rearrange(maps, pattern, h=horizon, q=size)
         offsets = offsets + ndtri(jnp.asarray(self.levels, jnp.float32))
         quantiles = jax.lax.stop_gradient(point)[..., None] + offsets * std[..., None, :, None]
-        # Corrections are of the sorted ones; what they make cross is sorted again.
+        # Corrections apply to sorted quantiles; they may make these cross, so sort again.
         quantiles = jnp.sort(jnp.sort(quantiles, axis=-1) + self.correction[...], axis=-1)
         return jnp.concatenate([point[..., None], quantiles], axis=-1)
 
@@ -106,7 +100,7 @@ def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
     chosen = tuple(float(level) for level in levels)
     if not all(0 < level < 1 for level in chosen) or list(chosen) != sorted(set(chosen)):
         raise OptionError(
-            "expected quantiles as rising levels between 0 and 1, such as 0.1, 0.5, 0.9, got "
+            "quantiles must be increasing levels between 0 and 1, such as 0.1, 0.5, 0.9, got "
             f"{', '.join(f'{level:g}' for level in chosen)}.",
             "quantiles",
         )

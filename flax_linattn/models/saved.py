@@ -40,17 +40,17 @@ M = TypeVar("M", bound=nnx.Module)
 def save_model(path: str | Path, model: nnx.Module) -> None:
     """Saves a model with its options, so that ``load_model`` needs nothing else.
 
-    It is written whole or not at all: a kill at any moment leaves the model that was there before,
-    or the new one. Nothing is pickled. Of several processes all have to call, and the first writes.
+    Saving is atomic: a kill at any moment leaves the previous model or the new one. Nothing is
+    pickled. With several processes all have to call it, and the first one writes.
 
     Args:
-        path: A folder, new or of a model saved before, which is replaced.
-        model: Of :mod:`flax_linattn.models`; any other ``nnx.Module`` is saved, too, and then
+        path: A new folder, or the folder of a saved model, which is replaced.
+        model: A model of :mod:`flax_linattn.models`, or any other ``nnx.Module``, which is then
             loaded by ``load_model(path, like=...)``.
 
     Raises:
-        ValueError: The folder holds something else, or the model no variable.
-        OSError: It cannot be written.
+        ValueError: If the folder holds other files, or the model has no variables.
+        OSError: If the model cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -70,13 +70,14 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     arrays = checkpoint.copy_to_host(nnx.state(model))
     if not arrays:
         raise ValueError(
-            f"this {type(model).__name__} has no variables, so there is nothing to save; make it "
-            "again from its options."
+            f"expected a model with variables to save, got a {type(model).__name__} without any; "
+            "such a model can be made again from its options."
         )
     if jax.process_index() != 0:
         return
     folder = path / f"{PREFIX}{uuid.uuid4().hex}"
-    folder.mkdir(parents=True)
+    storage.make_folder(path)
+    folder.mkdir()
     try:
         manifest = checkpoint.write_arrays(folder, {"model": arrays})
     except BaseException:
@@ -96,7 +97,7 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     )
     storage.sync_folder(folder)
     storage.sync_file(path)
-    os.replace(folder / FILE, path / FILE)  # from here on it is the new model
+    os.replace(folder / FILE, path / FILE)  # from here on the folder holds the new model
     storage.sync_file(path)
     storage.sync_file(path.parent)
     for other in path.glob(f"{PREFIX}*"):
@@ -113,20 +114,21 @@ def load_model(path: str | Path, like: M) -> M: ...
 
 
 def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
-    """Loads what ``save_model`` saved, once every file is checked.
+    """Loads a model saved by ``save_model``, after checking every file.
 
     Args:
         path: Folder of a saved model.
-        like: A model of the same structure, which stays as it is: for modules of your own, for
-            parameters that are to lie on a mesh as its own do, or to have its dtypes.
+        like: A model of the same structure, which is not changed: for modules of your own, or to
+            load parameters with its sharding or its dtypes.
 
     Returns:
-        The model, in evaluation mode; with ``like`` one of its class and mode.
+        The model, in evaluation mode; with ``like``, a model of its class and mode.
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        ValueError: It is damaged, not of ``save_model``, of a later version, or not ``like`` the
-            model given; or it is of a class that is not of this package, and needs ``like``.
+        ValueError: If the folder is damaged, was not written by ``save_model`` or by a later
+            version, or differs from ``like``; or the class is not of this package and needs
+            ``like``.
 
     Example:
         >>> import pathlib, tempfile
@@ -142,14 +144,14 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
     """
     path = Path(path).absolute()
     if not path.exists():
-        raise FileNotFoundError(f"There is no folder {path}.")
+        raise FileNotFoundError(f"There is no folder {path}. Check the path of the saved model.")
     if not (path / FILE).is_file():
         raise ValueError(
-            f"{path} holds no model of save_model: there is no {FILE} in it. If it is the folder "
-            "of a run, read it with flax_linattn.training.load_best."
+            f"{path} holds no model saved by save_model: there is no {FILE} in it. If it is a run "
+            "folder, read it with flax_linattn.training.load_best."
         )
     saved = _read(path)
-    # What it takes in memory is known to be saved before any is taken.
+    # An abstract model needs no memory, so that shapes are checked before any is allocated.
     model = _abstract(path, saved) if like is None else nnx.clone(like)
     folder, manifest = path / saved["folder"], saved["manifest"]
     (state,) = checkpoint.read_arrays(folder, "model", manifest, nnx.state(model))
@@ -168,7 +170,7 @@ def _read(path: Path) -> dict[str, Any]:
                 f"{FORMAT}); load it with the version of flax_linattn that saved it."
             )
         if not fits(saved, Saved) or not _FOLDER.fullmatch(saved["folder"]):
-            raise ValueError(f"{path / FILE} is no file of save_model. {again}")
+            raise ValueError(f"{path / FILE} was not written by save_model. {again}")
         checkpoint.check_files(path / saved["folder"], saved["manifest"])
     except checkpoint.CorruptCheckpointError as error:
         raise checkpoint.CorruptCheckpointError(f"{error} {again}") from error
@@ -183,7 +185,7 @@ def _describe(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
         return None, str(error)
     again = nnx.state(build_abstract(description))
     if _signatures(again) != _signatures(nnx.state(model)):
-        return None, f"its parts are not those that {type(model).__name__} makes"
+        return None, f"its modules differ from those that {type(model).__name__} makes"
     return description, None
 
 
@@ -197,7 +199,7 @@ def _abstract(path: Path, saved: dict[str, Any]) -> Any:
     if saved["description"] is None:
         raise ValueError(
             f"{path} holds a {name} that cannot be made from the file alone: "
-            f"{saved['not_described']}. Make a model like it and pass it: "
+            f"{saved['not_described']}. Make a model of the same structure and pass it: "
             "load_model(path, like=model)."
         )
     try:
@@ -208,13 +210,14 @@ def _abstract(path: Path, saved: dict[str, Any]) -> Any:
     ) as error:  # fmt: skip
         raise ValueError(
             f"this version of flax_linattn cannot make the {name} in {path}: {error} Load it with "
-            "the version that saved it, or pass a model like it: load_model(path, like=model)."
+            "the version that saved it, or pass a model of the same structure: "
+            "load_model(path, like=model)."
         ) from error
 
 
 def _check_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; give a folder to save the model in.")
+        raise ValueError(f"expected a folder to save the model in, got the file {path}.")
     others = [
         entry.name
         for entry in (path.iterdir() if path.exists() else ())
@@ -222,6 +225,6 @@ def _check_folder(path: Path) -> None:
     ]
     if others:
         raise ValueError(
-            f"{path} holds other things than a model, {sorted(others)[0]!r} for example; give a "
-            "folder of its own."
+            f"{path} holds other files, such as {sorted(others)[0]!r}; save the model in a folder "
+            "of its own."
         )

@@ -189,20 +189,20 @@ class SequenceModel(nnx.Module, abc.ABC):
         """Validates observations and segment ids.
 
         Raises:
-            ValueError: Wrong shapes, more observations than have positions, or packed sequences.
-            TypeError: X is no array.
+            ValueError: If shapes are wrong, there are more observations than positions, or
+                sequences are packed and the model does not support it.
+            TypeError: If x is not an array.
         """
         self._check_shape(x, "B", "T >= 1")
         if segment_ids is not None:
             check_segments(segment_ids, x.shape[:2])
             self._check_packs()
         # Rows with padding or several segments may be longer than any of their sequences.
-        whole, most = mask is None and segment_ids is None, self.num_positions
-        if most is not None and whole and x.shape[1] > most:
+        whole, limit = mask is None and segment_ids is None, self.num_positions
+        if limit is not None and whole and x.shape[1] > limit:
             raise ValueError(
-                f"the model has positions for {most} observations, got {x.shape[1]}; "
-                "make it with a larger max_length, or without learned positions and the pooling "
-                "'flatten'."
+                f"the model has positions for {limit} observations, got {x.shape[1]}; make it with "
+                "a larger max_length, or without learned positions and the pooling 'flatten'."
             )
 
     def _check_shape(self, x: Array, *leading: str) -> None:
@@ -211,7 +211,7 @@ class SequenceModel(nnx.Module, abc.ABC):
         given = x.shape[: len(leading)], x.shape[len(leading) :]
         if len(given[0]) < len(leading) or given[1] != self.observation_shape or 0 in given[0][1:]:
             raise ValueError(
-                f"expected observations {layout}{self.observation_columns}, got {x.shape}."
+                f"expected observations {layout}{self.observation_columns}, got shape {x.shape}."
             )
 
     def _check_packs(self) -> None:
@@ -224,34 +224,35 @@ class SequenceModel(nnx.Module, abc.ABC):
 def check_state(
     state: Any, kind: type, num_layers: int | None = None, *, batch_size: int | None = None
 ) -> None:
-    """Validates the state that a model is given.
+    """Validates the state passed to a model.
 
     Raises:
-        ValueError: If it is not a state of this kind, or has another number of layers or rows.
+        ValueError: If it is not a state of this class, or has another number of layers or rows.
 
     Example:
         >>> from flax_linattn.models import BackboneState
         >>> check_state((1, 2), BackboneState)
         Traceback (most recent call last):
         ...
-        ValueError: expected a BackboneState, of init_state or an earlier call of this model, got \
+        ValueError: expected a BackboneState from init_state or an earlier call of this model, got \
     tuple.
     """
     if not isinstance(state, kind):
         raise ValueError(
-            f"expected a {kind.__name__}, of init_state or an earlier call of this model, got "
+            f"expected a {kind.__name__} from init_state or an earlier call of this model, got "
             f"{type(state).__name__}."
         )
     layers = getattr(state, "layers", ())
     if num_layers is not None and len(layers) != num_layers:
         raise ValueError(
-            f"expected a state of {num_layers} layers, of this model, got {len(layers)}."
+            f"expected a state with {num_layers} layers, as this model has, got {len(layers)}; "
+            "pass a state of this model."
         )
     if batch_size is None:
         return
     rows = jax.tree.leaves(state)[0].shape[0]
     if rows != batch_size:
         raise ValueError(
-            f"the state has {rows} rows, and observations of {batch_size} came; each row goes on "
-            "from its own state: pass as many, or make one with init_state(batch_size)."
+            f"the state has {rows} rows, but the observations have {batch_size}; pass as many rows "
+            "as the state has, or make a state with init_state(batch_size)."
         )

@@ -26,10 +26,6 @@ class LinearTokenEmbedding(TokenTable):
     layer. Unlike in a :class:`TokenEmbedding` no factor scales them up, so that positions weigh
     more. A token outside 0 ... N - 1 gives NaN.
 
-    A token's features are a row of the table plus the bias, both drawn as PyTorch draws a linear
-    layer's. Unlike in a :class:`TokenEmbedding` no factor lengthens them, so that positions weigh
-    more. A token outside 0 ... N - 1 gives NaN.
-
     Args:
         num_tokens: Vocabulary size N; tokens are 0 ... N - 1.
         features: Number of features C.

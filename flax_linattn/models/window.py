@@ -218,7 +218,9 @@ class WindowModel(Head):
 
     def _check_packs(self) -> None:
         """Raises a ValueError: each row holds one sequence."""
-        raise ValueError("a window is of one sequence; give each a row of its own.")
+        raise ValueError(
+            "a window model does not support packed sequences; pass each sequence in its own row."
+        )
 
     def _check_streams(self) -> None:
         """Passes: with any mechanism the state is the window."""

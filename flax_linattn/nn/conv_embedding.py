@@ -183,14 +183,14 @@ class ConvEmbedding(nnx.Module):
             zero_padding(codes, mask)[..., None], windows[0], real, segments
         )
         h = self._activate(0, self._lookup(taps[..., 0]), mask)
-        kept = [first]
+        states = [first]
         for i, kernel in enumerate(self.kernels):
             window = windows[i + 1].astype(h.dtype)
             taps, window = recent_tokens(h, window, real, segments)
             weights = kernel[...].astype(h.dtype)
             h = self._activate(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
-            kept.append(window.astype(accumulation_dtype(window.dtype)))
-        return h, tuple(kept)
+            states.append(window.astype(accumulation_dtype(window.dtype)))
+        return h, tuple(states)
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> State:
         """Returns the empty windows of the convolutions: codes of tokens, then features.
@@ -221,13 +221,13 @@ class ConvEmbedding(nnx.Module):
         codes = zero_padding(self._token_codes(x), mask)
         taps, first = recent_tokens_step(codes[:, None], state[0], mask)
         h = self._activate(0, self._lookup(taps[..., 0]), mask)
-        kept = [first]
+        states = [first]
         for i, kernel in enumerate(self.kernels):
             taps, window = recent_tokens_step(h, state[i + 1].astype(h.dtype), mask)
             weights = kernel[...].astype(h.dtype)
             h = self._activate(i + 1, jnp.einsum("bki,kio->bo", taps, weights), mask)
-            kept.append(window.astype(accumulation_dtype(window.dtype)))
-        return h, tuple(kept)
+            states.append(window.astype(accumulation_dtype(window.dtype)))
+        return h, tuple(states)
 
     @property
     def _compute_dtype(self) -> DTypeLike:

@@ -41,12 +41,6 @@ class DecoderBlock(nnx.Module):
     After Time-Series-Library's decoder layer (post-norm) and its pre-norm variant. If the mechanism
     has no cross-attention, softmax attention serves for it.
 
-    After Time-Series-Library's decoder layer (post-norm) and its pre-norm variant. If the mechanism
-    has no cross-attention, softmax attention serves for it.
-
-    After Time-Series-Library's decoder layer (post) and its pre-norm twin. Where the mechanism
-    offers no cross-attention, that is softmax attention.
-
     Args:
         features: Number of features C.
         num_heads: Number of attention heads H.

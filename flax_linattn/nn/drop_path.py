@@ -36,6 +36,6 @@ def apply_drop_path(x: Array, rate: float, key: Array | None) -> Array:
     check_rate(drop_path_rate=rate)
     if key is None or rate == 0:
         return x
-    kept = jax.random.bernoulli(key, 1 - rate, (x.shape[0],) + (1,) * (x.ndim - 1))
-    # Not a product with 0: a branch that is dropped gives no NaN, and no gradient of one.
-    return jnp.where(kept, x / (1 - rate), jnp.zeros_like(x))
+    keep = jax.random.bernoulli(key, 1 - rate, (x.shape[0],) + (1,) * (x.ndim - 1))
+    # Not a product with 0: NaN in a dropped branch must reach neither outputs nor gradients.
+    return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))

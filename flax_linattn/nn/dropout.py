@@ -93,8 +93,8 @@ def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
         return x
 
     def drop(x: Array, key: Array) -> Array:
-        dropped = jnp.uint32(min(round(dropout.rate * 2**32), 2**32 - 1))
-        kept = random_bits(key, x.shape) >= dropped
-        return jnp.where(kept, x / (1 - dropout.rate), jnp.zeros_like(x))
+        threshold = jnp.uint32(min(round(dropout.rate * 2**32), 2**32 - 1))
+        keep = random_bits(key, x.shape) >= threshold
+        return jnp.where(keep, x / (1 - dropout.rate), jnp.zeros_like(x))
 
     return meshes.run_on_automatic_axes(drop, (x, key), lambda y: meshes.partition_axes(x))

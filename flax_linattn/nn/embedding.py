@@ -35,10 +35,6 @@ class ValueEmbedding(nnx.Module):
     streams. ``padding="circular"`` is Time-Series-Library's: centered, and wrapped around the ends
     of the padded sequence, so it cannot stream.
 
-    ``padding="causal"`` looks at the current and the ``kernel_size - 1`` preceding valid tokens, so
-    it streams. ``padding="circular"`` is Time-Series-Library's: it looks one step ahead and wraps
-    around the end of the padded sequence, hence cannot stream.
-
     Args:
         in_features: Number of observed channels.
         features: Number of features C.

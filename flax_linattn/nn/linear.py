@@ -37,8 +37,6 @@ class UniformFanIn:
 
     It is a value instead of a closure, so that equal layers have equal graphs under ``nnx.split``.
 
-    A value rather than a closure, so that equal layers have equal graphs under ``nnx.split``.
-
     Attributes:
         fan_in: Number of input features.
 
@@ -74,9 +72,6 @@ def linear(
 
     The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal, bias 0)
     JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
-
-    The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal,
-    bias 0) JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
 
     Args:
         in_features: Number of input features.
@@ -150,8 +145,8 @@ class PositionLinear(nnx.Linear):
                 carries = isinstance(first, nnx.VariableMetadata)  # a sharding, perhaps
 
                 def values(key: jax.Array) -> Any:
-                    drawn: Any = one(key, shape, dtype)
-                    return drawn.raw_value if carries else drawn
+                    value: Any = one(key, shape, dtype)
+                    return value.raw_value if carries else value
 
                 every = jax.vmap(values)(jax.random.split(key, num_positions))
                 if not carries:
@@ -180,8 +175,8 @@ class PositionLinear(nnx.Linear):
         """
         if inputs.ndim < 2 or inputs.shape[-2] != self.num_positions:
             raise ValueError(
-                f"expected inputs of {self.num_positions} positions, [..., {self.num_positions}, "
-                f"{self.in_features}], got shape {inputs.shape}."
+                f"expected inputs of shape [..., {self.num_positions}, {self.in_features}], a row "
+                f"for each position, got {inputs.shape}."
             )
         bias = None if self.bias is None else self.bias[...]
         x, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
@@ -189,9 +184,9 @@ class PositionLinear(nnx.Linear):
         return y if bias is None else y + bias
 
 
-def _shift_sharding(drawn: nnx.VariableMetadata[Any]) -> dict[str, Any]:
+def _shift_sharding(first: nnx.VariableMetadata[Any]) -> dict[str, Any]:
     """Metadata of one position's weights, with an unsharded axis of positions added in front."""
-    metadata = dict(drawn.metadata)
+    metadata = dict(first.metadata)
     if metadata.get("out_sharding") is not None:
         metadata["out_sharding"] = (None, *metadata["out_sharding"])
     return metadata

@@ -123,7 +123,7 @@ def _previous_axes(changes: dict[Any, Any], before: Any) -> Any:
 
 
 def _result_axes(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
-    """Axes over which a call's outputs are sharded, and those of its state if it returns both."""
+    """Sharded axes of a call's outputs, and of its state if it returns both."""
     if type(results) is not tuple:
         return _pad_axes(results, axes)
     y, after = results

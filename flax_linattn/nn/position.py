@@ -54,10 +54,6 @@ def sinusoid(positions: Int[Array, "..."], features: int) -> Float[Array, "... C
     where whole turns wrap exactly: the error stays below 1e-4 up to position 100,000, and every
     form and batch gives the same bits.
 
-    Any position has one; nothing is stored. Angles are counted in 2**-32 turns, where whole
-    turns wrap away exactly: the error stays below 1e-4 up to position 100,000, and every form
-    and batch gives the same bits.
-
     Example:
         >>> import jax.numpy as jnp
         >>> sinusoid(jnp.arange(3), 4).shape

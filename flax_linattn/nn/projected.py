@@ -213,13 +213,13 @@ class ProjectedAttention(nnx.Module):
 
     def _token_arguments(self, x: Array) -> dict[str, Any]:
         """Per-token inputs of the mechanism in the accumulation dtype, [..., *axes] by name."""
-        found = {}
+        arguments = {}
         for argument in self.mechanism.token_arguments:
             projected = self.token_projections[argument.name](x)
             projected = projected.astype(accumulation_dtype(projected.dtype))
             axes = self._axes(argument)
-            found[argument.name] = argument.activation(projected.reshape(*x.shape[:-1], *axes))
-        return found
+            arguments[argument.name] = argument.activation(projected.reshape(*x.shape[:-1], *axes))
+        return arguments
 
     def _axes(self, argument: ops.TokenArgument) -> tuple[int, ...]:
         return argument.shape(self.num_heads, self.head_dim, self.head_dim)

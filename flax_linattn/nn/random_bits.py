@@ -23,9 +23,6 @@ def random_bits(key: Array, shape: Sequence[int]) -> Array:
     only on the key and the index: a ``threefry`` key gives the same bits under every sharding and
     compiler.
 
-    ``jax.random.bits`` takes 20 rounds, and writes all bits to memory on a CPU. These depend on key
-    and place alone: of a ``threefry`` key, every sharding and every compiler gives the same.
-
     Args:
         key: Random key of ``jax.random``.
         shape: Shape of the result.

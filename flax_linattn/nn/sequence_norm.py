@@ -20,9 +20,6 @@ class SequenceNorm(nnx.Module):
     Unlike ``nnx.GroupNorm`` it supports a mask whose row may be all padding, and its variance does
     not lose digits if the mean is large.
 
-    Unlike ``nnx.GroupNorm`` it takes a mask whose row may be all padding, and its variance does
-    not lose digits where the mean is large.
-
     Args:
         features: Number of features C.
         param_dtype: Dtype of scale and bias, which have one value per channel.

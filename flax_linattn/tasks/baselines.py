@@ -1,4 +1,4 @@
-"""What a model has to beat: simple methods on the same data, and the verdict on the model."""
+"""Baselines: simple methods on the same data, and the verdict on a model compared with them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ TIE = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    r"""Which numbers of a report are those of simple methods, and which of them judges the model.
+    r"""The baselines of a report, and the metric that compares them with the model.
 
     Attributes:
-        metric: that judges. A report has it as ``test_<metric>`` of the model, and as
+        metric: Name of the metric. A report has it as ``test_<metric>`` of the model, and as
             ``<name>_<metric>`` of a baseline.
-        names: of the baselines; one whose number a report does not have judges nothing.
-        larger_is_better: as of accuracies.
-        title: of the metric, for people; default its name.
-        num_train: the name of the number that there was to learn from. A baseline tells in
-            ``<name>_learned_from`` from how many it did; where that is fewer, the verdict says so.
-        selected: names of those that, like the model, were selected on the validation data. A
-            report may have the metric on these as ``validation_<metric>`` of the model and
-            ``<name>_validation_<metric>`` of a baseline; the verdict then says both.
-        remark: what else the verdict says, from the values of a report; "" or None for nothing.
-        also: further metrics that judge a model on its own where a report has them, such as CRPS.
+        names: Names of the baselines; a baseline without a value in the report is ignored.
+        larger_is_better: Whether larger values are better, as for accuracy.
+        title: Title of the metric in the verdict; default its name.
+        num_train: Name of the number of training examples. ``<name>_learned_from`` is the number
+            that a baseline was fitted on; where that is smaller, the verdict says so.
+        selected: Names of the baselines that, like the model, were selected on the validation data.
+            A report may have the metric on these as ``validation_<metric>`` of the model and
+            ``<name>_validation_<metric>`` of a baseline; the verdict then names both.
+        remark: Function of a report's values that adds a remark to the verdict; "" adds nothing.
+        also: Further metrics, such as CRPS, each compared where a report has it.
 
     Example:
         >>> baselines = Baselines("mse", ("naive", "ridge"), title="MSE")
@@ -58,49 +58,49 @@ class Baselines:
     also: tuple[Baselines, ...] = ()
 
     def beaten_by(self, values: Mapping[str, Any], *, validation: bool = False) -> list[str]:
-        """The names of those that do better than the model, the best first.
+        """Names of the baselines that are better than the model, the best first.
 
-        A model whose number is not finite loses to all that have one. Numbers that differ by
-        rounding alone (1e-6 of them) are a tie.
+        A model whose value is not finite loses to every finite baseline. Values that differ by
+        rounding alone (a relative 1e-6) are a tie.
 
         Args:
-            values: of the report.
-            validation: whether on the validation data instead of the test data.
+            values: Values of the report.
+            validation: Compare on the validation data instead of the test data.
         """
         ours = self._badness(values[self._ours(validation)])
         ranked = self._ranked(values, validation)
         return [n for n, theirs in ranked if not (ours <= theirs or _is_tie(ours, theirs))]
 
     def on_validation(self, values: Mapping[str, Any]) -> bool:
-        """Whether a report says how the model does on the validation data."""
+        """Whether a report has the metric of the model on the validation data."""
         return self._ours(True) in values
 
-    def judged(self, values: Mapping[str, Any]) -> dict[str, list[str]]:
-        """All that a report says of baselines that do better, by names that begin with beaten_by.
+    def better_baselines(self, values: Mapping[str, Any]) -> dict[str, list[str]]:
+        """Names of the better baselines in each metric, under keys that begin with ``beaten_by``.
 
         Example:
             >>> crps = Baselines("crps", ("ridge",))
             >>> both = Baselines("mse", ("ridge",), also=(crps,))
             >>> numbers = {"test_mse": 1.0, "ridge_mse": 2.0, "test_crps": 0.4, "ridge_crps": 0.3}
-            >>> both.judged(numbers)
+            >>> both.better_baselines(numbers)
             {'beaten_by': [], 'beaten_by_in_crps': ['ridge']}
         """
-        judged = {"beaten_by": self.beaten_by(values)}
+        better = {"beaten_by": self.beaten_by(values)}
         if self.on_validation(values):
-            judged["beaten_by_on_validation"] = self.beaten_by(values, validation=True)
+            better["beaten_by_on_validation"] = self.beaten_by(values, validation=True)
         for other in self.also:
             if other._ours(False) in values and other._ranked(values, False):
-                judged[f"beaten_by_in_{other.metric}"] = other.beaten_by(values)
-        return judged
+                better[f"beaten_by_in_{other.metric}"] = other.beaten_by(values)
+        return better
 
     def verdict(self, values: Mapping[str, Any]) -> str:
-        """A sentence on ``judged``, and the remark; empty where no baseline has a number."""
-        compared = self._compared(values)
+        """One sentence that compares the model with the baselines; empty without any value."""
+        compared = self._compare(values)
         others = [o._clause(values, False) for o in self.also if o._ours(False) in values]
         remark = "" if self.remark is None else self.remark(values)
         return "; ".join(part for part in (compared, *others, remark) if part and compared)
 
-    def _compared(self, values: Mapping[str, Any]) -> str:
+    def _compare(self, values: Mapping[str, Any]) -> str:
         on_test = self._clause(values, False)
         on_validation = self._clause(values, True) if self.on_validation(values) else ""
         if not on_test or not on_validation:
@@ -119,17 +119,17 @@ class Baselines:
         theirs = [values[self._theirs(name, validation)] for name in best]
         ours, *numbers = _distinct(values[self._ours(validation)], *theirs)
         sizes = ["" if validation else self._size(name, values) for name in best]
-        shown = [f"{n}{size}" for n, size in zip(numbers, sizes, strict=True)]
+        cells = [f"{n}{size}" for n, size in zip(numbers, sizes, strict=True)]
         title = self.title or self.metric.replace("_", " ")
         names = [name.replace("_", " ") for name in best]
         if len(better) == 1:
-            return f"the {names[0]} baseline is better: {title} {shown[0]}, this model {ours}"
+            return f"the {names[0]} baseline is better: {title} {cells[0]}, this model {ours}"
         if better:
-            each = ", ".join(f"{name} {n}" for name, n in zip(names, shown, strict=True))
+            each = ", ".join(f"{name} {n}" for name, n in zip(names, cells, strict=True))
             return f"{len(better)} baselines are better: {title} of {each}, this model {ours}"
         if _is_tie(values[self._ours(validation)], theirs[0]):
-            return f"this model is as good as the best baseline, {names[0]}: {title} {shown[0]}"
-        return f"this model is better than every baseline: {title} {ours}, {names[0]} {shown[0]}"
+            return f"this model is as good as the best baseline, {names[0]}: {title} {cells[0]}"
+        return f"this model is better than every baseline: {title} {ours}, {names[0]} {cells[0]}"
 
     def _ours(self, validation: bool) -> str:
         return f"{'validation' if validation else 'test'}_{self.metric}"
@@ -138,11 +138,11 @@ class Baselines:
         return f"{name}_{'validation_' if validation else ''}{self.metric}"
 
     def _size(self, name: str, values: Mapping[str, Any]) -> str:
-        """What a baseline learned from, where that is not all."""
-        learned, there = values.get(f"{name}_learned_from"), values.get(self.num_train)
-        if learned is None or there is None or learned >= there:
+        """A remark on a baseline that was fitted on a part of the training examples."""
+        fitted, total = values.get(f"{name}_learned_from"), values.get(self.num_train)
+        if fitted is None or total is None or fitted >= total:
             return ""
-        return f" (learned from {learned:,} of {there:,})"
+        return f" (learned from {fitted:,} of {total:,})"
 
     def _ranked(self, values: Mapping[str, Any], validation: bool) -> list[tuple[str, float]]:
         numbers = {name: values.get(self._theirs(name, validation)) for name in self.names}
@@ -158,17 +158,17 @@ def _is_tie(ours: float, theirs: float) -> bool:
 
 
 def _distinct(ours: float, *theirs: float) -> list[str]:
-    """Numbers with three digits, or as many as distinguish the first from each that is no tie."""
+    """Values with 3 digits, or with as many as distinguish the first value from each non-tie."""
     others = [x for x in theirs if not _is_tie(ours, x)]
     digits = next(d for d in range(3, 18) if f"{ours:.{d}g}" not in {f"{x:.{d}g}" for x in others})
     return [f"{x:.{digits}g}" for x in (ours, *theirs)]
 
 
 def read_or_note(read: Callable[[], D]) -> D | None:
-    """Training data for the baselines that learn; None, with a note, where ``read`` has none."""
+    """Reads training data for baselines; prints a note and returns None if that fails."""
     try:
         return read()
     except (FileNotFoundError, ValueError) as error:
-        told = f"note: no baselines that learn, for the training data cannot be read: {error}"
-        print(told, file=sys.stderr)
+        reason = f"because the training data cannot be read: {error}"
+        print(f"note: trained baselines are skipped, {reason}", file=sys.stderr)
         return None

@@ -30,14 +30,14 @@ def evaluate_run(
 
     Args:
         run_dir: the run folder.
-        test_file: other test data than the run's own.
-        checkpoint: the "best" parameters, those that were selected, or the "last" ones.
+        test_file: test data to use instead of the run's own.
+        checkpoint: "best" (the selected parameters) or "last" (the last parameters).
 
     Returns:
-        The test metrics that the run's test.json holds; where the model streams also
-        ``stream_max_error`` and ``stream_steps``, how far and over how many steps they differ. Of
-        several seeds in the folder the summary that test.json holds, and the largest error. Of the
-        last parameters also ``checkpoint``.
+        The test metrics, as the run's test.json holds them; for several seeds their summary. For a
+        model that streams also ``stream_max_error``, the maximum difference between stream and
+        parallel model, and ``stream_steps``, the number of compared steps. For the last parameters
+        also ``checkpoint``.
 
     Raises:
         FileNotFoundError: the run or the file is missing.
@@ -49,29 +49,29 @@ def evaluate_run(
 def evaluate_report(
     run_dir: str | Path, test_file: Path | None = None, *, checkpoint: Checkpoint = "best"
 ) -> Report:
-    """As ``evaluate_run``, with what of the values is a table."""
+    """Tests a run like ``evaluate_run``, and returns its tables and figures too."""
     if checkpoint == "best":
         runs = load_runs(run_dir)
     else:
         runs = (load_run(run_dir, checkpoint=checkpoint),)
     batches = runs[0].task.test_batches(runs[0], test_file)
     report = report_on(Path(run_dir), runs, batches)
-    which = {} if checkpoint == "best" else {"checkpoint": checkpoint}
-    values = {**report.judged, **stream_error(runs, batches), **which}
+    selection = {} if checkpoint == "best" else {"checkpoint": checkpoint}
+    values = {**report.all_values, **stream_error(runs, batches), **selection}
     return dataclasses.replace(report, values=values)
 
 
 def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource) -> Report:
-    """Tests the runs of a folder, and once for all what they have to beat."""
+    """Tests the runs of a folder, and their common baselines once."""
     first = runs[0]
     reports = {run.seed_index: first.task.test(run, batches) for run in runs}
     report = reports.get(None) or _summary(run_dir, first.config, reports)
     baselines = first.task.test_baselines(first, batches)
-    return dataclasses.replace(report, values=_joined(report.values, baselines))
+    return dataclasses.replace(report, values=_merge_tables(report.values, baselines))
 
 
-def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; a table of the others gives its columns to that of its name, or is left out."""
+def _merge_tables(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges two reports; a table of ``others`` adds its columns to the table of the same name."""
     joined = dict(values)
     for name, value in others.items():
         if not isinstance(value, list):
@@ -83,14 +83,14 @@ def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
 
 
 def stream_error(runs: Sequence[Run], batches: training.BatchSource) -> dict[str, Any]:
-    """As ``Task.stream_error``, the largest of all runs."""
+    """The maximum over all runs of ``Task.stream_error``."""
     if not getattr(runs[0].model, "streams", True):
         return {}
     errors = [run.task.stream_error(run, batches) for run in runs]
     if not errors[0]:
         return {}
-    largest = np.max([error["stream_max_error"] for error in errors])  # unlike max(), it keeps NaN
-    return {**errors[0], "stream_max_error": float(largest)}
+    max_error = np.max([error["stream_max_error"] for error in errors])  # max() would lose a NaN
+    return {**errors[0], "stream_max_error": float(max_error)}
 
 
 def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Report:
@@ -123,15 +123,15 @@ def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Re
 
 
 def _is_common(column: Sequence[Any]) -> bool:
-    """Whether a value is one of the data rather than of the runs."""
+    """Whether a value describes the data, so that all runs share it."""
     return not isinstance(column[0], float) and all(value == column[0] for value in column)
 
 
 def _moments(name: str, column: Sequence[Any]) -> dict[str, float]:
-    """Mean and standard deviation of numbers; nothing of other values."""
+    """Mean and sample standard deviation of a column of numbers; empty for other values."""
     known = [value for value in column if value is not None]
     if not known or not all(isinstance(value, int | float) for value in known):
         return {}
     with np.errstate(invalid="ignore", over="ignore"):
-        deviation = {f"{name}_sd": float(np.std(known, ddof=1))} if len(known) > 1 else {}
-        return {name: float(np.mean(known)), **deviation}
+        std = {f"{name}_sd": float(np.std(known, ddof=1))} if len(known) > 1 else {}
+        return {name: float(np.mean(known)), **std}

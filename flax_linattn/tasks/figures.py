@@ -1,4 +1,4 @@
-"""Figures of runs: made here, so that one place says what they need."""
+"""Figures of runs: the one place that imports matplotlib."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flax_linattn.storage import atomic_write
 
 def import_figure() -> Any:
     """Imports the ``Figure`` class of matplotlib."""
-    message = "a figure needs matplotlib: pip install 'flax-linattn[plots]'."
+    message = "figures need matplotlib: pip install 'flax-linattn[plots]'."
     return import_extra("matplotlib.figure", message).Figure
 
 
 def has_figures() -> bool:
-    """Whether matplotlib is installed, so that figures can be drawn."""
+    """Whether matplotlib is installed, so that figures can be made."""
     try:
         import_figure()
     except ValueError:
@@ -30,6 +30,6 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Writes a figure, a PNG file if the name says no other format; see ``atomic_write``."""
+    """Writes a figure in the format of the file name, PNG by default; see ``atomic_write``."""
     with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix[1:].lower() or "png", dpi=120)

@@ -1,4 +1,4 @@
-"""The files of run folders: JSON that is whole or not there, checksums, names."""
+"""Files of run folders: atomic JSON files, checksums, file names."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def checksum(arrays: Iterable[NDArray]) -> str:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes values, and the folder where needed; a number that is not finite becomes null.
+    """Writes a JSON object and creates its folder; numbers that are not finite become null.
 
-    A kill leaves the file before, or the new one.
+    The write is atomic: a killed process leaves the previous file or the new one.
     """
     text = json.dumps(_finite(values), indent=2, allow_nan=False)
     write_text(path, f"{text}\n")
@@ -52,8 +52,8 @@ def read_json(path: Path) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{path} is missing: the run folder is not complete. Restore it from a copy, or start "
-            "a new run."
+            f"{path} is missing, so the run folder is incomplete; restore the file from a copy, or "
+            "start a new run."
         ) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error
@@ -62,12 +62,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # no UTF-8, a number or a list that is too long
         raise ValueError(f"{path}: not valid JSON ({type(error).__name__}).") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected names and values, got {type(values).__name__}.")
+        raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}.")
     return values
 
 
 def make_file_name(*parts: object) -> str:
-    """Parts as a file name.
+    """Joins parts to a valid file name.
 
     Example:
         >>> make_file_name("ETTh1", "elementwise_series:order=2", 0)

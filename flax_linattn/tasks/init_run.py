@@ -22,9 +22,9 @@ from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpointer import read_newest_progress
 
 INIT_RUN_FILE = "init_run.json"
-"""Where the parameters of a run come from, in the folder of a run that continues another one."""
+"""File that names the origin of the parameters, in the folder of a run that continues another."""
 MAX_ARRAYS = 8
-"""Arrays that an error names."""
+"""Maximum number of arrays that an error names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +32,14 @@ class InitRun:
     """A run to continue from, and what is taken over besides its parameters.
 
     Args:
-        run: the run folder, or a run in memory. Of a folder of several seeds each new seed
-            continues one; a single seed may start several, and the best one a single one.
-        refit_scales: scale inputs by the new data; default as the run did, so that they mean the
-            same.
-        keep_optimizer: take over the optimizer's state (moments); the learning rate's schedule
-            starts from its first step. Default a new state.
-        reinitialize_mismatched: initialize parameters whose shapes do not fit, such as the output
-            layer for another horizon; default they are an error.
+        run: Run folder, or a run in memory. In a folder of several seeds each new seed continues
+            one; a single new seed continues the best, and a single run may start several seeds.
+        refit_scales: Fit the scales of the inputs on the new data. Default: the scales of the run,
+            so that inputs keep their meaning.
+        keep_optimizer: Take over the optimizer state (moments); the learning rate schedule starts
+            from its first step. Default: a new state.
+        reinitialize_mismatched: Initialize parameters whose shapes differ, such as the output layer
+            for another horizon. Default: such parameters are an error.
 
     Example:
         >>> InitRun("runs/first", keep_optimizer=True).name
@@ -53,7 +53,7 @@ class InitRun:
 
     @classmethod
     def of(cls, given: InitRun | Run | str | Path | None) -> InitRun | None:
-        """A run, or its folder, with the defaults."""
+        """Wraps a run or its folder with the default options."""
         return given if given is None or isinstance(given, InitRun) else cls(given)
 
     @property
@@ -77,17 +77,23 @@ class InitRun:
             return read_config(Path(self.run), task)
         if self.run.task.name != task.name:
             raise ValueError(
-                f"the given run is one of task {self.run.task.name!r}, expected {task.name!r}."
+                f"the given run has the task {self.run.task.name!r}, expected {task.name!r}."
             )
         config: Config = self.run.config
         return config
 
 
 class Initializer:
-    """What new runs take over from earlier ones."""
+    """Initializes new runs from the parameters and scales of earlier runs.
+
+    Attributes:
+        config: Options of the new runs; the earlier runs choose those that the data would choose.
+        reinitialized: Descriptions of the arrays whose shapes differ.
+    """
 
     def __init__(self, init: InitRun, task: Task[Any, Any, Any], config: Config) -> None:
-        self._init, self._config, self._before = init, config, init.read_config(task)
+        self._init, self._before = init, init.read_config(task)
+        self.config = config.with_auto_options(self._before)
         self._check_model_options()
         self._runs = self._load()
         self.reinitialized: list[str] = []
@@ -101,22 +107,23 @@ class Initializer:
         spec.check()
         return spec
 
-    def fill(self, new: Sequence[nnx.Module]) -> None:
-        """Gives new models the variables of the earlier ones, except calibrations."""
-        for model, run in zip(new, self._runs, strict=True):
+    def fill(self, new_models: Sequence[nnx.Module]) -> None:
+        """Copies the variables of the earlier models into new ones, except calibrations."""
+        for model, run in zip(new_models, self._runs, strict=True):
             state = _variables(model)
-            wanted, found = named_leaves(state), named_leaves(_variables(run.model))
+            new, old = named_leaves(state), named_leaves(_variables(run.model))
             expected, got = (
-                {name: array_signature(leaf) for name, leaf in of.items()} for of in (wanted, found)
+                {name: array_signature(leaf) for name, leaf in leaves.items()}
+                for leaves in (new, old)
             )
             self.reinitialized = [
-                f"{n}: expected {expected.get(n, 'nothing')}, found {got.get(n, 'nothing')}"
-                for n in wanted | found
+                f"{n}: expected {expected.get(n, 'nothing')}, got {got.get(n, 'nothing')}"
+                for n in new | old
                 if expected.get(n) != got.get(n)
             ]
             if self.reinitialized and not self._init.reinitialize_mismatched:
-                raise self._mismatch(len(wanted))
-            leaves = [found[n] if got.get(n) == expected[n] else leaf for n, leaf in wanted.items()]
+                raise self._mismatch(len(new))
+            leaves = [old[n] if got.get(n) == expected[n] else leaf for n, leaf in new.items()]
             nnx.update(model, jax.tree.unflatten(jax.tree.structure(state), leaves))
 
     def opt_state(self, optimizer: optax.GradientTransformation, model: nnx.Module) -> Any:
@@ -130,18 +137,18 @@ class Initializer:
 
     @property
     def about(self) -> str:
-        """The run that is continued, and its step."""
+        """A sentence that names the run to continue, and its step."""
         steps = {str(step) for step in self._steps if step is not None}
         after = f", after step {itemize(sorted(steps))}" if steps else ""
         return f"continuing from {self._init.name}{after}"
 
     @property
     def notes(self) -> list[str]:
-        """The arrays that were initialized, a line each."""
-        return [f"initialized, for it does not fit: {line}" for line in self.reinitialized]
+        """Notes on the arrays that were initialized, one line each."""
+        return [f"initialized because the shape differs: {line}" for line in self.reinitialized]
 
     def write(self, run_dir: Path) -> None:
-        """Writes where the parameters come from into the folder of the new runs."""
+        """Writes the origin of the parameters to the folder of the new runs."""
         folder = self._init.folder
         origins = [
             {"parameters": fingerprint(run.model), "step": step}
@@ -158,7 +165,7 @@ class Initializer:
 
     @property
     def _steps(self) -> list[int | None]:
-        """Training steps done by each earlier run, of the parameters that are taken over."""
+        """Training step of the parameters that are taken over, for each earlier run."""
         folder = self._init.folder
         if folder is None:
             return [None] * len(self._runs)
@@ -166,10 +173,10 @@ class Initializer:
         return [progress.history.runs[run.seed_index or 0].best_step for run in self._runs]
 
     def _load(self) -> tuple[Run, ...]:
-        """The run that each of the new ones continues."""
+        """The earlier run of each new run."""
         if isinstance(self._init.run, Run):
-            return (self._init.run,) * self._config.fit.runs
-        folder, before, now = Path(self._init.run), self._before.fit.runs, self._config.fit.runs
+            return (self._init.run,) * self.config.fit.runs
+        folder, before, now = Path(self._init.run), self._before.fit.runs, self.config.fit.runs
         if 1 in (before, now):
             return (load_run(folder),) * now
         if before != now:
@@ -188,28 +195,28 @@ class Initializer:
         return runs
 
     def _check_model_options(self) -> None:
-        before, now = self._before.to_json(), self._config.to_json()
-        for name in flat_hints(type(self._config.model)):
+        before, now = self._before.to_json(), self.config.to_json()
+        for name in flat_hints(type(self.config.model)):
             if before[name] != now[name]:
                 raise OptionError(
                     f"{self._init.name} has {name}={before[name]!r}, got {now[name]!r}; a run that "
-                    "continues another one has its options of the model. Leave this one out, or "
-                    "start a new run.",
+                    "continues another run keeps its model options. Remove the option, or start a "
+                    "new run.",
                     name,
                 )
 
     def _check_optimizer(self) -> None:
         if self._init.folder is None or self._before.fit.runs > 1:
             raise OptionError(
-                "the optimizer's state can be kept from the folder of a single run; start with a "
-                f"new state, or continue another one than {self._init.name}.",
+                "keep_optimizer=True needs the folder of a single run to continue, got "
+                f"{self._init.name}; remove keep_optimizer=..., or continue a single run.",
                 "keep_optimizer",
             )
-        before, now = (c.fit.optimizer.optimizer for c in (self._before, self._config))
+        before, now = (c.fit.optimizer.optimizer for c in (self._before, self.config))
         if before != now:
             raise OptionError(
-                f"{self._init.name} was trained by {before}, whose state {now} cannot continue; "
-                "choose the same optimizer, or start with a new state.",
+                f"the optimizer {now!r} cannot continue the state of {before!r}, the optimizer of "
+                f"{self._init.name}; choose optimizer={before!r}, or remove keep_optimizer=....",
                 "optimizer",
                 "keep_optimizer",
             )
@@ -218,34 +225,32 @@ class Initializer:
         lines = self.reinitialized[:MAX_ARRAYS]
         if len(self.reinitialized) > MAX_ARRAYS:
             lines.append(f"and {len(self.reinitialized) - MAX_ARRAYS} more")
-        before, now = self._before.to_json(), self._config.to_json()
-        changed = [
-            name for name in flat_hints(type(self._config.data)) if before[name] != now[name]
-        ]
+        before, now = self._before.to_json(), self.config.to_json()
+        changed = [name for name in flat_hints(type(self.config.data)) if before[name] != now[name]]
         values = [f"{name}={quote(now[name])} (was {quote(before[name])})" for name in changed]
-        options = f"Options of the data that differ: {', '.join(values)}. " if values else ""
+        options = f"Data options that differ: {', '.join(values)}. " if values else ""
         return OptionError(
             f"{len(self.reinitialized)} of {count} arrays of the model do not fit those of "
             f"{self._init.name}:\n  " + "\n  ".join(lines) + f"\n{options}Use the options and data "
-            "of the run, or let the arrays that do not fit be initialized.",
+            "of that run, or pass reinitialize_mismatched=True to initialize these arrays.",
             "reinitialize_mismatched",
         )
 
 
 def check_resumed(run_dir: Path, init: InitRun | None) -> bool:
-    """Whether a run to resume continues another one, which has to be the given one, if any."""
+    """Whether the run to resume continues another run; checks that it is the given one, if any."""
     path = run_dir / INIT_RUN_FILE
     before = read_json(path).get("run") if path.exists() else None
     folder = None if init is None else init.folder
     if init is not None and (folder is None or str(folder.resolve()) != before):
         raise OptionError(
-            f"the run in {run_dir} continues {before or 'no run of a folder'}, got {init.name}; "
-            "resume it without a run to continue from.",
+            f"the run in {run_dir} continues {before or 'no other run folder'}, got {init.name}; "
+            "remove init_run=... to resume it.",
             "init_run",
         )
     return path.exists()
 
 
 def _variables(model: nnx.Module) -> nnx.State:
-    """All but what calibration sets after training."""
+    """All variables except the calibration, which is set after training."""
     return nnx.state(model, nnx.Not(models.Correction))

@@ -1,10 +1,12 @@
-"""Lines of a stream: which of them count, and the cells of a line by the names of their columns."""
+"""Lines of a stream, without comments, and the cells of a line by column name."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
+import os
+import select
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,18 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.data.cells import BadCellError, is_comment, split_cells
-from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.files import DataFormatError, LineReader
-from flax_linattn.data.tables import BINARY_SUFFIXES
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.text_files import LONGEST_LINE, LineReader
+from flax_linattn.data.tables.cells import BadCellError, is_comment, split_cells
+from flax_linattn.data.tables.dialect import Dialect
+from flax_linattn.data.tables.tables import BINARY_SUFFIXES
 
 COMMA = Dialect(separator=",")
 """The dialect of lines whose cells are separated by commas."""
 _BINARY = {"PAR1": "a Parquet file", "ARROW1": "an Arrow file", "PK\x03\x04": "an Excel file"}
-"""What begins so, where lines of text are expected."""
-_ADVICE = (
-    "a stream reads lines of text. Save the table as CSV, or let `flax-linattn predict` read it."
-)
+"""First characters of binary files that users mistake for text."""
+_ADVICE = "save the table as CSV, or use `flax-linattn predict`, which reads it."
 
 
 @contextmanager
@@ -41,23 +42,72 @@ def open_lines(path: Path | None) -> Iterator[Rows]:
             f"expected lines of text in {path}, got a binary table; {_ADVICE}", "input"
         )
     if path is None:
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="backslashreplace")
-        yield Rows(sys.stdin, "standard input:")
+        try:
+            lines: Iterable[str] = PipeLines(sys.stdin.fileno())
+        except io.UnsupportedOperation:  # text in memory
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(errors="backslashreplace")
+            lines = sys.stdin
+        yield Rows(lines, "standard input:")
         return
     with LineReader(path) as lines:
         yield Rows((line + "\n" * lines.terminated for line in lines), f"{path}:")
+
+
+class PipeLines:
+    """Lines of a pipe or a terminal. A byte that is not UTF-8 becomes a backslash escape.
+
+    Args:
+        descriptor: File descriptor, from which nothing else reads.
+
+    Attributes:
+        before_wait: Called whenever the next line has not arrived yet.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._buffer = descriptor, bytearray()
+        self.before_wait: Callable[[], None] = lambda: None
+
+    def __iter__(self) -> Iterator[str]:
+        start = 0  # of what has not been searched for a newline
+        while True:
+            end = self._buffer.find(b"\n", start) + 1
+            if not end:
+                start = len(self._buffer)
+                if start > LONGEST_LINE:
+                    raise ValueError(
+                        f"standard input: expected lines of at most {LONGEST_LINE:,} bytes, got "
+                        "a longer line; check that the input is text."
+                    )
+                if self._must_wait():
+                    self.before_wait()
+                chunk = os.read(self._descriptor, 1 << 16)
+                self._buffer += chunk
+                if chunk:
+                    continue
+            line = self._buffer[: end or None]
+            if not line:
+                return
+            del self._buffer[: len(line)]
+            start = 0
+            yield line.decode(errors="backslashreplace").replace("\r\n", "\n")
+
+    def _must_wait(self) -> bool:
+        try:
+            return not select.select([self._descriptor], [], [], 0)[0]
+        except OSError:  # a pipe on Windows
+            return True
 
 
 class Rows:
     r"""Lines or observations, and the place of the last one for error messages.
 
     Args:
-        rows: lines with their newlines, or observations.
-        place: what stands before the number in a message, such as "sales.csv:".
+        rows: Lines with their newlines, or observations.
+        place: Text before the number of a row in messages, such as "sales.csv:".
 
     Attributes:
-        number: of the last row, from 1; 0 before the first.
+        number: Number of the last row, from 1; 0 before the first.
 
     Example:
         >>> rows = Rows(["# a comment\n", "1\n", "2\n", "34"], "input:")
@@ -83,9 +133,14 @@ class Rows:
         """The place of the last row, such as "sales.csv:3"."""
         return f"{self._place}{self.number}"
 
+    def call_before_wait(self, callback: Callable[[], None]) -> None:
+        """Sets what is called whenever the next row has not arrived yet."""
+        if isinstance(self._rows, PipeLines):
+            self._rows.before_wait = callback
+
     @contextmanager
-    def placed(self) -> Iterator[None]:
-        """Errors of this context begin with the place."""
+    def located_errors(self) -> Iterator[None]:
+        """Context manager: adds the place of the last row to errors."""
         try:
             yield
         except DataFormatError:  # of the file itself, which names its place
@@ -100,12 +155,12 @@ class Rows:
     ) -> Iterator[str]:
         """Lines without newlines, byte-order marks and comment lines.
 
-        Comments are those of files, see ``data.cells.is_comment``.
+        Comments are those of files, see ``data.tables.cells.is_comment``.
 
         Args:
-            comments: whether there are comment lines; False = each line counts.
-            unfinished: called with a last line without a newline, which is left out: it may be cut
-                in the middle of a number. None = that line counts.
+            comments: Whether to skip comment lines.
+            unfinished: Called with a last line that has no newline, which is then skipped, because
+                it may end in the middle of a number. None yields that line.
         """
         begun = False
         for line in self:
@@ -124,10 +179,10 @@ class Rows:
     def parse(
         self, parse: Callable[[Iterable[str]], Iterable[Any]], **options: Any
     ) -> Iterator[Any]:
-        """Observations of lines; an error begins with the place of its line."""
+        """Parses lines to observations; an error begins with the place of its line."""
         observations = iter(parse(self.lines(**options)))
         while True:
-            with self.placed():
+            with self.located_errors():
                 try:
                     observation = next(observations)
                 except StopIteration:
@@ -139,9 +194,9 @@ class Cells(NamedTuple):
     """The cells of a line.
 
     Attributes:
-        texts: by the names of their columns; "" = missing.
-        dialect: how its numbers are written.
-        is_json: whether the line is a JSON object.
+        texts: Text of each cell by column name; "" is a missing value.
+        dialect: Format of the numbers.
+        is_json: Whether the line is a JSON object.
     """
 
     texts: Mapping[str, str]
@@ -149,7 +204,7 @@ class Cells(NamedTuple):
     is_json: bool
 
     def numbers(self, columns: Sequence[str]) -> NDArray[np.float64]:
-        """Finite numbers float64 [len(columns)]; NaN = missing, or no such column."""
+        """Parses numbers, float64 [len(columns)]; NaN is a missing value or column."""
         texts = [self.texts.get(column, "") for column in columns]
         try:
             return self.dialect.numbers(texts)
@@ -162,21 +217,21 @@ class Cells(NamedTuple):
 
 
 class CellLines:
-    """Reads lines of cells: in a fixed order, or by names of a first line, or as JSON objects.
+    """Reads lines of cells: in a fixed order, by the names of a header, or as JSON objects.
 
     Args:
-        *forms: names of the columns that a line without names has, of one or more lengths.
-        optional: columns that named lines may lack.
-        header: what a first line of words is: "names" of the columns; in "order", with names of
-            any kind; or "none", cells like others.
-        blanks: whether blanks separate cells, too.
-        dialect: how cells are separated and numbers written.
-        hint: advice that ends messages about missing columns.
+        *forms: Column names of a line without header, one tuple for each possible length.
+        optional: Columns that a line with names may omit.
+        header: Meaning of a first line of words: "names" (column names), "order" (names that are
+            ignored, for columns in a fixed order) or "none" (cells like others).
+        blanks: Whether spaces separate cells, too.
+        dialect: Separator and format of numbers.
+        hint: Advice at the end of messages about missing columns.
 
     Example:
         >>> lines = ["load,time", "5,9:00", "", '{"time": 1, "load": null}']
-        >>> found = CellLines(("time", "load")).cells(lines)
-        >>> [None if cells is None else dict(cells.texts) for cells in found]
+        >>> rows = CellLines(("time", "load")).cells(lines)
+        >>> [None if cells is None else dict(cells.texts) for cells in rows]
         [{'load': '5', 'time': '9:00'}, None, {'time': '1', 'load': ''}]
     """
 
@@ -224,24 +279,24 @@ class CellLines:
             first = False
 
     def is_header(self, cells: Sequence[str]) -> bool:
-        """Whether a first line names the columns: it has words, alone or for all that is needed."""
+        """Whether a first line is a header: words alone, or words with all required names."""
         dialect = self._dialect
         words = [c for c in cells if not dialect.is_value(c) and dialect.time(c) is None]
         return len(words) == len(cells) or bool(words and set(self._needed) <= set(cells))
 
     def check_names(self, names: Sequence[str], advice: str) -> None:
-        """Checks that needed columns are named, and each once."""
+        """Checks that each required column is named exactly once."""
         counts = Counter(names)
         for name in dict.fromkeys((*self._needed, *self._forms[-1])):
             if counts[name] > 1 or (name in self._needed and not counts[name]):
-                got = f"{name!r} twice" if counts[name] else f"none {name!r}"
+                fault = "appears twice" if counts[name] else "is missing"
                 raise ValueError(
-                    f"expected the columns {itemize(self._needed)}, got {itemize(names)}, {got}; "
-                    f"{advice}{self._hint}"
+                    f"expected the columns {itemize(self._needed)}, got {itemize(names)}: {name!r} "
+                    f"{fault}; {advice}{self._hint}"
                 )
 
     def column_forms(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
-        """The columns that a line without names may have."""
+        """Column names that a line without header may have."""
         return self._forms
 
     def _form(self, cells: Sequence[str]) -> Sequence[str]:
@@ -266,12 +321,12 @@ class CellLines:
             pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
         except (json.JSONDecodeError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-            raise ValueError(f"not valid JSON ({reason}): {quote(text)}.") from None
+            raise ValueError(
+                f"expected a JSON object, got invalid JSON ({reason}): {quote(text)}."
+            ) from None
         names = [name for name, _ in pairs]
         for name, count in Counter(names).items():
             if count > 1:
-                raise ValueError(
-                    f"expected each name once, got {quote(name)} twice; leave one out."
-                )
+                raise ValueError(f"expected each name once, got {quote(name)} twice; remove one.")
         self.check_names(names, "write null for a missing value.")
         return {name: "" if value is None else str(value) for name, value in pairs}

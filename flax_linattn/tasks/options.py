@@ -25,7 +25,7 @@ class TooFewRowsError(OptionError):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """A part of the options of a run; text where a path is asked for becomes one.
+    """A group of options of a run; converts strings to paths, and lists to tuples.
 
     Raises:
         ValueError: an option with named choices is none of them.
@@ -82,19 +82,20 @@ class FitOptions(Options):
         at_least(0, MAX_INTEGER - self.runs + 1, seed=self.seed)
         if not 0 <= self.time_limit < math.inf:
             raise OptionError(
-                f"time_limit must be a number of seconds, or 0 for none, got {self.time_limit}.",
+                "time_limit must be a finite number of seconds, or 0 for no limit, got "
+                f"{self.time_limit}.",
                 "time_limit",
             )
 
     @property
     def by_steps(self) -> bool:
-        """Whether the run is counted in steps, as passes do not tell its end or its validations."""
+        """Whether the run ends or validates after a number of steps instead of epochs."""
         return bool(self.steps or self.validate_every)
 
     def make_optimizer(
         self, steps_per_epoch: int, *, inject_hyperparams: bool = False
     ) -> optax.GradientTransformation:
-        """The optimizer of a run, see ``training.make_optimizer``."""
+        """Makes the optimizer of a run; see ``training.make_optimizer``."""
         total_steps = self.steps or self.epochs * steps_per_epoch
         return make_optimizer(
             self.optimizer, total_steps, steps_per_epoch, inject_hyperparams=inject_hyperparams
@@ -103,37 +104,39 @@ class FitOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions(Options):
-    """The model of a run: its layers, and what a task adds."""
+    """Options of the model of a run: its layers, and options that a task adds."""
 
     layers: Layers
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Everything that a run depends on: parts, each of which is declared in one place.
+    """All options of a run, in groups for data, model and training.
 
-    The options of all parts have different names, so that a command line, a file and ``of`` can
-    name them without their part.
+    Options of all groups have different names, so that a command line, a file and ``of`` can name
+    an option without its group.
 
     Attributes:
-        data: Data, their split and their scaling.
-        model: Model architecture.
-        fit: Training options.
-        auto_values: values of options by which the data choose another one, by the options' names.
-            A run's config.json holds what was chosen.
+        data: Data set, its split and its scaling.
+        model: Architecture of the model.
+        fit: Length of the training, early stopping, batch size and seed.
+        auto_values: Values that stand for a choice by the data, by option name. The config.json of
+            a run holds the chosen values.
+        main_options: Names of the options that most users need, in the order of a short help.
 
     Raises:
         ValueError: options out of range, or that do not go together.
     """
 
     auto_values: ClassVar[Mapping[str, Any]] = {}
+    main_options: ClassVar[tuple[str, ...]] = ("mechanism", "epochs", "time_limit", "seed")
     data: Options
     model: ModelOptions
     fit: FitOptions
 
     @classmethod
     def of(cls, **options: Any) -> Self:
-        """The defaults, but for some options, by their names alone.
+        """Makes a config from options by name; other options have their defaults.
 
         Raises:
             ValueError: there is no such option, or one is out of range.
@@ -150,7 +153,7 @@ class Config:
         return config
 
     def replace(self, **options: Any) -> Self:
-        """The same but for some options, by their names alone.
+        """Returns a copy with some options replaced, by name.
 
         Raises:
             ValueError: there is no such option, or one is out of range.
@@ -158,10 +161,10 @@ class Config:
         names = self.flat()
         for name in options:
             choice(names, option=name)
-        return _replaced(self, options)
+        return _replace_options(self, options)
 
     def flat(self) -> dict[str, Any]:
-        """All options by name, in their order.
+        """Returns all options by name, in their order.
 
         Raises:
             TypeError: two parts have an option of one name.
@@ -171,28 +174,28 @@ class Config:
 
     @property
     def auto_options(self) -> tuple[str, ...]:
-        """Names of the options that the data have yet to choose."""
+        """Names of the options that the data have not chosen yet."""
         values = self.flat()
         return tuple(name for name, value in self.auto_values.items() if values[name] == value)
 
     def with_auto_options(self, other: Self) -> Self:
-        """With what another one has for options that the data have yet to choose."""
+        """Returns a copy with the other config's values of ``auto_options``."""
         values = other.flat()
         return self.replace(**{name: values[name] for name in self.auto_options})
 
     @property
     def layers(self) -> Layers:
-        """The options of the model's layers."""
+        """Options of the layers of the model."""
         return self.model.layers
 
     @property
     def seed(self) -> int:
-        """Of initialisation, order and dropout."""
+        """Random seed of the initialization, the order of the examples and dropout."""
         return self.fit.seed
 
     @property
     def seeds(self) -> str:
-        """Of all runs, for names of folders: "0", or "0-to-15" of 16 runs."""
+        """Seeds of all runs for names of folders: "0", or "0-to-15" for 16 runs."""
         last = self.seed + self.fit.runs - 1
         return str(self.seed) if self.fit.runs == 1 else f"{self.seed}-to-{last}"
 
@@ -202,7 +205,7 @@ class Config:
         return make_file_name(mechanism_name(self.layers), self.seeds)
 
     def run_config(self, seed_index: int) -> Self:
-        """That of one of its runs, counted from 0: as of a single run, with a seed of its own.
+        """Returns the config of one of several runs, with its own seed.
 
         Example:
             >>> from flax_linattn import tasks
@@ -215,20 +218,20 @@ class Config:
         return dataclasses.replace(self, fit=fit)
 
     def with_layers(self, layers: Layers) -> Self:
-        """The same with other layers of the model."""
+        """Returns a copy with other layers of the model."""
         return dataclasses.replace(self, model=dataclasses.replace(self.model, layers=layers))
 
     def resolve(self) -> Self:
         """Returns a copy with absolute paths."""
-        return self.replace(**{name: _resolved(value) for name, value in _leaves(self)})
+        return self.replace(**{name: _resolve_path(value) for name, value in _leaves(self)})
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values, by name."""
+        """Returns all options as JSON values, by name."""
         return {name: _to_json(value) for name, value in _leaves(self)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Back from ``to_json``; options that are not there have their defaults.
+        """Makes a config from the values of ``to_json``; missing options have their defaults.
 
         Raises:
             ValueError: an option is unknown to this version, or out of range.
@@ -237,19 +240,19 @@ class Config:
 
 
 def mechanism_name(layers: Layers) -> str:
-    """The mechanisms of layers, for names of folders and for titles."""
+    """Joins the names of the mechanisms of layers, for folders and titles."""
     names = layers.mechanism if isinstance(layers.mechanism, tuple) else (layers.mechanism,)
     return "+".join(name if isinstance(name, str) else name.name for name in names)
 
 
 def flat_hints(part: Any) -> dict[str, Any]:
-    """The type of each option by its name, those of parts among them."""
+    """Type of each option by name, including the options of nested groups."""
     hints: dict[str, Any] = {}
     for name, hint in _field_hints(part).items():
         options = flat_hints(hint) if dataclasses.is_dataclass(hint) else {name: hint}
         for option in options.keys() & hints.keys():
             raise TypeError(
-                f"two parts of {part.__name__} have an option {option!r}; give one another name."
+                f"{part.__name__} has two options named {option!r}; rename one of them."
             )
         hints |= options
     return hints
@@ -270,19 +273,19 @@ def _leaves(part: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _replaced(part: Any, options: Mapping[str, Any]) -> Any:
+def _replace_options(part: Any, options: Mapping[str, Any]) -> Any:
     changes = {}
     for name, hint in _field_hints(type(part)).items():
         if dataclasses.is_dataclass(hint):
-            changes[name] = _replaced(getattr(part, name), options)
+            changes[name] = _replace_options(getattr(part, name), options)
         elif name in options:
             changes[name] = options[name]
     return dataclasses.replace(part, **changes)
 
 
-def _resolved(value: Any) -> Any:
+def _resolve_path(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_resolved, value))
+        return tuple(map(_resolve_path, value))
     return value.resolve() if isinstance(value, Path) else value
 
 
@@ -291,28 +294,28 @@ def _to_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mechanism):
         raise OptionError(
-            "a run keeps its mechanism by name: give its name, and hyperparameters after it, such "
-            f"as {value.name}:name=value.",
+            "expected the mechanism of a run as a name, because config.json stores text; pass its "
+            f"name, with hyperparameters as in '{value.name}:name=value'.",
             "mechanism",
         )
     return [_to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
 def mechanisms_by_direction(is_causal: bool | None) -> tuple[str, ...]:
-    """Names of the mechanisms that have a causal form, or a non-causal one; None = all."""
+    """Names of the mechanisms with a causal (or non-causal) form; None returns all names."""
     return tuple(
         name for name in ops.list_mechanisms() if has_direction(ops.get_mechanism(name), is_causal)
     )
 
 
 def has_direction(mechanism: ops.Mechanism, is_causal: bool | None) -> bool:
-    """Whether a mechanism has a causal form, or a non-causal one; None = any form."""
+    """Whether a mechanism has a causal (or non-causal) form; None accepts any form."""
     able = mechanism.capabilities
     return is_causal is None or (able.causal if is_causal else able.noncausal)
 
 
 def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
-    """Refuses mechanisms without a causal form, or without a non-causal one."""
+    """Raises OptionError for mechanisms without a causal (or non-causal) form."""
     for mechanism in config.layers.mechanisms:
         if not has_direction(mechanism, is_causal):
             raise OptionError(

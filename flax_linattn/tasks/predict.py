@@ -1,4 +1,4 @@
-"""What a run's model says of data whose answers are not known, whatever its task."""
+"""Prediction with a trained run, for every task."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def predict_run(
     seed_index: int | None = None,
     checkpoint: Checkpoint = "best",
 ) -> pd.DataFrame:
-    """Predicts with a run, and writes a table.
+    """Predicts with a trained run, and optionally writes the table to a file.
 
-    What the rows are is up to the task: the steps after a series' last row, or one row for each
-    sequence, image or episode.
+    The task defines the rows of the table: the steps after the last row of a series, or one row for
+    each sequence, image or episode.
 
     Args:
-        run_dir: the run folder.
-        input: data to predict from; default the run's own: its series up to the last row, or what
-            it was tested on.
-        out: a .csv, .json, .jsonl or .parquet file to write.
-        seed_index: index of the run in a folder of several seeds, from 0; default the run that
-            validated best.
-        checkpoint: the "best" parameters, those that were selected, or the "last" ones.
+        run_dir: Run folder.
+        input: Data to predict from. Default: the run's own data (its series up to the last row, or
+            its test data).
+        out: File to write, .csv, .json, .jsonl or .parquet.
+        seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
+            best validation value.
+        checkpoint: "best" (the selected parameters) or "last" (the last parameters).
 
     Returns:
-        What the file holds.
+        The table of predictions, as the file holds it.
 
     Raises:
         FileNotFoundError: the run or the input is missing.
@@ -51,7 +51,7 @@ def predict_run(
 
 
 def predict(run: Run, input: Path | None = None) -> pd.DataFrame:
-    """As ``predict_run``, of a run that is loaded."""
+    """Predicts with a run that is already loaded; see ``predict_run``."""
     try:
         return run.task.predict(run, input)
     except OptionError as error:

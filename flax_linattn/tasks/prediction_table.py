@@ -12,26 +12,26 @@ import numpy as np
 import pandas as pd
 
 from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.data.cells import join_cells
+from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.storage import atomic_write
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
-"""Of files that hold a table."""
+"""File name endings of tables."""
 ROWS_AT_ONCE = 10_000
-"""Rows that are held as text while a file is written."""
+"""Number of rows that are held as text while a file is written."""
 
 
 def make_table(names: Sequence[str], columns: Sequence[Any]) -> pd.DataFrame:
-    """A data frame of columns [N] each: strings, integers, floats of their dtype, or times."""
+    """Makes a data frame of columns [N]: strings, integers, floats of any dtype, or times."""
     frame = pd.DataFrame(dict(enumerate(columns)))
     frame.columns = pd.Index(names)
     return frame
 
 
 def plain_rows(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Rows as plain values: None where there is none, times and periods as strings.
+    """Yields rows of plain Python values: None for missing ones, strings for times and periods.
 
-    A float has as many digits as tell it from its neighbors in the dtype of its column.
+    A float has the fewest digits that identify it in the dtype of its column.
 
     Example:
         >>> times = pd.to_datetime(["2016-07-01 02:00", None])
@@ -55,29 +55,29 @@ def _plain(value: Any) -> Any:
 
 
 def check_out(path: Path) -> None:
-    """Refuses a file that no table can be written to, before anything is computed.
+    """Checks that a table can be written to a file, before anything is computed.
 
     Example:
         >>> check_out(Path("forecast.xls"))
         Traceback (most recent call last):
         ...
-        flax_linattn.checks.OptionError: expected a file to write that ends in .csv, .json, .jso...
+        flax_linattn.checks.OptionError: out must end in .csv, .json, .jsonl or .parquet, got 'fo...
     """
     if path.suffix.lower() not in SUFFIXES:
         raise OptionError(
-            f"expected a file to write that ends in {', '.join(SUFFIXES)}, got "
-            f"{quote(str(path))}; the ending says the format.",
+            f"out must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got "
+            f"{quote(path.name)}.",
             "out",
         )
     if path.is_dir():
-        raise OptionError(f"{path} is a folder, expected a file; give another one.", "out")
+        raise OptionError(f"out must be a file, got the folder {path}; choose another name.", "out")
 
 
 def write_table(path: Path, frame: pd.DataFrame) -> None:
-    r"""Writes a data frame, in the format of the name's ending; it is whole or not there.
+    r"""Writes a data frame atomically, in the format of the file name.
 
-    A missing value is an empty cell of a .csv, and null in the others; a .json is a list of rows,
-    a .jsonl a row a line.
+    A missing value is an empty cell in .csv, and null in other formats. A .json file is a list of
+    rows; a .jsonl file has one row per line.
 
     Example:
         >>> import tempfile
@@ -90,7 +90,7 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     kind, names = path.suffix.lower(), list(frame.columns)
     if kind != ".csv" and len(set(names)) < len(names):
         raise OptionError(
-            f"expected different names of columns, got {itemize(names)}; write a .csv file.",
+            f"expected unique column names for {kind}, got {itemize(names)}; write a .csv file.",
             "out",
         )
     if kind == ".parquet":
@@ -105,7 +105,7 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
 
 
 def _lines(frame: pd.DataFrame, kind: str) -> Iterator[str]:
-    """The lines of a file, from a part of the rows at a time: not all are held as text."""
+    """Yields the lines of a file; converts ``ROWS_AT_ONCE`` rows at a time to text."""
     names, firsts = list(frame.columns), range(0, len(frame), ROWS_AT_ONCE)
     parts = (plain_rows(frame.iloc[first : first + ROWS_AT_ONCE]) for first in firsts)
     rows = itertools.chain.from_iterable(parts)

@@ -1,4 +1,4 @@
-"""What some tasks do beside what every task does, asked for by ``isinstance``."""
+"""Optional protocols of tasks, which callers check with ``isinstance``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
     from flax_linattn.control import Agent
-    from flax_linattn.data.catalog import Entry
+    from flax_linattn.data.sets.catalog import Entry
     from flax_linattn.tasks.spec import Run
     from flax_linattn.tasks.task import Report
 
@@ -22,12 +22,12 @@ class Acting(Protocol):
     """A task whose runs act in environments."""
 
     def agent(self, run: Run, environments: VectorEnv, **options: Any) -> Agent:
-        """What plays a run's model in environments.
+        """Makes an agent that plays a run's model in environments.
 
         Args:
-            run: the trained run.
-            environments: where it is going to play.
-            **options: of the task's agents, such as ``target_return``.
+            run: The trained run.
+            environments: Environments to play in.
+            **options: Options of the agent, such as ``target_return``.
 
         Raises:
             ValueError: an option is out of range.
@@ -36,10 +36,10 @@ class Acting(Protocol):
 
 @runtime_checkable
 class Backtesting(Protocol):
-    """A task whose data have an order in time."""
+    """A task whose data are ordered in time, so that runs can be backtested."""
 
     def backtest(self, run_dir: Path, **options: Any) -> Report:
-        """Tests a run over folds of later times.
+        """Tests a run on successive folds of time.
 
         Args:
             run_dir: the run folder.
@@ -52,56 +52,56 @@ class Backtesting(Protocol):
 
 @runtime_checkable
 class Calibrating(Protocol):
-    """A task that sets a part of its models by computation rather than by steps of training."""
+    """A task that computes a part of its parameters directly, without training steps."""
 
     def begin(
         self, models: Sequence[Any], splits: training.Splits, config: Any, data_spec: Any
     ) -> None:
-        """Sets what of new models is computed from the training data at once.
+        """Sets the parameters of new models that are computed from the training data.
 
         Args:
-            models: of all runs, as ``Task.model`` gave them.
-            splits: the batches that they are going to be trained on.
-            config: the options.
-            data_spec: what was learned of the data.
+            models: Models of all runs, as ``Task.model`` made them.
+            splits: Batches to train on.
+            config: Options of the run.
+            data_spec: Data spec of the run.
         """
 
     def is_calibrated(self, config: Any) -> bool:
         """Whether the options ask for ``calibrate``."""
 
     def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
-        """Sets the ``models.Correction`` of a run's model once it is trained.
+        """Sets the ``models.Correction`` of a trained model.
 
         Returns:
-            What people should know of it; None for nothing.
+            A note for the user, or None.
         """
 
 
 @runtime_checkable
 class Choosing(Protocol):
-    """A task whose data choose options that ``Config.auto_values`` leaves open."""
+    """A task that chooses the options of ``Config.auto_values`` from the data."""
 
     def choose(self, data: Any, config: Any) -> tuple[Any, Sequence[str]]:
-        """Fills in the options that are open, from training and validation data alone.
+        """Chooses the options that are open, from training and validation data alone.
 
         Args:
-            data: of the run.
-            config: its options.
+            data: Data of the run.
+            config: Options of the run.
 
         Returns:
-            The options, none of them open, and what people should know of the choices.
+            The options with all choices made, and notes on the choices for the user.
         """
 
 
 @runtime_checkable
 class InCatalog(Protocol):
-    """A task that trains on data sets of ``data.catalog``.
+    """A task that trains on data sets of ``data.sets.catalog``.
 
     Attributes:
-        kinds: of its entries, those that the task takes.
+        kinds: Kinds of catalog entries that the task accepts.
     """
 
     kinds: tuple[str, ...]
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
-        """Options that train on a data set of the catalog, by name."""
+        """Returns the options to train on a data set of the catalog, by name."""

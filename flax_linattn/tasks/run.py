@@ -1,4 +1,4 @@
-"""Run folders: what every run keeps beside its checkpoints, and how it is loaded again."""
+"""Run folders: the files of a run next to its checkpoints, and how a run is loaded."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ FORMAT = 2
 """Format number of config.json and data_spec.json; a change that older files do not fit takes a new
 number."""
 Checkpoint: TypeAlias = Literal["best", "last"]
-"""Which parameters of a run."""
+"""Parameters of a run: the selected ones, or those at the end of training."""
 
-TOLD = 1200
-"""Most characters of an error within another one; one may name all options."""
+MAX_ERROR_LENGTH = 1200
+"""Maximum characters of an error inside another one; an error may list all options."""
 
 
 def read_task(run_dir: Path) -> Task[Any, Any, Any]:
-    """The task of the run in a folder."""
+    """Returns the task of the run in a folder."""
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(
@@ -50,28 +50,31 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
     name, form = str(values.get("task")), values.get("format")
     if name not in list_tasks():
         raise ValueError(
-            f"{run_dir} is a run of task {quote(name)}, expected one of {', '.join(list_tasks())}."
+            f"{run_dir} is a run of the unknown task {quote(name)}; expected one of "
+            f"{', '.join(list_tasks())}."
         )
     if form != FORMAT:
         raise ValueError(
-            f"{path} has the format {quote(form)}, this version reads {FORMAT}; use the version "
-            "that made the run."
+            f"{path} has the format {quote(form)}, but this version reads format {FORMAT}; use the "
+            "version that made the run."
         )
     return get_task(name)
 
 
 def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Config:
-    """The options of the run in a folder."""
-    of_run = read_task(run_dir)
-    if task is not None and of_run.name != task.name:
-        raise ValueError(f"{run_dir} is a run of task {of_run.name!r}, expected {task.name!r}.")
+    """Reads the options of the run in a folder."""
+    run_task = read_task(run_dir)
+    if task is not None and run_task.name != task.name:
+        raise ValueError(
+            f"{run_dir} is a run of the task {run_task.name!r}, expected {task.name!r}."
+        )
     values = read_json(run_dir / CONFIG_FILE)
     options = {name: value for name, value in values.items() if name not in ("task", "format")}
     try:
-        return of_run.Config.from_json(options)
+        return run_task.Config.from_json(options)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{run_dir / CONFIG_FILE} does not fit this version: {quote(error, TOLD)}"
+            f"{run_dir / CONFIG_FILE} does not fit this version: {quote(error, MAX_ERROR_LENGTH)}"
         ) from error
 
 
@@ -91,13 +94,13 @@ def check_run_dir(
     """Checks that a run may be trained in a folder."""
     if run_dir.exists() and not run_dir.is_dir():
         raise OptionError(
-            f"{run_dir} is a file, expected a folder; give another run folder.", "run"
+            f"expected a run folder, got the file {run_dir}; choose another folder.", "run"
         )
     if not resume:
         if any((run_dir / "checkpoints").glob("step_*")):
             raise OptionError(
-                f"{run_dir} already holds a run; if it is not training any more, resume it, "
-                "or choose another run folder.",
+                f"{run_dir} already holds a run; resume it if it is no longer training, or choose "
+                "another run folder.",
                 "resume",
                 "run",
             )
@@ -108,7 +111,7 @@ def check_run_dir(
             raise OptionError(
                 f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed "
                 "run may change only its number of epochs or steps, or its time limit. Start a new "
-                "run for other options.",
+                "run to change other options.",
                 name,
             )
 
@@ -118,24 +121,24 @@ def write_data_spec(run_dir: Path, data_spec: DataSpec) -> None:
     write_json(run_dir / DATA_SPEC_FILE, {"format": FORMAT, **data_spec.to_json()})
 
 
-def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
-    """Checks that the data to go on with are those that a run began with."""
-    before, now = kept.to_json(), given.to_json()
+def check_same_data(run_dir: Path, stored: DataSpec, given: DataSpec) -> None:
+    """Checks that a run is resumed with the data that it was started with."""
+    before, now = stored.to_json(), given.to_json()
     if before["checksum"] != now["checksum"]:
         raise ValueError(
-            f"the data are not those that the run in {run_dir} began with; give the same files and "
-            "rows, or start a new run."
+            f"the data differ from those that the run in {run_dir} was started with; pass the same "
+            "files and rows, or start a new run."
         )
     differing = [name for name in now if without_floats(before[name]) != without_floats(now[name])]
     if differing:
         raise ValueError(
-            f"the data do not fit {run_dir / DATA_SPEC_FILE}, which has another {differing[0]}; "
-            "restore the file from a copy."
+            f"{run_dir / DATA_SPEC_FILE} and the data differ in {differing[0]}; restore the file "
+            "from a copy."
         )
 
 
 def read_data_spec(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
-    """What the run in a folder learned of its data."""
+    """Reads the data spec of the run in a folder."""
     path = run_dir / DATA_SPEC_FILE
     values = read_json(path)
     values.pop("format", None)
@@ -144,23 +147,23 @@ def read_data_spec(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
         data_spec.check()
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{path} does not fit this version: {quote(error, TOLD)} Restore it from a copy, "
-            "or start a new run."
+            f"{path} does not fit this version: {quote(error, MAX_ERROR_LENGTH)} Restore it "
+            "from a copy, or start a new run."
         ) from error
     return data_spec
 
 
 @contextmanager
-def explain_missing_data(of_run: bool) -> Iterator[None]:
-    """Where a run's own files are read, the error about a missing one tells how to give others."""
+def explain_missing_data(is_own: bool) -> Iterator[None]:
+    """Adds advice to the error about a missing file, where a run's own files are read."""
     try:
         yield
     except FileNotFoundError as error:
-        if not of_run:
+        if not is_own:
             raise
         raise FileNotFoundError(
-            "the data files of the run are missing; restore them, or give another test file or "
-            f"other input: {error}"
+            "a data file of the run is missing; restore it, or pass another test file or input: "
+            f"{error}"
         ) from None
 
 
@@ -171,13 +174,15 @@ def own_part(
     split: Callable[[Any, Any], Any],
     compute_checksum: Callable[[Any], str],
 ) -> Any:
-    """A part of a run's own data, as it was trained on or is to be tested on."""
-    with explain_missing_data(of_run=True):
+    """Loads the training or test part of a run's own data, and checks that it is unchanged."""
+    with explain_missing_data(is_own=True):
         data = load(run.config.data) if run.data is None else run.data
         part = getattr(split(data, run.config.data), name)
     if compute_checksum(part) != run.data_spec.checksum[name]:
         raise OptionError(
-            "the data of the run have changed since training; give a test file.", "test_file"
+            "the data of the run have changed since training; restore them, or pass other test "
+            "data.",
+            "test_file",
         )
     return part
 
@@ -185,14 +190,14 @@ def own_part(
 def load_run(
     run_dir: str | Path, seed_index: int | None = None, *, checkpoint: Checkpoint = "best"
 ) -> Run:
-    """Loads a run of any task, with its selected parameters or its last ones.
+    """Loads a run of any task, with its selected or its last parameters.
 
     Args:
-        run_dir: the run folder.
-        seed_index: index of the run in a folder of several seeds, from 0; default the run with the
+        run_dir: Run folder.
+        seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation value (``Run.seed_index``).
-        checkpoint: "best", what was selected, or "last", what training ended with; of several
-            seeds the best alone.
+        checkpoint: "best" (the selected parameters) or "last" (those at the end of training). Runs
+            of several seeds have only "best".
 
     Raises:
         FileNotFoundError: there is no such run, or it has no checkpoint.
@@ -201,11 +206,12 @@ def load_run(
     """
     choice(get_args(Checkpoint), checkpoint=checkpoint)
     run_dir = Path(run_dir)
-    run = _unread(run_dir)
+    run = _read_run(run_dir)
     if run.config.fit.runs == 1:
         if seed_index not in (None, 0):
             raise OptionError(
-                f"{run_dir} holds a single run, got seed_index={seed_index}.", "seed_index"
+                f"{run_dir} holds a single run, got seed_index={seed_index}; remove the option.",
+                "seed_index",
             )
         if checkpoint == "last":
             newest, _ = read_newest(run_dir)
@@ -215,7 +221,7 @@ def load_run(
         return restore_calibration(run_dir, run)
     if checkpoint == "last":
         raise OptionError(
-            f"{run_dir} holds several runs; only their best parameters can be loaded.",
+            f"{run_dir} holds several runs, which have only checkpoint='best'; remove the option.",
             "checkpoint",
         )
     seed_index = training.best_run(run_dir) if seed_index is None else seed_index
@@ -224,26 +230,27 @@ def load_run(
         failed = f"failed in step {result.failed_step}, before it was validated"
         why = "was not validated yet" if result.failed_step is None else failed
         raise OptionError(
-            f"run {seed_index} in {run_dir} {why}; it has no parameters.", "seed_index"
+            f"run {seed_index} in {run_dir} {why}, so it has no parameters; choose another run.",
+            "seed_index",
         )
     return restore_calibration(run_dir, run._replace(seed_index=seed_index))
 
 
 def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
-    """Loads all runs of a folder, but for those that failed before they were validated.
+    """Loads all runs of a folder, except runs that failed before their first validation.
 
     Args:
-        run_dir: the run folder.
+        run_dir: Run folder.
 
     Returns:
-        Each as ``load_run`` gives it.
+        The runs, each as ``load_run`` returns it.
 
     Raises:
         FileNotFoundError: there is no such run, or it has no checkpoint.
         ValueError: its files are damaged.
     """
     run_dir = Path(run_dir)
-    run = _unread(run_dir)
+    run = _read_run(run_dir)
     if run.config.fit.runs == 1:
         training.load_best(run.model, run_dir)
         return (restore_calibration(run_dir, run),)
@@ -252,8 +259,8 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
     return tuple(restore_calibration(run_dir, run) for run in runs)
 
 
-def _unread(run_dir: Path) -> Run:
-    """A run of a folder without its parameters."""
+def _read_run(run_dir: Path) -> Run:
+    """Reads the run of a folder; its parameters are not loaded yet."""
     task = read_task(run_dir)
     config = read_config(run_dir, task)
     data_spec = read_data_spec(run_dir, task)
@@ -264,9 +271,9 @@ def _unread(run_dir: Path) -> Run:
 def check_model(
     run_dir: Path, task: Task[Any, Any, Any], config: Config, data_spec: DataSpec
 ) -> None:
-    """Checks that a run's model is that of its checkpoints, before it takes any memory.
+    """Checks that a model matches the checkpoints of its run, before it uses any memory.
 
-    It looks at one layer: JAX takes minutes to trace a hundred. ``load_best`` compares all.
+    Only the first layer is checked: JAX takes minutes to trace a hundred. ``load_best`` checks all.
     """
     layers = config.layers
     first = layers.mechanism[0] if isinstance(layers.mechanism, tuple) else layers.mechanism
@@ -281,39 +288,39 @@ def check_model(
             )
     except (TypeError, OverflowError, MemoryError) as error:
         raise ValueError(
-            f"no model can be made of {CONFIG_FILE} and {DATA_SPEC_FILE} in {run_dir}: "
-            f"{quote(error, TOLD)}"
+            f"no model can be built from {CONFIG_FILE} and {DATA_SPEC_FILE} in {run_dir}: "
+            f"{quote(error, MAX_ERROR_LENGTH)}"
         ) from error
     check_same_model(shapes, run_dir)
 
 
-# Checkpoints are written in training, and a calibration is computed after it. So its file is read
-# beside them, and says which parameters it goes with.
+# Checkpoints are written during training, and the calibration is computed after it. Its own file
+# names the parameters that it belongs to.
 def calibrate(run_dir: Path, run: Run, validation: training.BatchSource) -> str | None:
-    """Calibrates a run's model where its options ask for it, and keeps the result."""
+    """Calibrates a run's model if its options ask for it, saves the result and returns a note."""
     task = run.task
     if not isinstance(task, Calibrating) or not task.is_calibrated(run.config):
         return None
     before = fingerprint(run.model)
-    told = task.calibrate(run, validation)
+    note = task.calibrate(run, validation)
     if is_main():
         save_state(_calibration_file(run_dir, run), _corrections(run), {"model": before})
-    return told
+    return note
 
 
 def restore_calibration(run_dir: Path, run: Run) -> Run:
-    """The run, with its model calibrated where the folder holds the calibration of its parameters.
+    """Applies the stored calibration to the model of a run, if its options ask for one.
 
-    Where it should and does not, as of a run that was cut off before, a note says so.
+    Prints a note where the folder has no calibration of these parameters, as after an interruption.
     """
     if not isinstance(run.task, Calibrating) or not run.task.is_calibrated(run.config):
         return run
     try:
-        state, facts = load_state(_calibration_file(run_dir, run), _corrections(run))
+        state, metadata = load_state(_calibration_file(run_dir, run), _corrections(run))
     except FileNotFoundError:
-        return _not_calibrated(run, "the run has not come so far")
-    if facts.get("model") != fingerprint(run.model):
-        return _not_calibrated(run, "its calibration is that of other parameters")
+        return _not_calibrated(run, "the run ended before the calibration")
+    if metadata.get("model") != fingerprint(run.model):
+        return _not_calibrated(run, "the stored calibration belongs to other parameters")
     nnx.update(run.model, state)
     return run
 
@@ -328,5 +335,5 @@ def _corrections(run: Run) -> nnx.State:
 
 
 def _not_calibrated(run: Run, why: str) -> Run:
-    print(f"note: the model is as trained, without its calibration: {why}", file=sys.stderr)
+    print(f"note: the model is not calibrated, because {why}", file=sys.stderr)
     return run

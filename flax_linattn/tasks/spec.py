@@ -1,4 +1,4 @@
-"""What a run remembers of its data, and what a run is made of."""
+"""``DataSpec``, the metadata of a run's data, and ``Run``, a trained run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OMIT_IF_EMPTY = "omit_if_empty"
 
 
 class DataSpec(abc.ABC):
-    """What the training data say: kept in the run folder, so that a run needs no training data.
+    """Metadata of the training data, saved in the run folder; a run needs no training data.
 
-    A task's own is a frozen dataclass. Its annotations say how it is written and read: numbers,
-    text, tuples, mappings, arrays, and dataclasses of these.
+    Each task has its own frozen dataclass. Its annotations define how it is written and read:
+    numbers, strings, tuples, mappings, arrays, and dataclasses of these.
 
     Attributes:
-        checksum: of the data, as a JSON value: a resumed run must have the same.
-        scale_fields: names of the fields that scale the model's inputs.
-        free_fields: names of the fields that new data may change when a run is continued with them;
-            other fields say what the model's inputs and outputs are, such as classes.
+        checksum: Checksum of the data, a JSON value; a resumed run must have the same.
+        scale_fields: Names of the fields that scale the model's inputs.
+        free_fields: Names of the fields that may differ in the data of a run that continues another
+            run; other fields, such as classes, define the model's inputs and outputs.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DataSpec(abc.ABC):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """Back from ``to_json``; a field that is not there has its default.
+        """Makes a spec from the values of ``to_json``; missing fields have their defaults.
 
         Raises:
             ValueError: a field is missing or unknown, or its value cannot be read.
@@ -63,11 +63,11 @@ class DataSpec(abc.ABC):
         return spec
 
     def check(self) -> None:
-        """Refuses what no data say: the file may be damaged, or written by hand.
+        """Checks the fields, because the file may be damaged or edited by hand.
 
         Raises:
-            ValueError: names what does not fit.
-            TypeError: the same, of types.
+            ValueError: a value is out of range; the message names the field.
+            TypeError: a value has another type than its annotation.
         """
         _check_types(self)
 
@@ -75,9 +75,9 @@ class DataSpec(abc.ABC):
         """The spec of these data for a model that was trained on other data.
 
         Args:
-            previous: the spec of the other data.
-            refit_scales: whether inputs are scaled as these data say; default as ``previous`` says,
-                so that they mean the same.
+            previous: Spec of the data that the model was trained on.
+            refit_scales: Scale inputs by these data. Default: by the scales of ``previous``, so
+                that inputs keep their meaning.
 
         Raises:
             OptionError: the data have other inputs or outputs, such as channels or classes.
@@ -107,19 +107,19 @@ class DataSpec(abc.ABC):
         return cast(Self, dataclasses.replace(spec, **scales))
 
     def mismatch_error(self, previous: Self, name: str) -> OptionError:
-        """The error that a field is not that of the data of the run to continue."""
+        """Makes the error about a field that differs from the run to continue."""
         before, now = (quote(_plain(getattr(spec, name)), 200) for spec in (previous, self))
         return OptionError(
-            f"expected data with the {name} of the run to continue ({before}), got {now}; give "
-            "such data, or start a new run.",
+            f"expected data with the same {name} as the run to continue ({before}), got {now}; "
+            "pass matching data, or start a new run.",
             name,
         )
 
     @property
     def observation(self) -> Any:
-        """An observation [1, ...] of a stream as a ``jax.ShapeDtypeStruct``; None if there is none.
+        """Shape and dtype of one stream observation, [1, ...]; None if there is no such shape.
 
-        Training prints a summary of a model that takes one.
+        With a shape, training prints a summary of the model.
         """
         return None
 
@@ -139,15 +139,15 @@ def omit_if_empty(default: Any = ()) -> Any:
 
 
 class Run(NamedTuple):
-    """A run: the model with its selected parameters, and what it was made of.
+    """A run: the model with its selected parameters, its options and its data spec.
 
     Attributes:
-        task: whose run it is.
-        config: what the run was started with, resolved; of one of several seeds, that of all.
-        data_spec: what it learned of the data.
-        model: an ``nnx.Module``.
-        data: what its task loaded to train it; None in a run that comes from its folder.
-        seed_index: its index among the runs of its folder, where these are several seeds.
+        task: Task of the run.
+        config: Options that the run was started with, resolved; several seeds share them.
+        data_spec: Metadata of the training data.
+        model: The ``nnx.Module``.
+        data: Data that the task loaded for training; None in a run that was loaded from a folder.
+        seed_index: Index of the run in a folder of several seeds; None for a single run.
     """
 
     task: Task[Any, Any, Any]
@@ -159,21 +159,21 @@ class Run(NamedTuple):
 
 
 def without_floats(value: Any) -> Any:
-    """A JSON value whose floats are None, for their last bits depend on the machine.
+    """Replaces the floats of a JSON value by None: their last bits depend on the machine.
 
     Example:
         >>> without_floats({"rows": 3, "mean": [0.5, 1.5]})
         {'rows': 3, 'mean': [None, None]}
     """
     if isinstance(value, Mapping):
-        return {name: without_floats(of_name) for name, of_name in value.items()}
+        return {name: without_floats(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [without_floats(entry) for entry in value]
     return None if isinstance(value, float) else value
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Converts a value to plain JSON values."""
     if dataclasses.is_dataclass(value):
         parts = {field: getattr(value, field.name) for field in _fields(value)}
         return {
@@ -189,25 +189,25 @@ def _plain(value: Any) -> Any:
 
 
 def _read(kind: Any, values: Mapping[str, Any]) -> Any:
-    """A dataclass from its fields as JSON has them."""
+    """Makes a dataclass from the JSON values of its fields."""
     hints, fields = type_hints(kind), {field.name: field for field in _fields(kind)}
     for name in values:
         if name not in fields:
-            raise ValueError(f"expected one of {', '.join(fields)}, got {quote(name)}.")
+            raise ValueError(f"unknown field {quote(name)}; expected one of {', '.join(fields)}.")
     for name, field in fields.items():
-        nothing = field.default is field.default_factory is dataclasses.MISSING
-        if nothing and name not in values:
-            raise ValueError(f"expected {name}, got nothing.")
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if is_required and name not in values:
+            raise ValueError(f"the field {name} is missing.")
     return kind(**{name: _typed(hints[name], value) for name, value in values.items()})
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """A value of a file as the annotation has it; one of another kind stays, for ``check``."""
-    origin, of = annotation_origin(hint), get_args(hint)
+    """Converts a JSON value to its annotated type; other values stay for ``check``."""
+    origin, args = annotation_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return _read(hint, value)
     if origin is tuple and isinstance(value, list):
-        kinds = (of[0],) * len(value) if of[-1:] == (Ellipsis,) else of
+        kinds = (args[0],) * len(value) if args[-1:] == (Ellipsis,) else args
         return tuple(map(_typed, kinds, value)) if len(kinds) == len(value) else value
     if origin is np.ndarray and isinstance(value, list):
         return np.array(value, np.float64)

@@ -1,29 +1,35 @@
-"""Feeding a run's model with a stream, whatever its task."""
+"""Streams observations through the model of a run, for every task."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.cells import join_cells
+from flax_linattn.checks import OptionError, quote
+from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.storage import file_lock, remove_unfinished
 from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.lines import Rows, open_lines
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.streaming import Streaming
-from flax_linattn.training.signals import BetweenBlocks
+from flax_linattn.training.signals import InterruptBetweenBlocks
 
-SAVE_EVERY = 1000
-"""Rows after which the state of a stream is saved, beside at its end."""
+BEFORE_OUTPUT, AFTER_OUTPUT, EVERY = "before-output", "after-output", "every-"
+"""Values of ``durability``: when a state is saved. A number of rows follows the last one."""
+MAX_ROWS_PER_SAVE = 1000
+"""Rows that are saved together before their output, if they arrive faster than they are saved."""
+MAX_DELAY = 0.5
+"""Seconds that output waits for further rows to be saved with it."""
 
 Say = Callable[..., None]
-"""Tells a person something: a text, and names of options that it is about."""
+"""Function that prints a note for the user: a text, and the names of options it concerns."""
 
 
 def say(text: str, *options: str) -> None:
@@ -38,31 +44,35 @@ def stream_run(
     input: str | Path | None = None,
     state: str | Path | None = None,
     skip_processed: bool = False,
-    save_every: int = SAVE_EVERY,
+    durability: str = BEFORE_OUTPUT,
     figure: str | Path | None = None,
     accept_partial_line: bool = False,
     seed_index: int | None = None,
     say: Say = say,
 ) -> None:
-    """Prints what a run's model says after each observation, as CSV.
+    """Prints the output of a run's model after each observation, as CSV.
 
-    Time and memory an observation are constant for mechanisms with a state of constant size.
+    Time and memory per observation are constant for mechanisms with a state of constant size.
 
     Args:
-        run_dir: the run folder.
-        options: the ``StreamOptions`` of the run's task; default theirs.
-        input: a file to read instead of standard input (.gz and .xz too).
-        state: a file to go on from, if it is there, and to save to: every ``save_every`` rows, at
-            the end, and on Ctrl-C or SIGTERM.
-        skip_processed: the input begins where the stream did: leave out the rows that the state has
-            seen, by their times where they have any, else by their number.
-        save_every: rows.
-        figure: draw what came last to this PNG file (needs matplotlib).
-        accept_partial_line: also take in a last line that has no newline at its end. By default it
-            is left out with a note: it may be cut in the middle of a number.
-        seed_index: index of the run in a folder of several seeds, from 0; default the run that
-            validated best.
-        say: what tells about the stream, beside its lines; default to stderr.
+        run_dir: Run folder.
+        options: ``StreamOptions`` of the run's task. Default: its default options.
+        input: File to read instead of standard input (.gz and .xz too).
+        state: File to resume from, if it exists, and to save the state to: as ``durability`` says,
+            at the end, and on Ctrl-C or SIGTERM.
+        skip_processed: Skip the rows that the state has processed, by their times if they have any,
+            else by their number: for an input that starts from the first row of the stream.
+        durability: When the state is saved to the disk. "before-output" saves a row before its
+            output is printed, so that no printed row is ever lost; rows that arrive faster than
+            they are saved share a save. "after-output" prints first: a kill or a power loss in
+            between loses one printed row. "every-N", such as "every-100", saves after every N
+            printed rows, and may lose N of them.
+        figure: PNG file for a plot of the last outputs (needs matplotlib).
+        accept_partial_line: Accept a last line without a newline. By default such a line is skipped
+            with a note, because it may end in the middle of a number.
+        seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
+            best validation value.
+        say: Function that prints notes. Default: to standard error.
 
     Raises:
         FileNotFoundError: the run or the input is missing.
@@ -70,79 +80,104 @@ def stream_run(
             another process works with; a bad line, which is named.
     """
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
-    at_least(1, save_every=save_every)
+    rows_per_save = _rows_per_save(durability)
     if skip_processed and state is None:
         raise OptionError(
-            "skipping processed rows needs a state file; give one.", "skip_processed", "state"
+            "skip_processed=True needs a state file; pass state=....", "skip_processed", "state"
         )
-    if save_every != SAVE_EVERY and state is None:
-        raise OptionError("save_every needs a state file to save; give one.", "save_every", "state")
+    if durability != BEFORE_OUTPUT and state is None:
+        raise OptionError(
+            "durability=... needs a state file to save to; pass state=....", "durability", "state"
+        )
     if figure is not None:
         import_figure()  # now, rather than after the stream
     run = load_run(run_dir, seed_index)
     if seed_index is None and run.seed_index is not None:
         runs = run.config.fit.runs
-        say(f"run {run.seed_index} of {runs}, the best by validation", "seed_index")
+        say(f"run {run.seed_index} of {runs}, which has the best validation value", "seed_index")
     options = run.task.StreamOptions() if options is None else options
     stream = run.task.stream(run, options)
     stream.run_dir, stream.from_start = Path(run_dir), skip_processed
-    if figure is not None and not stream.draws:
-        raise OptionError("this stream has no figure; remove the option.", "figure")
+    if figure is not None and not stream.has_figure:
+        raise OptionError(
+            f"a stream of the task {run.task.name!r} has no figure; remove figure=....", "figure"
+        )
     if state is not None and state.is_dir():
-        raise OptionError(f"{state} is a folder, expected a file; give another one.", "state")
+        raise OptionError(
+            f"state must be a file, got the folder {state}; choose another name.", "state"
+        )
     with ExitStack() as ends:
         if state is not None:
+            if state.is_symlink():  # whose own name would lock, and replace, the link alone
+                state = state.resolve()
             lock = state.with_name(f"{state.name}.lock")
             ends.enter_context(file_lock(lock, f"the state {state}"))
             remove_unfinished(state)
             if state.is_file():
                 stream.load(state)
-                _tell(stream, skip_processed, say)
+                _say_resumed(stream, skip_processed, say)
         own = stream.source()
         if own is None:
             rows = ends.enter_context(open_lines(input))
             unfinished = None if accept_partial_line else partial(_say_unfinished, rows, say)
             observations = rows.parse(stream.parse, comments=stream.comments, unfinished=unfinished)
         elif input is not None:
-            raise OptionError("the stream has observations of its own; leave input out.", "input")
+            raise OptionError(
+                "the stream has its own observations and reads no input; remove input=....", "input"
+            )
         else:
             rows = Rows(own, "observation ")
             observations = iter(rows)
         if skip_processed:
-            observations = _unseen(stream, observations, say)
-        _print_stream(stream, observations, rows, state, save_every, figure, say)
+            observations = _skip_processed(stream, observations, say)
+        output = _Output(stream, state, rows_per_save, say)
+        _print_stream(stream, observations, rows, output, figure, say)
+
+
+def _rows_per_save(durability: str) -> int | None:
+    """Returns the number of printed rows per save; None if rows are saved before their output."""
+    number = durability.removeprefix(EVERY)
+    if durability in (BEFORE_OUTPUT, AFTER_OUTPUT):
+        return None if durability == BEFORE_OUTPUT else 1
+    if number == durability or not re.fullmatch("[1-9][0-9]{0,8}", number):
+        raise OptionError(
+            f"expected durability {BEFORE_OUTPUT!r}, {AFTER_OUTPUT!r} or {EVERY + 'N'!r} with a "
+            f"number of rows, such as {EVERY + '100'!r}, got {quote(durability)}.",
+            "durability",
+        )
+    return int(number)
 
 
 def _say_unfinished(rows: Rows, say: Say, text: str) -> None:
     say(
-        f"note: {rows.place}: left out the last line of {len(text):,} characters, which has no "
-        "newline at its end and may be cut short; end it with a newline, or accept it",
+        f"note: {rows.place}: skipped the last line ({len(text):,} characters), because it has no "
+        "newline and may be incomplete; end it with a newline, or accept partial lines",
         "accept_partial_line",
     )
 
 
-def _tell(stream: Streaming, skip_processed: bool, say: Say) -> None:
+def _say_resumed(stream: Streaming, skip_processed: bool, say: Say) -> None:
     last = "" if stream.last_time is None else f", the last of {stream.last_time}"
-    where = f"state: {stream.num_rows:,} rows{last}"
+    progress = f"state: {stream.num_rows:,} rows{last}"
     if skip_processed:
-        say(where)
+        say(progress)
     else:
         say(
-            f"{where}; if the input starts from its first row again, skip the rows already read",
+            f"{progress}; if the input starts from its first row again, skip the processed rows",
             "skip_processed",
         )
 
 
-def _unseen(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterator[Any]:
-    """Those from the first on that the stream has not seen."""
+def _skip_processed(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterator[Any]:
+    """Yields observations from the first one on that the stream has not processed."""
     number = 0
 
-    def seen(observation: Any) -> bool:
+    def is_processed(observation: Any) -> bool:
         nonlocal number
         number += 1
         return stream.is_processed(number, observation)
 
-    rest = itertools.dropwhile(seen, observations)
+    rest = itertools.dropwhile(is_processed, observations)
     first = list(itertools.islice(rest, 1))
     say(f"skipped {number - len(first):,} rows")
     yield from itertools.chain(first, rest)
@@ -152,42 +187,118 @@ def _print_stream(
     stream: Streaming,
     observations: Iterable[Any],
     rows: Rows,
-    state: Path | None,
-    save_every: int,
+    output: _Output,
     figure: Path | None,
     say: Say,
 ) -> None:
-    taken, printed = 0, False
     with ExitStack() as ends:
-        # At the end, which may well be Ctrl-C; the last of these comes first.
+        # These run at the end, also after Ctrl-C, in reverse order.
         if figure is not None:
-            ends.callback(lambda: _draw(stream, figure, say) if printed else None)
-        if state is not None:
-            ends.push(lambda kind, *_: _save_last(stream, state, kind, say) if taken else None)
+            ends.callback(lambda: _plot(stream, figure, say) if output.has_header else None)
+        ends.push(lambda kind, *_: output.close(kind))
         ends.callback(lambda: _say_end(stream, say))
-        signals = ends.enter_context(BetweenBlocks())
+        signals = ends.enter_context(InterruptBetweenBlocks())
+
+        def flush() -> None:
+            with signals.block():
+                output.flush()
+
+        rows.call_before_wait(flush)
         for observation in observations:
             with signals.block():
-                with rows.placed():
+                with rows.located_errors():
                     cells = stream.cells(observation)
-                taken += 1
-                if cells is not None:
-                    printed = _print_line(stream, cells, printed)
-                if state is not None and taken % save_every == 0:
-                    stream.save(state)
-        for cells in stream.last_cells():
-            printed = _print_line(stream, cells, printed)
-    if not printed:
-        seen = stream.num_rows
-        say("no new observation came" if seen else "no observation came: give one a line")
+                output.add_row(cells)
+        output.add_lines(stream.last_cells())
+    if not output.has_header:
+        missing = "new observations" if stream.num_rows else "observations; write one per line"
+        say(f"the input has no {missing}")
 
 
-def _print_line(stream: Streaming, cells: Sequence[Any], printed: bool) -> bool:
-    """Prints a line, and the header before the first."""
-    if not printed:
-        print(join_cells(stream.header), flush=True)
-    print(join_cells(cells), flush=True)
-    return True
+class _Output:
+    """Lines of a stream on standard output, and its state file, in the order of ``durability``.
+
+    Args:
+        stream: The stream.
+        state: Its state file; None = no state is saved.
+        rows_per_save: Rows after whose lines the state is saved; None = it is saved before their
+            lines are printed, for all rows that have arrived meanwhile.
+        say: Prints notes.
+
+    Attributes:
+        has_header: Whether there was any line, and so a header before it.
+    """
+
+    def __init__(
+        self,
+        stream: Streaming,
+        state: Path | None,
+        rows_per_save: int | None,
+        say: Say,
+    ) -> None:
+        self._stream, self._state = stream, state
+        self._rows_per_save, self._say = rows_per_save, say
+        self._saves_first = state is not None and rows_per_save is None
+        self.has_header = self._has_rows = False
+        self._lines: list[str] = []
+        self._num_unsaved, self._unsaved_since = 0, 0.0
+
+    def add_lines(self, lines: Iterable[Sequence[Any]]) -> None:
+        """Adds lines, which ``close`` prints if nothing does so before."""
+        for cells in lines:
+            if not self.has_header:
+                self._lines.append(join_cells(self._stream.header))
+                self.has_header = True
+            self._lines.append(join_cells(cells))
+
+    def add_row(self, cells: Sequence[Any] | None) -> None:
+        """Adds the line of a row that the stream has processed; None = it has no line."""
+        self.add_lines([] if cells is None else [cells])
+        now = time.monotonic()
+        if not self._num_unsaved:
+            self._unsaved_since = now
+        self._num_unsaved += 1
+        self._has_rows = True
+        if self._saves_first:
+            # A source that waits calls `flush` before it does.
+            waited = now - self._unsaved_since >= MAX_DELAY
+            if waited or self._num_unsaved >= MAX_ROWS_PER_SAVE:
+                self.flush()
+        else:
+            self._print()
+            if self._state is not None and self._num_unsaved == self._rows_per_save:
+                self._save()
+
+    def flush(self) -> None:
+        """Prints all lines, after their rows are saved."""
+        if self._saves_first and self._num_unsaved:
+            self._save()
+        self._print()
+
+    def close(self, error: type[BaseException] | None) -> None:
+        """Saves the state, and prints the lines that are left, after an error of a row as well."""
+        if self._state is not None and self._has_rows:
+            try:
+                self._save()
+            except ValueError as not_saved:
+                if error is None:
+                    raise
+                # The error of the stream follows.
+                self._say(f"the state was not saved: {not_saved}")
+                return
+        self._print()
+        if self._state is not None and self._has_rows:
+            self._say(f"saved after {self._stream.num_steps} observations: {self._state}")
+
+    def _save(self) -> None:
+        assert self._state is not None
+        self._stream.save(self._state)
+        self._num_unsaved = 0
+
+    def _print(self) -> None:
+        if self._lines:
+            print("\n".join(self._lines), flush=True)
+            self._lines.clear()
 
 
 def _say_end(stream: Streaming, say: Say) -> None:
@@ -196,17 +307,6 @@ def _say_end(stream: Streaming, say: Say) -> None:
         say(text)
 
 
-def _save_last(stream: Streaming, state: Path, error: type[BaseException] | None, say: Say) -> None:
-    try:
-        stream.save(state)
-    except ValueError as not_saved:
-        if error is None:
-            raise
-        say(f"not saved: {not_saved}")  # the error says what led to it
-    else:
-        say(f"saved after {stream.num_steps} observations: {state}")
-
-
-def _draw(stream: Streaming, figure: Path, say: Say) -> None:
-    stream.draw(figure)
+def _plot(stream: Streaming, figure: Path, say: Say) -> None:
+    stream.plot(figure)
     say(f"figure: {figure}")

@@ -1,4 +1,4 @@
-"""A run's model over a stream, whatever its task."""
+"""``Streaming``: a run's model over a stream of observations, for every task."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 
 Record = Mapping[str, Any]
-"""What a stream remembers besides the model's state: trees of numbers and arrays, by name."""
+"""Values that a stream saves besides the model's state: trees of numbers and arrays, by name."""
 
 
 class Streaming(abc.ABC):
-    """What comes in on a line, what goes out, what is record_attributes.
+    """Parses lines to observations, steps a run's model, and formats its output as cells.
 
-    A state file holds the state of the model's stream, ``record``, and whose it is: the stream
-    continues only with the same model and the same ``options``.
+    A state file holds the state of the model, the ``record`` of the stream, and a fingerprint of
+    the model and the ``options``: a stream resumes only with the same model and options.
 
     Args:
-        run: the trained run.
-        stream: of its model.
-        header: names of the columns that ``cells`` gives.
-        **options: those that a state depends on, as JSON values.
+        run: The trained run.
+        stream: Stream of its model.
+        header: Column names of the output, see ``cells``.
+        **options: Options that the state depends on, as JSON values.
 
     Attributes:
-        header: as given.
-        record_attributes: further attributes in the record, such as "agent.steps": numbers, arrays
+        header: Column names of the output.
+        record_attributes: Further attributes in the record, such as "agent.steps": numbers, arrays
             or trees of them, of constant shapes and dtypes.
-        num_steps: observations taken in so far, in all sessions.
-        num_breaks: rows so far that were none, such as those that only begin a new sequence.
-        run_dir: the run's folder, for who looks at a state file; None if not known.
-        from_start: whether the lines to parse begin where the stream began, and not after its last
-            row.
+        num_steps: Number of observations so far, in all sessions.
+        num_breaks: Number of other rows so far, such as blank lines that begin a new sequence.
+        run_dir: Run folder, which a state file names; None if it is not known.
+        from_start: Whether the input starts from the first row of the stream, rather than after
+            its last processed row.
     """
 
     record_attributes: tuple[str, ...] = ()
@@ -67,110 +67,110 @@ class Streaming(abc.ABC):
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[str]) -> Iterator[Any]:
-        """Reads observations from lines, one line after the other.
+        """Parses observations from lines, one after another.
 
         Args:
-            lines: the text, without newlines and comment lines; see ``tasks.lines.Rows``.
+            lines: Lines without newlines and comments; see ``tasks.lines.Rows``.
 
         Raises:
-            ValueError: a line holds something else. The caller adds its place.
+            ValueError: a line is no observation. The caller adds the place of the line.
         """
 
     @property
     def comments(self) -> bool:
-        """Whether there are comment lines, see ``data.cells.is_comment``."""
+        """Whether lines may be comments; see ``data.tables.cells.is_comment``."""
         return True
 
     @abc.abstractmethod
     def cells(self, observation: Any) -> Sequence[Any] | None:
-        """Takes in an observation, and counts it in ``num_steps`` or ``num_breaks``.
+        """Processes an observation, and counts it in ``num_steps`` or ``num_breaks``.
 
         Returns:
-            The cells of a line, numbers in the dtype that they were computed in; None where there
-            is nothing to say, as where a sequence begins.
+            The cells of a line of output, numbers in the dtype that they were computed in; None for
+            no output, as where a sequence begins.
 
         Raises:
-            ValueError: the observation does not fit, or the stream has no room for it.
+            ValueError: the observation does not fit the model, or the state has no capacity left.
         """
 
     def source(self) -> Iterator[Any] | None:
-        """Observations of its own instead of lines, where the options ask for them."""
+        """Observations to use instead of input lines, if the options ask for them."""
         return None
 
     def record(self) -> Record:
-        """What the stream remembers besides the model's state, by the names of attributes."""
+        """Returns the values to save besides the model's state, by attribute name."""
         names = ("num_steps", "num_breaks", "_stream.num_steps", *self.record_attributes)
         return {name: attrgetter(name)(self) for name in names}
 
     def is_possible(self, record: Record) -> bool:
-        """Whether a record's numbers, counts from 0 on and finite, can be those of one stream."""
+        """Whether the numbers of a record are consistent with each other; all are valid by type."""
         return True
 
     def resume(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Prepares what is not in the record, after the record was restored."""
+        """Sets attributes that are not in the record, after the record was restored."""
 
     def ages(self, record: Record) -> Sequence[int]:
-        """Observations that each row of the model's stream has taken in, by a record.
+        """Number of observations in the state of each row of the model's stream, by a record.
 
-        A file whose state of the model says otherwise is refused.
+        A state file whose model state has other counts is refused.
         """
         return [record["_stream.num_steps"]]
 
     @property
     def max_extra_observations(self) -> int:
-        """Most observations that a row takes in beside lines, such as the begin of a sequence."""
+        """Maximum number of observations of a row that come from no line, such as a first event."""
         return 0
 
     @property
     def num_rows(self) -> int:
-        """Rows taken in so far, in all sessions: lines that ``parse`` made something of."""
+        """Number of rows processed so far, in all sessions."""
         return self.num_steps + self.num_breaks
 
     @property
     def state_bytes(self) -> int:
-        """The size of the model's state in bytes."""
+        """Size of the model's state in bytes."""
         return inference.state_bytes(self._stream.state)
 
     @property
     def last_time(self) -> datetime | int | None:
-        """Of the last observation, where observations have times."""
+        """Time of the last observation, if observations have times."""
         return None
 
     def is_processed(self, number: int, observation: Any) -> bool:
-        """Whether a row of an input from the stream's beginning on was taken in.
+        """Whether the stream has processed a row of an input that starts from its first row.
 
         Args:
-            number: of the row, from 1.
-            observation: what it holds.
+            number: Number of the row, from 1.
+            observation: Observation of the row.
         """
         return number <= self.num_rows
 
     def last_cells(self) -> Iterator[Sequence[Any]]:
-        """Lines that follow those of the observations, at the end of the input."""
+        """Yields further lines of output at the end of the input."""
         yield from ()
 
     def end(self) -> str | None:
-        """What there is to say at the end of the stream."""
+        """Returns a note to print at the end of the stream, or None."""
         return None
 
-    def draw(self, path: Path) -> None:
-        """Draws what came last to a PNG file.
+    def plot(self, path: Path) -> None:
+        """Plots the last outputs to a PNG file.
 
         Raises:
-            ValueError: there is no such figure, or matplotlib is not installed.
+            ValueError: the stream has no figure, or matplotlib is not installed.
         """
-        raise OptionError("this stream has no figure; remove the option.", "figure")
+        raise OptionError("this stream has no figure; remove figure=....", "figure")
 
     @property
-    def draws(self) -> bool:
-        """Whether there is a figure."""
-        return type(self).draw is not Streaming.draw
+    def has_figure(self) -> bool:
+        """Whether the stream can plot its last outputs."""
+        return type(self).plot is not Streaming.plot
 
     def save(self, path: Path) -> None:
-        """Writes all that the stream has to remember; a kill leaves the file before, or the new.
+        """Saves the state of the stream atomically: a kill leaves the previous file or the new one.
 
         Raises:
-            ValueError: the state holds NaN; the file before stays.
+            ValueError: the state holds NaN; the previous file stays.
         """
         time = self.last_time
         about = {
@@ -184,23 +184,23 @@ class Streaming(abc.ABC):
         save_state(path, self._state(), {**about, **self._owner})
 
     def _state(self) -> dict[str, Any]:
-        """All that is saved: the model's state, and what the stream remembers besides."""
+        """The tree of arrays to save: the model's state and the record."""
         return {"model": self._stream.state, "record": jax.tree.map(np.asarray, self.record())}
 
     def load(self, path: Path) -> None:
-        """Goes on from what ``save`` wrote, or changes nothing.
+        """Resumes from a file of ``save``, or changes nothing if that fails.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it is damaged, or of another run or other options.
+            FileNotFoundError: the file does not exist.
+            ValueError: it is damaged, or belongs to another run or other options.
         """
-        tree, _ = load_state(path, self._state(), check=partial(self._check_owner, path))
-        record = jax.tree.map(_restored, self.record(), tree["record"])
+        tree, metadata = load_state(path, self._state(), check=partial(self._check_owner, path))
+        record = jax.tree.map(_restore_leaf, self.record(), tree["record"])
         try:
-            self._check_record(record, tree["model"])
+            self._check_record(record, tree["model"], metadata)
         except ValueError as error:
             raise ValueError(
-                f"{path} is a damaged state file: {error}; give another name to begin anew."
+                f"{path} is a damaged state file: {error}. Choose another file for a new stream."
             ) from error
         self._stream.state = tree["model"]
         for name, value in record.items():
@@ -208,37 +208,40 @@ class Streaming(abc.ABC):
             setattr(attrgetter(owner)(self) if owner else self, attribute, value)
         self.resume()
 
-    def _check_owner(self, path: Path, facts: Mapping[str, Any]) -> None:
-        differ = [name for name, value in self._owner.items() if facts.get(name) != value]
-        if differ:
-            others = [name for name in self._owner if name != "model"]
-            name = f", {quote(facts['run'])}" if facts.get("run") else ""
+    def _check_owner(self, path: Path, metadata: Mapping[str, Any]) -> None:
+        names = [name for name, value in self._owner.items() if metadata.get(name) != value]
+        if names:
+            run = f" of {quote(metadata['run'])}" if metadata.get("run") else ""
+            differences = ", and ".join(self._difference(name, metadata) for name in names)
             raise OptionError(
-                f"{path} is the state of a stream of another run{name}"
-                f"{''.join(f', or with another {name}' for name in others)} "
-                f"({', '.join(self._difference(name, facts) for name in differ)}); give what it "
-                "was made with, or remove it to begin anew.",
+                f"{path} is the state of another stream{run}: {differences}. Use the run and the "
+                "options that it was saved with, or choose another file for a new stream.",
                 "state",
-                *others,
+                *(name for name in names if name != "model"),
             )
 
-    def _difference(self, name: str, facts: Mapping[str, Any]) -> str:
-        """What a state was made with, and what is here."""
-        here = self._owner[name]
+    def _difference(self, name: str, metadata: Mapping[str, Any]) -> str:
+        """Describes how a state file differs from this stream."""
+        expected = self._owner[name]
         if name == "model":
-            name, here = "mechanism", mechanism_name(self._run.config.layers)
-            if facts.get(name) == here:
-                return "the weights of its model are others"
-        return f"its {name} is {quote(facts.get(name))}, here {quote(here)}"
+            name, expected = "mechanism", mechanism_name(self._run.config.layers)
+            if metadata.get(name) == expected:
+                return "its model has other weights"
+        return f"its {name} is {quote(metadata.get(name))}, expected {quote(expected)}"
 
-    def _check_record(self, record: Record, state: Any) -> None:
+    def _check_record(self, record: Record, state: Any, metadata: Mapping[str, Any]) -> None:
+        initial = self._stream.initial_state(1)
+        for leaf, first in zip(jax.tree.leaves(state), jax.tree.leaves(initial), strict=True):
+            # The maximum over no token is infinite; all else that a state holds is finite.
+            if not np.isin(_infinities(leaf), _infinities(first)).all():
+                raise ValueError("expected finite numbers in the state of the model, got infinity")
         for name, value in record.items():
             for leaf in map(np.asarray, jax.tree.leaves(value)):
-                whole = leaf.dtype.kind == "i"
-                if leaf.dtype.kind in "if" and (leaf < 0 if whole else np.isinf(leaf)).any():
-                    expected = "whole numbers from 0 on" if whole else "finite numbers"
-                    what = name.rpartition(".")[2].removeprefix("_")
-                    raise ValueError(f"expected {what} as {expected}, got {quote(leaf.tolist())}")
+                is_integer = leaf.dtype.kind == "i"
+                if leaf.dtype.kind in "if" and (leaf < 0 if is_integer else np.isinf(leaf)).any():
+                    expected = "integers of at least 0" if is_integer else "finite numbers"
+                    short = name.rpartition(".")[2].removeprefix("_")
+                    raise ValueError(f"expected {short} as {expected}, got {quote(leaf.tolist())}")
         ages, num_steps = self.ages(record), record["num_steps"]
         if max(ages) > num_steps + self.max_extra_observations:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
@@ -254,38 +257,49 @@ class Streaming(abc.ABC):
                 )
         if not self.is_possible(record):
             raise ValueError("its counts and last values contradict each other")
+        num_rows = record["num_steps"] + record["num_breaks"]
+        for name, count in {"num_steps": record["num_steps"], "rows": num_rows}.items():
+            if metadata.get(name) != count:
+                raise ValueError(f"expected {name} {count}, got {quote(metadata.get(name))}")
 
 
-def _restored(old: Any, array: NDArray[Any]) -> Any:
-    """A leaf of a record as the stream holds it: a number of Python, or an array of its own."""
+def _infinities(array: Any) -> NDArray[Any]:
+    """Returns the distinct infinite values of an array, none for integers."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return np.zeros(0)
+    values = np.asarray(array, np.float32)
+    return np.unique(values[np.isinf(values)])
+
+
+def _restore_leaf(old: Any, array: NDArray[Any]) -> Any:
+    """Converts a loaded leaf of a record to the type of the old one: a Python number or array."""
     return array.item() if isinstance(old, int | float) else array.copy()
 
 
 @contextmanager
-def full_streams_explained(what: str = "one") -> Iterator[None]:
-    """Adds to the error of a full stream that a blank line begins ``what``, such as an episode."""
+def explain_full_stream(unit: str = "sequence") -> Iterator[None]:
+    """Adds to the error of a full stream that a blank line begins a new unit."""
     try:
         yield
     except OptionError as error:
         raise OptionError(
-            f"{error} A blank line begins {what}.", *error.options, **error.values
+            f"{error} A blank line begins a new {unit}.", *error.options, **error.values
         ) from error
 
 
 def stream_difference(model: Any, x: ArrayLike, *, every_step: bool = False) -> dict[str, Any]:
-    """How far the outputs of steps are from those of the call.
+    """Compares the outputs of a model's steps with the outputs of its call.
 
     Args:
-        model: one that streams.
-        x: observations [B, T, ...].
-        every_step: the call gives the outputs of all steps where this is asked of it, as that of a
-            classifier.
+        model: Model that streams.
+        x: Observations, [B, T, ...].
+        every_step: Pass ``every_step=True`` to the call, for classifiers.
 
     Returns:
-        ``stream_max_error`` and ``stream_steps``, as ``Task.stream_error`` gives them.
+        ``stream_max_error`` and ``stream_steps``, as ``Task.stream_error`` returns them.
     """
     x = jnp.asarray(x)
-    parallel = np.asarray((_of_every_step if every_step else _outputs)(model, x))
+    parallel = np.asarray((_compute_every_output if every_step else _compute_output)(model, x))
     streamed = np.asarray(inference.unroll(model, x))
     assert parallel.shape == streamed.shape
     return {
@@ -295,12 +309,12 @@ def stream_difference(model: Any, x: ArrayLike, *, every_step: bool = False) -> 
 
 
 @nnx.jit
-def _outputs(model: Any, x: jax.Array) -> jax.Array:
+def _compute_output(model: Any, x: jax.Array) -> jax.Array:
     y: jax.Array = model(x)
     return y
 
 
 @nnx.jit
-def _of_every_step(model: Any, x: jax.Array) -> jax.Array:
+def _compute_every_output(model: Any, x: jax.Array) -> jax.Array:
     y: jax.Array = model(x, every_step=True)
     return y

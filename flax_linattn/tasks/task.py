@@ -1,4 +1,4 @@
-"""What a task is: what ties data, model, loss and metrics together."""
+"""``Task``: the interface that ties data, model, loss and metrics together."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class DataSummary(NamedTuple):
     """A summary of a run's data, for people.
 
     Attributes:
-        text: names, sizes and the like, in a few lines.
-        notes: what deserves a second look, a line each.
+        text: Names, sizes and the like, in a few lines.
+        notes: Notes on unusual data, one line each.
     """
 
     text: str = ""
@@ -37,15 +37,15 @@ class DataSummary(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a test came to.
+    """The results of a test: values, tables, figures and baselines.
 
     Attributes:
         values: JSON values by name, as test.json holds them.
-        tables: names of those values that are tables: lists of rows, each a dict.
-        figures: file name -> a function that draws the figure to a path.
-        charts: file name -> a function that draws what ``values`` hold to a path: those of the
-            baselines among them, which the test does not know.
-        baselines: what of the values are those of simple methods, which the model has to beat.
+        tables: Names of the values that are tables: lists of rows, each a dict.
+        figures: File name -> function that plots a figure to a path.
+        charts: File name -> function that plots ``values`` to a path. Unlike figures, charts
+            include the values of the baselines, which are computed after the test.
+        baselines: Names and metric of the baselines among the values.
     """
 
     values: Mapping[str, Any]
@@ -57,40 +57,40 @@ class Report:
     )
 
     @property
-    def judged(self) -> dict[str, Any]:
-        """The values, and the baselines that the model loses to: see ``Baselines.judged``."""
-        judged = {} if self.baselines is None else self.baselines.judged(self.values)
-        return {**self.values, **judged}
+    def all_values(self) -> dict[str, Any]:
+        """The values, and the names of better baselines; see ``Baselines.better_baselines``."""
+        better = {} if self.baselines is None else self.baselines.better_baselines(self.values)
+        return {**self.values, **better}
 
     @property
     def is_beaten(self) -> bool:
-        """Whether a baseline does better than the model on the test data, in any metric."""
-        judged = {} if self.baselines is None else self.baselines.judged(self.values)
-        return any(names for key, names in judged.items() if key != "beaten_by_on_validation")
+        """Whether a baseline is better than the model on the test data, in any metric."""
+        better = {} if self.baselines is None else self.baselines.better_baselines(self.values)
+        return any(names for key, names in better.items() if key != "beaten_by_on_validation")
 
     @property
     def verdict(self) -> str:
-        """A sentence on how the model compares with the baselines; empty without any."""
+        """One sentence that compares the model with the baselines; empty without baselines."""
         return "" if self.baselines is None else self.baselines.verdict(self.values)
 
 
 class Task(abc.ABC, Generic[C, D, P]):
-    """A task: stateless, with the state in run folders.
+    """A task: data, model, loss and metrics. It is stateless; run folders hold the state.
 
     Training, testing, predicting and streaming are written once, for all tasks: ``tasks.train``,
-    ``tasks.evaluate``, ``tasks.predict`` and ``tasks.stream``. What only some tasks do, such as
+    ``tasks.evaluate``, ``tasks.predict`` and ``tasks.stream``. Optional features of tasks, such as
     acting in environments, are the protocols of ``tasks.protocols``.
 
     Attributes:
-        name: by which the registry and run folders know it.
-        Config: its options.
-        DataSpec: what its runs remember of their data.
-        StreamOptions: a dataclass of the options that only its streams have.
-        is_causal: the direction of its models, which not every mechanism has; None = either.
-        splits_time: whether a mesh may split its sequences over devices along time.
-        presets: published protocols, functions config -> config, by name.
-        default_preset: the one of a command that names no preset, and no ``model`` but that of this
-            one; None where a new ``Config`` is as good.
+        name: Name in the registry and in run folders.
+        Config: Class of the options of a run.
+        DataSpec: Class of the metadata of the data.
+        StreamOptions: Dataclass of the options of a stream.
+        is_causal: Whether models need a causal (or a non-causal) mechanism; None accepts both.
+        splits_time: Whether a mesh may split sequences over devices along time.
+        presets: Functions config -> config by name, such as published protocols.
+        default_preset: Preset of a command that names no preset and no other ``model``; None uses
+            the defaults of ``Config``.
     """
 
     name: ClassVar[str]
@@ -103,21 +103,22 @@ class Task(abc.ABC, Generic[C, D, P]):
     default_preset: ClassVar[str | None] = None
 
     def check(self, config: C, placement: training.Placement) -> None:
-        """Refuses what the task or the devices cannot do, before data are read.
+        """Checks options that the task or the devices do not support, before data are read.
 
         Raises:
-            ValueError: they do not.
+            ValueError: an option is not supported.
         """
         if placement.sequence_shards > 1 and not self.splits_time:
             raise OptionError(
-                f"a run of {self.name} is not split along time; leave seq out of the mesh.", "mesh"
+                f"the task {self.name!r} cannot split sequences in time; remove seq from the mesh.",
+                "mesh",
             )
         if self.is_causal is not None:
             check_direction(config, self.is_causal)
 
     @abc.abstractmethod
     def load(self, config: C) -> D:
-        """The data of a run.
+        """Loads the data of a run.
 
         Raises:
             ValueError: a damaged file, or data that do not fit.
@@ -126,74 +127,76 @@ class Task(abc.ABC, Generic[C, D, P]):
 
     @abc.abstractmethod
     def describe(self, data: D, config: C) -> P:
-        """What a run has to remember; scales and the like from the training part alone."""
+        """Makes the data spec of a run; scales are fitted on the training part alone."""
 
     def about_data(self, data: D, config: C) -> DataSummary:
-        """What people should know of the data, before a model is trained on them."""
+        """Summarizes the data for the user, before a model is trained."""
         return DataSummary()
 
     @abc.abstractmethod
     def batches(self, data: D, config: C, data_spec: P, sequence_shards: int) -> training.Splits:
-        """Batches to train, validate and test on: pure functions of the step.
+        """Makes training, validation and test batches: pure functions of the step.
 
         Args:
-            data: of the run.
-            config: its options.
-            data_spec: what it learned of them.
-            sequence_shards: number of devices that share a sequence; divides its length.
+            data: Data of the run.
+            config: Options of the run.
+            data_spec: Data spec of the run.
+            sequence_shards: Number of devices that a sequence is split over; divides its length.
         """
 
     @abc.abstractmethod
     def model(
         self, config: C, data_spec: P, placement: training.Placement = training.ONE_DEVICE
     ) -> nnx.Module:
-        """The freshly initialised model of a run."""
+        """Makes the model of a run with new parameters."""
 
     @abc.abstractmethod
     def objective(self, config: C, data_spec: P, steps_per_epoch: int) -> training.Objective:
-        """Loss, optimizer, and what selects the best parameters."""
+        """Makes the objective of a run: loss, optimizer, and the metric that selects parameters."""
 
     @abc.abstractmethod
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
-        """Batches of a run's own test data, or of another file.
+        """Makes batches of a run's own test data, or of another file.
 
         Raises:
-            ValueError: the file does not fit the run; the run's own data have changed.
+            ValueError: the file does not fit the run, or the run's own data have changed.
             FileNotFoundError: a file is missing.
         """
 
     @abc.abstractmethod
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Tests a run on batches: numbers, tables, figures."""
+        """Tests a run on batches, and reports values, tables and figures."""
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """The numbers of ``Report.baselines`` on the same batches, which no run's model changes.
+        """Tests the baselines of the report on the same batches, once for all runs of a folder.
 
-        They join the report, a table row by row that of its name; those of many runs are computed
-        once.
+        The values are merged into the report: a table extends the rows of the table of its name.
         """
         return {}
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """How far the stream of a model that streams is from the parallel model.
+        """Compares the stream of a run with its parallel model.
 
         Returns:
-            ``stream_max_error`` and ``stream_steps``, over how many steps; or nothing.
+            ``stream_max_error``, the maximum difference, and ``stream_steps``, the number of
+            compared steps; empty for tasks without such a comparison.
         """
         return {}
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
-        """What a run's model says of a file, or of the run's own data: see ``tasks.predict``.
+        """Predicts from a file or from the run's own data; see ``tasks.predict``.
 
         Raises:
             ValueError: the file does not fit the run, or the task has nothing to predict.
             FileNotFoundError: a file is missing.
         """
-        raise OptionError(f"a run of {self.name} writes no predictions; stream it.", "run")
+        raise OptionError(
+            f"a run of the task {self.name!r} makes no predictions; stream it.", "run"
+        )
 
     @abc.abstractmethod
     def stream(self, run: Run, options: Any) -> Streaming:
-        """A stream of a run.
+        """Makes a stream of a run.
 
         Raises:
             ValueError: the run's model cannot stream, or an option is out of range.

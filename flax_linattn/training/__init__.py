@@ -1,30 +1,35 @@
 """Training: ``fit``, the compiled step, and checkpoints from which a run resumes exactly.
 
-A *run* is one model's training; a run folder holds the checkpoints, metrics and results of one, or
-of several that are trained at once. A *session* is one call of ``fit`` that trains a folder, of
-which it may take several. A *step* is one update of the *parameters*, which are the model's
-``nnx.Param`` variables and nothing else; an *epoch* is one pass over the training batches; a
-*period* is what lies between two validations. A *split* is a part of the data, and the *placement*
-where arrays live.
+A *run* is the training of one model; a run folder holds the checkpoints, metrics and results of
+one run, or of several runs that are trained at once. A *session* is one call of ``fit``; a run may
+take several sessions. A *step* is one update of the *parameters*, which are the model's
+``nnx.Param`` variables; an *epoch* is one pass over the training batches; a *period* is the
+training between two validations. A *split* is a part of the data. The *placement* is the devices
+and the sharding of the arrays.
 
 ====================  ==========================================================================
-module                what it does
+module                content
 ====================  ==========================================================================
-``fit``               prepares the folder and the state, trains, and reads the best parameters
-``trainer``           the session, and its loop: steps, validations, checkpoints, signals
-``step``              the compiled steps: gradients, update, what happens to numbers that are
-                      not finite, evaluation
-``checkpointer``      checkpoints on disk: written, verified, restored
+``fit``               ``fit``: prepares folder and state, trains, loads the best parameters
+``trainer``           the training loop: steps, validations, checkpoints, signals
+``step``              the compiled steps: gradient, update, skipping of non-finite updates
+``non_finite``        errors for NaN and inf: the step, the array, the likely cause
+``validation``        validation metrics
+``state``             the arrays on the devices that a step updates
+``history``           the progress on the host: metrics, best values, patience, times
+``checkpointer``      checkpoints on disk: writing and verifying
+``resume``            resuming from the newest intact checkpoint
+``results``           results and best parameters of finished runs
+``placement``         devices, meshes and sharding
+``processes``         several processes of one run
 ====================  ==========================================================================
-
-Beside these, ``state`` is what a step updates on the devices, ``history`` what the host knows, and
-``placement`` where arrays live.
 """
 
 from flax_linattn.checkpoint.arrays import CorruptCheckpointError
 from flax_linattn.training.batches import BatchSource, Splits
 from flax_linattn.training.checkpointer import Checkpoint, list_checkpoints
 from flax_linattn.training.fit import FitResult, fit
+from flax_linattn.training.non_finite import NonFiniteLossError
 from flax_linattn.training.objective import (
     FitConfig,
     LossFn,
@@ -35,10 +40,10 @@ from flax_linattn.training.objective import (
 )
 from flax_linattn.training.optimizers import (
     OptimizerOptions,
-    decays,
     lamb,
     make_optimizer,
     make_schedule,
+    weight_decay_mask,
 )
 from flax_linattn.training.placement import ONE_DEVICE, Parallel, Placement
 from flax_linattn.training.processes import LostProcessError, is_main, start_process
@@ -58,7 +63,7 @@ from flax_linattn.training.signals import Interrupted
 from flax_linattn.training.state import TrainState
 from flax_linattn.training.step import make_evaluation_step, make_train_step
 from flax_linattn.training.trainer import Session
-from flax_linattn.training.validation import NonFiniteLossError, evaluate
+from flax_linattn.training.validation import evaluate
 
 __all__ = [
     "ONE_DEVICE",
@@ -84,7 +89,6 @@ __all__ = [
     "TrainState",
     "Validate",
     "best_run",
-    "decays",
     "evaluate",
     "fit",
     "is_main",
@@ -107,4 +111,5 @@ __all__ = [
     "smoothed_cross_entropy",
     "start_process",
     "warmup_cosine",
+    "weight_decay_mask",
 ]

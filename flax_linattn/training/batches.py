@@ -1,4 +1,4 @@
-"""Batches of a training, and how they are loaded onto its devices."""
+"""Batches of a training run, and how they are loaded onto its devices."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class BatchSource(Protocol):
         """Returns the batches of one epoch."""
 
     def batch(self, step: int, rows: slice = ...) -> Batch:
-        """Returns the batch of this step, counted from 0 over all epochs.
+        """Returns the batch of a training step.
 
         Args:
-            step: Its number.
-            rows: Which of its rows to load; given to a process of several that needs no others.
+            step: The training step, counted from 0 over all epochs.
+            rows: The examples to load; passed only where one of several processes needs a part.
 
         Returns:
-            Arrays of as many rows in every batch. They are not written to afterwards: a device may
-            still be reading them.
+            Arrays with the examples as their first axis, of the same size in every batch. They must
+            not be modified afterwards: a device may still be reading them.
         """
 
 
@@ -37,8 +37,8 @@ class Splits(NamedTuple):
 
     Attributes:
         train: Training batches, a pure function of the step (``data.Batches``).
-        validation: One pass over them is used for each validation.
-        test: For the task, once the training is over; ``fit`` does not use them.
+        validation: Validation batches; each validation is one pass over them.
+        test: Test batches, used by tasks after training; ``fit`` does not use them.
     """
 
     train: BatchSource
@@ -47,29 +47,30 @@ class Splits(NamedTuple):
 
 
 def check_batches(splits: Splits) -> None:
-    """Refuses a source that has no ``len`` or no ``batch``, or no batches."""
+    """Raises if a source has no ``len``, no ``batch`` or no batches."""
     sources = splits.train, splits.validation
     for source in sources:
         if not hasattr(source, "batch") or not hasattr(source, "__len__"):
             raise TypeError(
                 "expected batches with len() and batch(step), such as data.Batches, got "
-                f"{type(source).__name__}; data.IteratorBatches makes them of a generator."
+                f"{type(source).__name__}; wrap a generator in data.IteratorBatches."
             )
     if not all(map(len, sources)):
         raise ValueError(
-            f"There are {len(splits.train)} training and {len(splits.validation)} validation "
-            "batches; both must have at least one. Check the data set and its split."
+            "expected at least one training batch and one validation batch, got "
+            f"{len(splits.train)} and {len(splits.validation)}; check the data set and its split."
         )
 
 
 class StackedBatches:
-    """The batches of several runs as one: arrays ``[R, B, ...]``, whose rows are runs."""
+    """The batches of several runs in one: arrays ``[R, B, ...]`` with an axis of runs in front."""
 
     def __init__(self, sources: Sequence[BatchSource]) -> None:
         if len(set(map(len, sources))) > 1:
             raise ValueError(
-                "the runs need equally many batches an epoch, got "
-                f"{', '.join(str(len(source)) for source in sources)}."
+                "expected the same number of batches per epoch for each run, got "
+                f"{', '.join(str(len(source)) for source in sources)}; give all runs data of one "
+                "size."
             )
         self._sources = tuple(sources)
 
@@ -77,7 +78,7 @@ class StackedBatches:
         return len(self._sources[0])
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
-        """The batches of a step, of the runs that ``rows`` names."""
+        """The batches of a training step, for the runs in ``rows``."""
         sources = self._sources[rows]
         loaded = {id(source): source.batch(step) for source in sources}  # once where runs share it
         batches = [loaded[id(source)] for source in sources]
@@ -85,18 +86,22 @@ class StackedBatches:
         shapes = [{name: np.shape(x) for name, x in batch.items()} for batch in batches]
         if any(shape != shapes[0] for shape in shapes):
             raise ValueError(
-                f"the runs need batches of one shape in a step, got {shapes[0]} and "
-                f"{next(shape for shape in shapes if shape != shapes[0])} in step {step}."
+                f"expected batches of the same shapes for each run, got {shapes[0]} and "
+                f"{next(shape for shape in shapes if shape != shapes[0])} in step {step}; pad or "
+                "crop the batches to one shape."
             )
         return {name: np.stack([np.asarray(b[name]) for b in batches]) for name in sorted(names)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
-    """Loads batches, or this process's part of them, and places them.
+    """Loads batches, or this process's part of them, and places them on the devices.
 
-    A batch has ``batch_size`` rows, which of several runs is their number; ``whole`` batches are
-    not taken in parts, as for validation.
+    Args:
+        source: The batches.
+        placement: The devices.
+        batch_size: Number of examples in a batch; for several runs, the number of runs.
+        whole: Whether batches are not split for gradient accumulation, as for validation.
     """
 
     source: BatchSource
@@ -108,14 +113,14 @@ class Loader:
         return len(self.source)
 
     def load(self, step: int) -> tuple[Batch, Any]:
-        """The rows of a batch that this process needs, and the batch on its devices."""
+        """The part of a batch that this process loads, and the batch on the devices."""
         rows = self.placement.rows(self.batch_size)
-        every = rows == slice(0, self.batch_size)
-        batch = self.source.batch(step) if every else self.source.batch(step, rows)
+        is_all = rows == slice(0, self.batch_size)
+        batch = self.source.batch(step) if is_all else self.source.batch(step, rows)
         return batch, self.placement.batch(batch, self.batch_size, whole=self.whole)
 
     @property
-    def share(self) -> float:
-        """Fraction of a batch's rows that this process loads."""
+    def local_fraction(self) -> float:
+        """Fraction of a batch that this process loads."""
         rows = self.placement.rows(self.batch_size)
         return (rows.stop - rows.start) / self.batch_size

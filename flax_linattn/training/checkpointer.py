@@ -3,10 +3,10 @@
 A run folder holds ``checkpoints/step_000000051_epoch_00003``: 51 training steps and 3 validations
 done (of a run by epochs, the epochs finished). In it are
 
-- ``arrays``: what Orbax wrote, flat dicts of name -> array in two items: ``model`` (parameters and
-  the model's other variables; of several runs the best of each) and ``training`` (optimizer state,
-  step, metric sums; of several runs their parameters);
-- ``progress.json``: the host's history, the arrays' names and shapes, and every file's checksum.
+- ``arrays``: two items written by Orbax, flat dicts of name -> array: ``model`` (parameters and the
+  model's other variables; for several runs the best of each) and ``training`` (optimizer state,
+  step, metric sums; for several runs also their current parameters);
+- ``progress.json``: the history, the names and shapes of the arrays, and the checksum of each file.
 
 The package :mod:`flax_linattn.checkpoint` writes and reads arrays that belong to no run.
 """
@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
@@ -35,15 +34,13 @@ from flax_linattn.checkpoint.arrays import (
     check_files,
     check_shapes,
     copy_to_host,
-    read_arrays,
     read_json,
     write_arrays,
     write_json,
 )
-from flax_linattn.checks import OptionError
-from flax_linattn.storage import sync_file, sync_folder
+from flax_linattn.storage import make_folder, sync_file, sync_folder
 from flax_linattn.training.history import History
-from flax_linattn.training.processes import LostProcessError, is_main, largest, on_main
+from flax_linattn.training.processes import LostProcessError, is_main, max_over_processes
 from flax_linattn.training.state import TrainState
 
 PARTIAL = ".partial"
@@ -52,12 +49,13 @@ _NAME = re.compile(r"step_(\d{9,})_epoch_(\d{5,})")
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint on disk, ordered by how far the run had come.
+    """A checkpoint on disk; checkpoints are ordered by their number of steps.
 
     Attributes:
-        step: Training steps done.
-        epochs_done: Validations done; where each ends an epoch, the epochs finished.
-        path: Its folder.
+        step: Number of training steps done.
+        epochs_done: Number of validations done, which is the number of finished epochs if each
+            epoch ends with one.
+        path: Folder of the checkpoint.
     """
 
     step: int
@@ -66,7 +64,7 @@ class Checkpoint(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What progress.json holds: the host's history, and the arrays and files of a checkpoint."""
+    """The content of progress.json: the history, and the manifest of arrays and files."""
 
     history: History
     manifest: Manifest
@@ -83,7 +81,7 @@ def checkpoint_path(run_dir: str | Path, step: int, validations: int) -> Path:
 
 
 def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
-    """Returns a run's checkpoints, oldest first; whether they can be read is not checked."""
+    """Returns a run's checkpoints, oldest first, without checking whether they can be read."""
     checkpoints = []
     for path in checkpoints_folder(run_dir).glob("step_*"):
         if match := _NAME.fullmatch(path.name):
@@ -92,9 +90,9 @@ def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
 
 
 def best_path(run_dir: str | Path, history: History) -> Path | None:
-    """The checkpoint of a single model's best validation; None before the first one.
+    """The folder of a single model's best checkpoint; None before the first validation.
 
-    None of several runs, too: each of their checkpoints holds the best of each.
+    None for several runs: each of their checkpoints holds the best parameters of each run.
     """
     best_step = None if history.is_stacked else history.runs[0].best_step
     if best_step is None:
@@ -103,25 +101,8 @@ def best_path(run_dir: str | Path, history: History) -> Path | None:
     return checkpoint_path(run_dir, best_step, steps.index(best_step) + 1)
 
 
-def check_folder(run_dir: str | Path, *, resume: bool) -> None:
-    """Refuses a folder that holds checkpoints without ``resume``, or holds none with it."""
-    folder, checkpoints = checkpoints_folder(run_dir), list_checkpoints(run_dir)
-    if resume and not checkpoints:
-        raise FileNotFoundError(
-            f"There is no checkpoint to resume from in {folder}. "
-            "Check the folder, or start the run without resume."
-        )
-    if not resume and checkpoints:
-        raise OptionError(
-            f"{folder} already holds checkpoints of a run. Resume it to go on "
-            "with that run, or choose another folder for a new one.",
-            "resume",
-            "run_dir",
-        )
-
-
 def remove_unfinished(run_dir: str | Path) -> None:
-    """Removes what a kill or a full disk left half written; nobody else may be writing."""
+    """Removes partial checkpoints and files that a kill left; no other process may be writing."""
     for path in checkpoints_folder(run_dir).glob(f"*{PARTIAL}"):
         shutil.rmtree(path)
     storage.remove_unfinished(run_dir)
@@ -131,19 +112,19 @@ def remove_unfinished(run_dir: str | Path) -> None:
 
 
 def read_progress(path: Path) -> Progress:
-    """Reads what a checkpoint holds besides its arrays, which it does not check."""
+    """Reads a checkpoint's progress.json, without checking its arrays."""
     values = read_json(path / PROGRESS_FILE)
     try:
         history = History.from_json(values.pop("record", None))
     except ValueError as error:
         raise CorruptCheckpointError(
-            f"The checkpoint {path} is damaged: its {PROGRESS_FILE} holds no record of a run."
+            f"The checkpoint {path} is damaged: its {PROGRESS_FILE} holds no history of a run."
         ) from error
     return Progress(history, cast(Manifest, values))
 
 
 def read_whole(path: Path) -> Progress:
-    """As ``read_progress``, once all files of the checkpoint are checked."""
+    """Checks all files of a checkpoint, then reads its progress.json."""
     progress = read_progress(path)
     check_files(path, progress.manifest)
     return progress
@@ -159,45 +140,48 @@ def is_whole(path: Path) -> bool:
 
 
 def read_newest(run_dir: str | Path) -> tuple[Path, Progress]:
-    """The newest checkpoint that is whole, and what it holds besides its arrays."""
+    """The newest intact checkpoint, and its progress.json."""
     return _newest(run_dir, read_whole)
 
 
 def read_newest_progress(run_dir: str | Path) -> tuple[Path, Progress]:
-    """As ``read_newest``, of a checkpoint whose arrays need not be whole."""
+    """The newest checkpoint whose progress.json can be read; its arrays are not checked."""
     return _newest(run_dir, read_progress)
 
 
 def _newest(run_dir: str | Path, read: Callable[[Path], Progress]) -> tuple[Path, Progress]:
-    """The newest checkpoint that can be read; a warning names newer ones."""
+    """The newest checkpoint that ``read`` accepts; warns of newer, damaged ones."""
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
-        raise FileNotFoundError(f"There is no checkpoint in {checkpoints_folder(run_dir)}.")
+        raise FileNotFoundError(
+            f"There is no checkpoint in {checkpoints_folder(run_dir)}. Check the run folder."
+        )
     errors: list[CorruptCheckpointError] = []
     for checkpoint in reversed(checkpoints):
         try:
             return checkpoint.path, read(checkpoint.path)
         except CorruptCheckpointError as error:
             errors.append(error)
-            print(f"warning: {error} Using an older one.", file=sys.stderr)
-    raise _none_readable(run_dir, errors)
+            print(f"warning: {error} Using an older checkpoint.", file=sys.stderr)
+    raise none_readable(run_dir, errors)
 
 
-def _none_readable(
+def none_readable(
     run_dir: str | Path, errors: list[CorruptCheckpointError]
 ) -> CorruptCheckpointError:
+    """The error where no checkpoint can be read, with the reason for the newest one."""
     return CorruptCheckpointError(
         f"None of the {len(errors)} checkpoints in {checkpoints_folder(run_dir)} can be read. "
-        f"The newest: {errors[0]} Restore the folder from a copy, or train again in another "
+        f"The newest one: {errors[0]} Restore the folder from a copy, or train again in another "
         "run_dir."
     )
 
 
 def check_same_model(shapes: Any, run_dir: str | Path) -> None:
-    """Refuses a model whose variables are not those of the newest readable checkpoint.
+    """Raises if a model has other variables than the newest readable checkpoint.
 
-    ``shapes`` is the model's state from ``jax.eval_shape``: a model that is too large for the
-    memory need not be made to be refused.
+    ``shapes`` is the model's state from ``jax.eval_shape``, so that a model too large for the
+    memory is refused before it is made.
     """
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
@@ -208,104 +192,11 @@ def check_same_model(shapes: Any, run_dir: str | Path) -> None:
         return
 
 
-# Resuming
-
-
-def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[TrainState, History]:
-    """Reads the state and the history of the newest checkpoint that is intact.
-
-    ``state`` gives the structure, shapes, dtypes and devices; ``new``, the history of a new run,
-    has to be of the same run.
-    """
-    on_main(partial(_set_aside_damaged, run_dir))
-    for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
-        with suppress(CorruptCheckpointError):  # none is intact, which is reported below
-            read_progress(newest.path).history.check_same_runs(new)
-    state, history = _restore_latest(run_dir, state)
-    history.check_same_training(new)
-    return state, history
-
-
-def _set_aside_damaged(run_dir: str | Path) -> None:
-    """Renames what is newer than the newest intact checkpoint to ``corrupt_...``, and warns.
-
-    Where the best checkpoint that it names is damaged, the best remaining one takes its place, so
-    that the run does not train to its end for parameters that nobody can read.
-    """
-    damaged: list[tuple[Path, CorruptCheckpointError]] = []
-    for checkpoint in reversed(list_checkpoints(run_dir)):
-        try:
-            progress = read_whole(checkpoint.path)
-        except CorruptCheckpointError as error:
-            damaged.append((checkpoint.path, error))
-            continue
-        for path, reason in damaged:
-            _set_aside(path, f"{reason} Falling back to {checkpoint.path.name}.")
-        _check_best(run_dir, checkpoint, progress)
-        return
-
-
-def _check_best(run_dir: str | Path, checkpoint: Checkpoint, progress: Progress) -> None:
-    """Selects another best where the one that a checkpoint names is damaged or missing."""
-    history = progress.history
-    best = best_path(run_dir, history)
-    if best is None or best == checkpoint.path:
-        return
-    try:
-        read_whole(best)
-        return
-    except CorruptCheckpointError as error:
-        reason = error
-    steps = enumerate((line["step"] for line in history.lines), start=1)
-    history.select_best_of(
-        [step for i, step in steps if is_whole(checkpoint_path(run_dir, step, i))]
-    )
-    values = {"record": history.to_json(), **progress.manifest}
-    write_json(checkpoint.path / PROGRESS_FILE, values)
-    now = "no remaining one was validated; the next validation selects"
-    if (best_step := history.runs[0].best_step) is not None:
-        now = f"the best remaining one, after step {best_step}, takes its place"
-    _set_aside(best, f"{reason} It was the best: {now}.")
-
-
-def _restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, History]:
-    """Reads the newest checkpoint that can be read; newer ones are set aside, and named."""
-    unread: list[tuple[Path, CorruptCheckpointError]] = []
-    for checkpoint in reversed(list_checkpoints(run_dir)):
-        try:
-            restored = _read_state(checkpoint.path, state)
-        except CorruptCheckpointError as error:
-            unread.append((checkpoint.path, error))
-            continue
-        for path, reason in unread if is_main() else ():
-            _set_aside(path, f"{reason} Falling back to {checkpoint.path.name}.")
-        return restored
-    raise _none_readable(run_dir, [error for _, error in unread])
-
-
-def _read_state(path: Path, like: TrainState) -> tuple[TrainState, History]:
-    history, manifest = read_whole(path)
-    items = like.items()
-    model = read_arrays(path, "model", manifest, *items["model"])
-    other = "optimizer, or what the loss function reports, is not what was"
-    training = read_arrays(path, "training", manifest, *items["training"], other=other)
-    return like.with_items(model, training), history
-
-
-def _set_aside(path: Path, warning: str) -> None:
-    """Frees a checkpoint's name, so that the run can save that step again."""
-    aside = path.with_name(f"corrupt_{path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    if path.exists():
-        path.rename(aside)
-    print(f"warning: {warning}", file=sys.stderr)
-
-
 # Writing
 
 
 class Snapshot(NamedTuple):
-    """All that a checkpoint holds, copied to the host: item -> name -> array, and the history."""
+    """The content of a checkpoint, copied to the host: item -> name -> array, and the history."""
 
     step: int
     arrays: dict[str, dict[str, np.ndarray]]
@@ -319,17 +210,18 @@ class Snapshot(NamedTuple):
 
 
 def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) -> Path:
-    """Writes a checkpoint, then removes those that are no longer needed, and returns its path.
+    """Writes a checkpoint, removes old checkpoints, and returns the path of the new one.
 
-    It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones
-    as they were. The newest ``keep_latest`` stay, and the best of each of these: if the newest
-    turns out damaged, the one before it still has its best.
+    The folder gets its name only when it is complete, so that a kill at any moment leaves the
+    earlier checkpoints intact. The newest ``keep_latest`` stay, and the best checkpoint of each of
+    these: if the newest one turns out to be damaged, the previous one still has its best.
     """
     path = checkpoint_path(run_dir, snapshot.step, len(snapshot.history["history"]))
     if path.exists():
-        return path  # Nothing has happened since.
+        return path  # No step was done since it was written.
     partial_path = path.with_name(path.name + PARTIAL)
-    partial_path.mkdir(parents=True)
+    make_folder(path.parent)
+    partial_path.mkdir()
     try:
         manifest = write_arrays(partial_path, snapshot.arrays)
         write_json(partial_path / PROGRESS_FILE, {"record": snapshot.history, **manifest})
@@ -344,7 +236,7 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
 
 
 def _clear(partial_path: Path) -> None:
-    """Removes what could not be finished: a full disk would stay full."""
+    """Removes a checkpoint that could not be finished, so that a full disk does not stay full."""
     for _ in range(20):  # threads of Orbax may still be writing
         shutil.rmtree(partial_path, ignore_errors=True)
         time.sleep(0.05)
@@ -357,7 +249,7 @@ def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
     needed: set[Path | None] = set()
     for checkpoint in checkpoints[-keep_latest:]:
         needed.add(checkpoint.path)
-        with suppress(CorruptCheckpointError):  # Resuming deals with it.
+        with suppress(CorruptCheckpointError):  # resuming reports it
             needed.add(best_path(run_dir, read_progress(checkpoint.path).history))
     for checkpoint in checkpoints:
         if checkpoint.path not in needed:
@@ -365,20 +257,20 @@ def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
 
 
 class Checkpointer:
-    """Writes a run's checkpoints one after another in a thread of its own.
+    """Writes a run's checkpoints in a background thread, one at a time.
 
-    A save copies the arrays to the host; what Orbax writes, checksums and the removal of old
-    checkpoints come after it. One that has not finished holds up the next. Parameters split over
-    the devices of several processes are gathered one after another: each has to fit on a device,
-    and all on every host.
+    ``save`` copies the arrays to the host and returns; the thread then writes them by Orbax, adds
+    checksums and removes old checkpoints. The next ``save`` waits until it is done. Parameters that
+    are sharded over the devices of several processes are gathered one at a time: each has to fit on
+    a device, and all of them on every host.
 
-    The thread is ours, and Orbax's own asynchronous writer is not used, because a checkpoint is
-    more than what Orbax writes: checksums of its files, the host's history, and the name that marks
-    a complete one, which all come after, in order, with errors that reach the training loop.
+    Orbax's own asynchronous writer is not used, because a checkpoint is more than the files of
+    Orbax: their checksums, the history, and finally the name of a complete checkpoint are written
+    after them, in this order, and errors have to reach the training loop.
 
     Raises:
-        OSError: From any method, if a checkpoint could not be written: what failed, which
-            checkpoint is the last one, and what to do.
+        OSError: From any method, if a checkpoint could not be written; names the step, the reason
+            and the last checkpoint.
         LostProcessError: The same, in the processes that do not write.
     """
 
@@ -398,7 +290,7 @@ class Checkpointer:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # What is being written is finished; if training failed already, that error is the one.
+        # Finish the checkpoint that is being written; an error of training takes precedence.
         self._thread.shutdown(wait=True)
         if value is None:
             self.wait()
@@ -408,7 +300,7 @@ class Checkpointer:
         self.wait()
         if not is_main() and all(x.is_fully_replicated for x in jax.tree.leaves(state)):
             return
-        snapshot = Snapshot.take(state, history)  # of several processes, where they share arrays
+        snapshot = Snapshot.take(state, history)  # all processes take part where arrays are sharded
         if is_main():
             self._step = snapshot.step
             self._writing = self._thread.submit(
@@ -416,33 +308,31 @@ class Checkpointer:
             )
 
     def settle(self) -> None:
-        """Waits for the checkpoint that is being written, however it ends."""
+        """Waits for the checkpoint that is being written, without raising its error."""
         if self._writing is not None:
             self._writing.exception()
 
     def wait(self) -> None:
-        """Waits for the checkpoint that is being written; all processes have to come here."""
+        """Waits for the checkpoint that is being written; all processes have to call it."""
         self.settle()
         error = None if self._writing is None else self._writing.exception()
         self._writing = None
-        failed = largest(int(error is not None))
+        failed = max_over_processes(int(error is not None))
         if error is not None:
             last = list_checkpoints(self._run_dir)
             raise OSError(
                 f"The checkpoint after step {self._step} could not be written: {_reason(error)}. "
-                + (f"The last one is {last[-1].path}. " if last else "There is none before it. ")
-                + "Make room if the disk is full, and go on with the option resume."
+                + (f"The last one is {last[-1].path}. " if last else "No other one was saved yet. ")
+                + "Make room if the disk is full, then resume the run."
             ) from error
         if failed:
-            raise LostProcessError(
-                "Process 0 could not write a checkpoint; its own message says why."
-            )
+            raise LostProcessError("Process 0 could not write a checkpoint; see its own message.")
 
 
 def _reason(error: BaseException) -> str:
-    """The system's reason: Orbax reports first what it wrote, and deep below why it could not."""
-    of_system = re.search(r"([^:]+) \[os_error_code|(No space left on device)", str(error))
-    if of_system is not None:
-        return (of_system[1] or of_system[2]).strip()
+    """The reason that the operating system gave, which Orbax reports deep in a long message."""
+    reason = re.search(r"([^:]+) \[os_error_code|(No space left on device)", str(error))
+    if reason is not None:
+        return (reason[1] or reason[2]).strip()
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]

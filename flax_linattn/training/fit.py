@@ -1,4 +1,4 @@
-"""Training one model, or several runs of it at once: from the first step or the last checkpoint."""
+"""``fit``: trains one model, or several runs of it at once, from the start or a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from flax import nnx
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError
 from flax_linattn.training.batches import Loader, Splits, StackedBatches, check_batches
-from flax_linattn.training.checkpointer import check_folder, list_checkpoints, restore
+from flax_linattn.training.checkpointer import list_checkpoints
 from flax_linattn.training.history import History
 from flax_linattn.training.objective import FitConfig, Objective
 from flax_linattn.training.placement import Parallel
 from flax_linattn.training.processes import (
-    announce,
-    check_same,
-    check_shared,
+    check_same_in_processes,
+    check_shared_folder,
+    lost_process_errors,
     on_main,
-    together,
+    warn_of_lost_processes,
 )
 from flax_linattn.training.results import (
     RunResult,
@@ -36,6 +36,7 @@ from flax_linattn.training.results import (
     read_best,
     run_results,
 )
+from flax_linattn.training.resume import check_folder, restore
 from flax_linattn.training.signals import StopRequest
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import make_evaluation_step, make_train_step
@@ -50,14 +51,14 @@ class FitResult:
     """The result of a finished training.
 
     Args:
-        runs: Each run; of a single model one.
-        best_run: The index of the run with the best monitored value, the first one of several.
+        runs: The result of each run; one entry for a single model.
+        best_run: The index of the run with the best monitored value; the first one in a tie.
         best_checkpoint: The folder that the selected parameters were read from.
-        epochs: Finished passes over the training batches.
-        steps: Training steps done.
-        stopped_early: Whether no run was left to train before the last step.
-        history: The lines of metrics.jsonl, one dict for each validation. Of several runs the
-            metrics are means over them, and under "runs" lists of one value for each run, None for
+        epochs: Number of finished passes over the training batches.
+        steps: Number of training steps done.
+        stopped_early: Whether training ended before the last step.
+        history: The lines of metrics.jsonl, one dict for each validation. For several runs the
+            metrics are means over them, and "runs" holds lists with a value for each run, None for
             a run that has ended.
     """
 
@@ -101,61 +102,63 @@ def fit(
     hyperparameters: Hyperparameters | None = None,
     opt_state: Any = None,
 ) -> FitResult:
-    """Trains a model, or several runs of it at once, and leaves the best parameters in each model.
+    """Trains a model, or several runs of it at once, and loads the best parameters.
 
     After each epoch, or every ``config.validate_every`` steps, the model is validated, and a line
     is added to ``metrics.jsonl`` in the run folder. The parameters with the best monitored
-    validation metric are selected; a tie counts as better, so that of equal ones the last are
-    selected and patience starts again (as in the Time-Series-Library's ``EarlyStopping``).
-    Checkpoints hold everything that the rest of the run depends on: with ``resume=True`` a run
-    continues from the newest one that is intact, also in the middle of an epoch, and ends in the
-    same bits as if it had never stopped. A finished run continues, too, if it is given more epochs
-    or steps; a validation after its former last step, where there would have been none, stays in
-    the history.
+    validation metric are selected and left in the model. A tie counts as better: the later
+    parameters are selected, and patience starts again (as in the Time-Series-Library's
+    ``EarlyStopping``).
+
+    Checkpoints hold everything that the rest of the run depends on. With ``resume=True`` a run
+    continues from the newest intact checkpoint, also in the middle of an epoch, and ends with the
+    same bits as an uninterrupted run. A finished run continues if it is given more epochs or steps;
+    the additional validation after its former last step stays in the history.
 
     SIGINT (Ctrl-C) and SIGTERM let the current step finish, save a checkpoint and raise
-    ``Interrupted``. If training fails or is interrupted, the model passed in is left as it was.
+    ``Interrupted``. If training fails or is interrupted, the model passed in is not changed.
 
-    A sequence of models is an axis of runs, which are one program. They differ in their initial
-    parameters, in their batches, in their random draws, and where given in hyperparameters of the
-    optimizer. Several devices split the runs, and each takes its own in groups, see
-    ``Parallel.runs_at_once``. Run r computes what a single model does with the seed
-    ``config.seed + r``, to rounding. What differs from a single model:
+    A sequence of models is trained as one program with an axis of runs. Runs differ in their
+    initial parameters, batches, random numbers and, if given, hyperparameters of the optimizer.
+    Several devices share the runs, and each trains its own in groups, see
+    ``Parallel.runs_at_once``. Run r computes the same as a single model with the seed
+    ``config.seed + r``, to rounding. Differences from a single model:
 
-    - The best parameters are in the checkpoints, each run's own; ``load_run`` reads them.
-    - ``patience`` counts for each run; one that runs out of it stays as it is.
+    - Each checkpoint holds the best parameters of every run; ``load_run`` reads them.
+    - ``patience`` counts for each run; a run that is out of patience no longer changes.
     - A run whose numbers become NaN or infinite ends alone: its result names the step, and its
-      model gets the best parameters before, if there was a validation. If all do before their
-      first, it is an error.
+      model gets the previous best parameters, if there was a validation. It is an error only if
+      all runs fail before their first validation.
 
     Args:
-        model: The model. Only its ``nnx.Param`` variables are trained; what its forward pass does
-            to other variables (batch statistics) stays. Or one model for each run, alike but for
-            the values of their variables.
-        objective: Loss, optimizer, and what selects the best parameters. Its ``validate`` is called
-            for one run after another.
-        splits: The batches to train on and to validate by; of several runs those of each, or of
-            all, of equal shapes in each step.
-        config: Length, validations and saving.
-        session: The run folder, and how to train in it. Several runs are for one process, and a
-            mesh with no axis but "data".
-        hyperparameters: For each of several runs, values of hyperparameters of an optimizer that
-            ``optax.inject_hyperparams`` made, such as ``{"learning_rate": 0.1}``.
+        model: The model, or one model for each run, which may differ only in the values of their
+            variables. Only ``nnx.Param`` variables are trained; changes that the forward pass makes
+            to other variables (batch statistics) are kept.
+        objective: Loss, optimizer, and the metric that selects the best parameters. ``validate`` is
+            called for one run after another.
+        splits: Training and validation batches; for several runs, one ``Splits`` for all or for
+            each, with batches of equal shapes.
+        config: Length of training, validations and checkpoints.
+        session: The run folder, and how to train in it. Several runs need a single process, and a
+            mesh with no axis other than "data".
+        hyperparameters: For each of several runs, hyperparameters of an optimizer made by
+            ``optax.inject_hyperparams``, such as ``{"learning_rate": 0.1}``.
         opt_state: The optimizer's state before the first step, such as that of another run
-            (``load_opt_state``); default a new one.
+            (``load_opt_state``). Default: a new state.
 
     Returns:
         The selected step of each run, its value, and the history.
 
     Raises:
-        ValueError: If there are no batches, the monitored metric is not reported, or by the loss
-            function and ``validate`` both, the run folder holds a run and ``resume`` is False, the
-            run to resume is a different one, another process works in the folder, processes were
-            given different things, or runs are not alike, or there are not as many of each thing.
-        TypeError: If a source of batches is none, or ``validate`` returns no numbers.
-        FileNotFoundError: If there is nothing to resume.
+        ValueError: If there are no batches; the monitored metric is not reported, or is reported by
+            both the loss function and ``validate``; the run folder holds a run and ``resume`` is
+            False; the run to resume has other settings; another process works in the folder;
+            processes have different settings; or the numbers or structures of models, splits and
+            hyperparameters do not match.
+        TypeError: If a source of batches is invalid, or ``validate`` does not return numbers.
+        FileNotFoundError: If there is no checkpoint to resume from.
         NonFiniteLossError: If the loss, a gradient, a parameter or the monitored metric becomes NaN
-            or infinite; of several runs, in all of them before they were validated.
+            or infinite; for several runs, if all of them do before their first validation.
         OSError: If a checkpoint cannot be written.
         LostProcessError: If another process of the run is lost, or could not write.
         Interrupted: After a SIGINT or SIGTERM, with the run saved.
@@ -177,7 +180,7 @@ def fit(
         >>> result.epochs, result.steps, round(float(model.kernel[0, 0]), 2)
         (9, 36, 3.0)
 
-        Two runs that differ in everything:
+        Two runs that differ in initial parameters, batches and learning rate:
 
         >>> models = [nnx.Linear(1, 1, rngs=nnx.Rngs(s)) for s in range(2)]
         >>> rates = [{"learning_rate": 0.5}, {"learning_rate": 0.1}]
@@ -196,17 +199,17 @@ def fit(
     run_splits = [splits] * len(models) if isinstance(splits, Splits) else list(splits)
     if not is_stacked and hyperparameters is not None:
         raise ValueError(
-            "hyperparameters are for several runs, but there is one model; give a list of models, "
+            "hyperparameters are for several runs, but there is one model; pass a list of models, "
             "or make the optimizer with these hyperparameters."
         )
     _check_lengths(len(models), splits=run_splits, hyperparameters=hyperparameters)
     for parts in run_splits:
         check_batches(parts)
     with ExitStack() as ends:
-        ends.enter_context(together(partial(how_to_resume, session.run_dir)))
+        ends.enter_context(lost_process_errors(partial(resume_advice, session.run_dir)))
         with StopRequest() as stop:
             given = (hyperparameters or [{}] * len(models)) if is_stacked else None
-            trainer = start(
+            trainer = make_trainer(
                 models, objective, run_splits, config, session, given, stop, ends, opt_state
             )
             trainer.train()
@@ -231,16 +234,16 @@ def fit(
     )
 
 
-def how_to_resume(run_dir: str | Path) -> str:
-    """What to do after a process of several was lost."""
+def resume_advice(run_dir: str | Path) -> str:
+    """Advice on how to continue after one of several processes was lost."""
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
-        return "Nothing was saved yet: start all processes again."
-    last = checkpoints[-1].path
-    return f"Start all processes again with the option resume, to go on from {last}."
+        return "No checkpoint was saved yet: start all processes again."
+    newest = checkpoints[-1].path
+    return f"Start all processes again with the resume option to continue from {newest}."
 
 
-def start(
+def make_trainer(
     models: Sequence[nnx.Module],
     objective: Objective,
     splits: Sequence[Splits],
@@ -251,10 +254,10 @@ def start(
     ends: ExitStack,
     opt_state: Any = None,
 ) -> Trainer:
-    """Makes the run folder ready, or reads it, and compiles nothing yet.
+    """Prepares the run folder, or reads it, and returns the training loop; compiles nothing yet.
 
-    ``hyperparameters`` are None for a single model, whose arrays have no axis of runs. Until
-    ``ends`` closes, the run folder is held. Errors are those of ``fit``.
+    ``hyperparameters`` is None for a single model, whose arrays have no axis of runs. The run
+    folder is locked until ``ends`` closes. Raises the errors of ``fit``.
     """
     is_stacked = hyperparameters is not None
     run_dir, num_runs = Path(session.run_dir), len(models)
@@ -264,7 +267,7 @@ def start(
     if is_stacked:
         train = StackedBatches([parts.train for parts in splits])
         validation = StackedBatches([parts.validation for parts in splits])
-    check_same(
+    check_same_in_processes(
         lambda: {
             "FitConfig": config,
             "monitor": (objective.monitor, objective.mode),
@@ -297,7 +300,7 @@ def start(
     if session.resume:
         state, history = restore(run_dir, state, history)
     on_main(partial(history.write_metrics, run_dir))
-    announce(f"Then start all processes again with the option resume: {run_dir}.")
+    warn_of_lost_processes(f"Then start all processes again with the resume option: {run_dir}.")
     rows = (num_runs, num_runs) if is_stacked else (batch_size, validation_size)
     return Trainer(
         objective=objective,
@@ -327,30 +330,32 @@ def start(
 
 
 def _take_folder(session: Session, ends: ExitStack) -> None:
-    """Holds the run folder until ``ends`` closes, if the session may train in it."""
+    """Locks the run folder until ``ends`` closes, if the session may train in it."""
     check = partial(check_folder, session.run_dir, resume=session.resume)
     on_main(check)
     ends.enter_context(session.holding())
-    on_main(check)  # as it is by now
-    check_shared(Path(session.run_dir))
+    on_main(check)  # again, now that no other session can change it
+    check_shared_folder(Path(session.run_dir))
 
 
 def _check_lengths(num_runs: int, **given: Sequence[Any] | None) -> None:
-    """Raises if a sequence does not have one entry for each run."""
+    """Raises if a sequence does not have an entry for each run."""
     if num_runs < 1:
-        raise ValueError("expected a model for each run, got none.")
+        raise ValueError(
+            "expected one model, or a list of a model for each run, got an empty list."
+        )
     for name, values in given.items():
         if values is not None and len(values) != num_runs:
             raise ValueError(
-                f"expected {name} of each of the {num_runs} runs that there are models of, got "
-                f"{len(values)}."
+                f"expected as many {name} as models, {num_runs}, got {len(values)}; pass one for "
+                "each run."
             )
 
 
 def _split_models(
     models: Sequence[nnx.Module],
 ) -> tuple[nnx.GraphDef[Any], list[tuple[nnx.State, nnx.State]]]:
-    """The structure that all models have, and the variables of each."""
+    """The common structure of all models, and the variables of each."""
     graphdef, *first = split_model(models[0])
     states = [(first[0], first[1])]
     shapes = jax.tree.map(jnp.shape, first)
@@ -358,15 +363,15 @@ def _split_models(
         other, *variables = split_model(model)
         if other != graphdef or jax.tree.map(jnp.shape, variables) != shapes:
             raise ValueError(
-                f"the models of runs 0 and {r} have other structures, shapes or settings; runs "
-                "may differ in the values of their variables alone."
+                f"The models of runs 0 and {r} differ in structure, shapes or settings. Runs may "
+                "differ only in the values of their variables; make all models alike."
             )
         states.append((variables[0], variables[1]))
     return graphdef, states
 
 
 def _with_hyperparameters(state: TrainState, values: Mapping[str, float]) -> TrainState:
-    """The state of a run whose optimizer has these hyperparameters."""
+    """The state of a run with these hyperparameters in its optimizer's state."""
     scheduled = {
         name
         for _, schedules in optax.tree.get_all_with_path(state.opt_state, "hyperparams_states")
@@ -376,8 +381,8 @@ def _with_hyperparameters(state: TrainState, values: Mapping[str, float]) -> Tra
     for name, value in values.items():
         if name in scheduled:
             raise OptionError(
-                f"the optimizer's {name} follows a schedule, which would not keep {value}; make "
-                "the optimizer with a number instead.",
+                f"the optimizer's {name} follows a schedule, which would override {value}; make "
+                "the optimizer with a constant instead.",
                 "hyperparameters",
             )
         try:

@@ -1,4 +1,4 @@
-"""The host's record of a training: progress, metrics and times of each run."""
+"""The history of a training run on the host: progress, metrics and times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.storage import append_text, write_text
 from flax_linattn.training.metrics import Means, column_means, metric_columns
 from flax_linattn.training.objective import FitConfig, Objective
-from flax_linattn.training.processes import average
+from flax_linattn.training.processes import mean_over_processes
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -27,7 +27,7 @@ METRICS_FILE = "metrics.jsonl"
 class RunProgress:
     """The progress of one run: its best monitored value, and whether it failed or was stopped.
 
-    Epochs and steps count from 1; ``bad_epochs`` are the validations since the best.
+    Epochs and steps count from 1; ``bad_epochs`` is the number of validations since the best one.
     """
 
     hyperparameters: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -43,7 +43,7 @@ class RunProgress:
         return self.stopped or (patience is not None and self.bad_epochs >= patience)
 
     def validate(self, value: float, step: int, epoch: int, mode: str) -> bool:
-        """Records a monitored value; returns whether it is the best so far, as a tie is, too."""
+        """Records a monitored value; returns whether it is the best so far. A tie counts."""
         sign = 1 if mode == "max" else -1
         improved = self.best_value is None or sign * value >= sign * self.best_value
         if improved:
@@ -53,9 +53,12 @@ class RunProgress:
 
 
 class Selection(NamedTuple):
-    """The outcome of a validation, bool [R] each: which runs improved, train on, and count.
+    """The outcome of a validation for each run, as three arrays bool [R].
 
-    The metrics of runs count that had been training and have not failed.
+    Attributes:
+        improved: Whether the run has a new best value.
+        active: Whether the run continues to train.
+        counted: Whether its metrics count: it trained in this period and has not failed.
     """
 
     improved: np.ndarray
@@ -65,30 +68,29 @@ class Selection(NamedTuple):
 
 @dataclasses.dataclass
 class History:
-    """A training's progress on the host; saved as JSON within each checkpoint.
+    """The progress of a training run on the host; saved as JSON in each checkpoint.
 
-    The training from one validation to the next is a period: an epoch, which is one pass over the
-    training batches, or ``FitConfig.validate_every`` steps.
-
-    Times and counts are those of the unfinished period.
+    A period is the training from one validation to the next: an epoch, which is one pass over the
+    training batches, or ``FitConfig.validate_every`` steps. Times and counts are those of the
+    unfinished period.
 
     Args:
-        seed: As in FitConfig.
-        monitor: As in Objective.
-        monitor_mode: Its ``mode``.
-        steps_per_epoch: Training batches in an epoch.
-        batch_size: Rows of a training batch.
-        runs: The progress of each run; of a single model one.
-        is_stacked: Whether the runs are an axis of all arrays; False for a single model.
+        seed: As in ``FitConfig``.
+        monitor: As in ``Objective``.
+        monitor_mode: ``Objective.mode``.
+        steps_per_epoch: Number of training batches in an epoch.
+        batch_size: Number of examples in a training batch.
+        runs: The progress of each run; one entry for a single model.
+        is_stacked: Whether all arrays have an axis of runs; False for a single model.
         seconds: Training time.
-        examples: Training examples of all runs.
-        tokens: Real tokens among them, where batches have a "mask".
-        positions: Tokens that were computed for them, padding too.
-        data_seconds: Part of the training time that went into making and placing batches.
-        saving_seconds: Time, besides ``seconds``, that training stood still for checkpoints; that
-            of a period's own checkpoint counts to the next period.
+        examples: Number of training examples of all runs.
+        tokens: Number of valid tokens in them, where batches have a "mask".
+        positions: Number of tokens computed for them, including padding.
+        data_seconds: Part of the training time spent on making and placing batches.
+        saving_seconds: Time, in addition to ``seconds``, in which training waited for checkpoints.
+            The checkpoint at the end of a period counts to the next period.
         lines: One dict for each validation, a line of metrics.jsonl.
-        validate_every: Steps of a period; 0 stands for those of an epoch.
+        validate_every: Number of steps in a period; 0 for one epoch.
     """
 
     seed: int
@@ -119,7 +121,7 @@ class History:
         batch_size: int,
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
     ) -> Self:
-        """The history before the first step; ``hyperparameters`` are None for a single model."""
+        """The history before the first step; ``hyperparameters`` is None for a single model."""
         runs = [
             RunProgress({name: float(value) for name, value in given.items()})
             for given in ([{}] if hyperparameters is None else hyperparameters)
@@ -137,20 +139,20 @@ class History:
 
     @property
     def validated_steps(self) -> int:
-        """Training steps done at the last validation; 0 before the first."""
+        """Training steps done at the last validation; 0 before the first one."""
         return self.lines[-1]["step"] if self.lines else 0
 
     @property
     def epochs_done(self) -> int:
-        """Finished epochs: trained and validated."""
+        """Number of epochs that were trained and validated."""
         return self.validated_steps // self.steps_per_epoch
 
     @property
     def active(self) -> np.ndarray:
-        """The runs that train, bool [R]."""
+        """Whether each run still trains, bool [R]."""
         return np.array([run.failed_step is None and not run.stopped for run in self.runs])
 
-    def epoch_of(self, step: int) -> int:
+    def epoch_at(self, step: int) -> int:
         """The epoch that a step belongs to, both counted from 1."""
         return (step - 1) // self.steps_per_epoch + 1
 
@@ -160,7 +162,7 @@ class History:
         return min(whole, config.total_steps(self.steps_per_epoch))
 
     def is_over(self, config: FitConfig) -> bool:
-        """Whether all steps are done, or no run trains on."""
+        """Whether all steps are done, or no run continues to train."""
         return self.validated_steps >= config.total_steps(self.steps_per_epoch) or all(
             run.failed_step is not None or run.out_of_patience(config.patience) for run in self.runs
         )
@@ -188,7 +190,7 @@ class History:
             if bad_steps[r] >= 0 or not math.isfinite(value):
                 run.failed_step = bad_steps[r] + 1 if bad_steps[r] >= 0 else step
                 continue
-            improved[r] = run.validate(value, step, self.epoch_of(step), self.monitor_mode)
+            improved[r] = run.validate(value, step, self.epoch_at(step), self.monitor_mode)
             run.stopped = run.out_of_patience(patience)
         counted = was_active & [run.failed_step is None for run in self.runs]
         return Selection(improved, self.active, counted)
@@ -201,11 +203,11 @@ class History:
         counted: np.ndarray,
         skipped: int = 0,
     ) -> None:
-        """Adds a line for a finished period; ``skipped`` are all updates skipped so far."""
+        """Adds a line for a finished period; ``skipped`` counts all updates skipped so far."""
         columns = metric_columns("train", train, counted)
         columns |= metric_columns("validation", validation, counted)
         line: dict[str, Any] = {
-            "epoch": self.epoch_of(step),
+            "epoch": self.epoch_at(step),
             "step": step,
             # JSON has no NaN: a metric that no example counted for is null.
             **column_means(columns),
@@ -228,8 +230,8 @@ class History:
         self.seconds = self.data_seconds = self.saving_seconds = 0.0
         self.examples = self.tokens = self.positions = 0
 
-    def select_best_of(self, steps: Collection[int]) -> None:
-        """Selects a single model's best again, among validations after these steps."""
+    def reselect_best(self, steps: Collection[int]) -> None:
+        """Selects a single model's best value again, among the validations at these steps."""
         (run,) = self.runs
         sign = 1 if self.monitor_mode == "max" else -1
         name = f"validation_{self.monitor}"
@@ -240,36 +242,39 @@ class History:
             run.bad_epochs = 0
         else:
             run.best_value, run.best_step = best[name], best["step"]
-            run.best_epoch = self.epoch_of(best["step"])
+            run.best_epoch = self.epoch_at(best["step"])
             run.bad_epochs = sum(line["step"] > best["step"] for line in self.lines)
 
-    def count(self, batch: Mapping[str, np.ndarray], share: float = 1.0) -> None:
-        """Counts a training batch, ``[R, B, ...]`` of several runs.
+    def count(self, batch: Mapping[str, np.ndarray], local_fraction: float = 1.0) -> None:
+        """Adds the examples and tokens of a training batch to the counts.
 
-        The rows that this process loaded are ``share`` of all; they stand for the others, until
-        processes ``share_counts``.
+        Args:
+            batch: Arrays [B, ...], or [R, B, ...] for several runs.
+            local_fraction: Fraction of the batch that this process loaded. Counts are scaled up to
+                the whole batch; ``average_counts`` corrects them over all processes.
         """
         if self.is_stacked:
             batch = {name: x.reshape(-1, *x.shape[2:]) for name, x in batch.items()}
         weight = batch.get("weight", np.ones(len(next(iter(batch.values())))))
         real = np.asarray(weight) > 0  # [B], or [B, T] where each row holds several examples
-        self.examples += float(real.sum()) / share
+        self.examples += float(real.sum()) / local_fraction
         if "mask" in batch:
             mask = np.asarray(batch["mask"])
-            self.tokens += float(mask[real.reshape(len(real), -1).any(axis=1)].sum()) / share
-            self.positions += mask.size / share
+            valid = mask[real.reshape(len(real), -1).any(axis=1)].sum()
+            self.tokens += float(valid) / local_fraction
+            self.positions += mask.size / local_fraction
 
-    def share_counts(self) -> None:
-        """Takes the mean of what all processes counted, which is right where rows are even."""
-        counts = average([self.examples, self.tokens, self.positions])
+    def average_counts(self) -> None:
+        """Averages the counts over all processes, which is exact if each loads as many examples."""
+        counts = mean_over_processes([self.examples, self.tokens, self.positions])
         self.examples, self.tokens, self.positions = counts
 
     def speed(self) -> dict[str, float]:
-        """How fast the unfinished period trains, and what its time goes into."""
+        """Times and throughput of the unfinished period, as in a line of metrics.jsonl."""
         tokens = {}
         if self.tokens:
             tokens["tokens_per_second"] = round(self.tokens / self.seconds, 1)
-            tokens["real_token_share"] = round(self.tokens / self.positions, 3)
+            tokens["real_token_fraction"] = round(self.tokens / self.positions, 3)
         return {
             "seconds": round(self.seconds, 3),
             "data_seconds": round(self.data_seconds, 3),
@@ -279,9 +284,9 @@ class History:
         }
 
     def check_same_training(self, new: History) -> None:
-        """Refuses a training with another seed, monitor, number or size of batches, or period.
+        """Raises if a resumed run has another seed, monitor, batch size, or length of a period.
 
-        The data position or the best would mean something else.
+        The position in the data or the best value would mean something else.
         """
         fixed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size")
         for name in (*fixed, "validate_every"):
@@ -290,19 +295,19 @@ class History:
                 name = name.removeprefix("monitor_")
                 raise OptionError(
                     f"The run to resume was made with {name}={before!r}, but now {name} is "
-                    f"{value!r}. Resume with the settings and data it was started with, or "
+                    f"{value!r}. Resume it with the settings and data that it was started with, or "
                     "start a new run in another run_dir.",
                     name,
                     "resume",
                 )
 
     def check_same_runs(self, new: History) -> None:
-        """Refuses more or fewer runs, or runs of other hyperparameters."""
+        """Raises if a resumed training has another number of runs, or other hyperparameters."""
         before, given = (len(x.runs) if x.is_stacked else "one" for x in (self, new))
         if before != given:
             raise OptionError(
-                f"The folder to resume holds {before} run(s), but now there would be {given}; give "
-                "as many as it was started with.",
+                f"The folder to resume holds {before} run(s), but now there would be {given}. "
+                "Resume it with the number of runs that it was started with.",
                 "runs",
                 "resume",
             )
@@ -310,14 +315,14 @@ class History:
             if run.hyperparameters != other.hyperparameters:
                 raise OptionError(
                     f"Run {r} to resume was started with the hyperparameters "
-                    f"{run.hyperparameters}, but now they are {other.hyperparameters}. Resume with "
-                    "those that it was started with, or start new runs in another run_dir.",
+                    f"{run.hyperparameters}, but now they are {other.hyperparameters}. Resume it "
+                    "with the former, or start new runs in another run_dir.",
                     "hyperparameters",
                     "resume",
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON values of a checkpoint; a single model's best is outside ``runs``."""
+        """The values for the JSON of a checkpoint; a single model's best is outside ``runs``."""
         best = RunProgress() if self.is_stacked else self.runs[0]
         return {
             "seed": self.seed,
@@ -346,7 +351,7 @@ class History:
         try:
             return cls._from_json(**values)
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"the values are no history of a training: {error}") from error
+            raise ValueError(f"the values are not the history of a training: {error}") from error
 
     @classmethod
     def _from_json(
@@ -377,9 +382,9 @@ class History:
         return made
 
     def write_metrics(self, run_dir: Path) -> None:
-        """Writes metrics.jsonl again from the history.
+        """Rewrites metrics.jsonl from the history.
 
-        Lines beyond a restored step go, and so does a line that a kill left half written.
+        This removes lines after a restored step, and a line that a kill left half written.
         """
         lines = "".join(json.dumps(line) + "\n" for line in self.lines)
         write_text(run_dir / METRICS_FILE, lines)
@@ -390,32 +395,32 @@ class History:
 
 
 class Timer:
-    """Adds up times in a history."""
+    """Adds training, loading and saving times to a history."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self.restart()
 
     def restart(self) -> None:
-        """Leaves out the time since the last call of a method."""
+        """Discards the time since the last call of a method."""
         self._since = time.perf_counter()
 
     def tick(self) -> None:
-        """Counts that time as training."""
+        """Counts the time since the last call of a method as training."""
         now = time.perf_counter()
         self._history.seconds += now - self._since
         self._since = now
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """The part of the training time that goes into batches."""
+        """A context whose time counts as loading of batches, a part of the training time."""
         begin = time.perf_counter()
         yield
         self._history.data_seconds += time.perf_counter() - begin
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Counts as training what was before, and as saving what is done within."""
+        """A context whose time counts as saving; the time before it counts as training."""
         self.tick()
         yield
         now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Weighted means, summed on the device and divided on the host."""
+"""Metrics as weighted means: summed on the devices, divided on the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Means = Mapping[str, float]
 
 
 def zero_metrics(names: Iterable[str], shape: tuple[int, ...] = ()) -> Metrics:
-    """Returns empty sums for the metrics of these names."""
+    """Returns sums of 0 for the metrics of these names."""
     # One array each: the training step donates them, and a buffer is donated only once.
     return {name: (jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)) for name in names}
 
@@ -33,7 +33,7 @@ def mean_metrics(total: Metrics) -> dict[str, float]:
 
 
 def run_means(total: Metrics) -> list[dict[str, float]]:
-    """Returns the weighted means of each run, from sums that are scalars of one run or ``[R]``."""
+    """Returns the weighted means of each run, from sums that are scalars or of shape [R]."""
     host = {
         name: (np.atleast_1d(sums), np.atleast_1d(weights))
         for name, (sums, weights) in sorted(jax.device_get(total).items())
@@ -53,7 +53,8 @@ def metric_columns(
 ) -> dict[str, list[float | None]]:
     """Returns each metric of all runs under its name in metrics.jsonl, such as "train_loss".
 
-    Of runs that are not ``counted``, bool [R], it is None, and so is what is not finite.
+    The value is None for runs that are not ``counted``, bool [R], and for values that are not
+    finite.
     """
     return {
         f"{part}_{name}": [
@@ -79,12 +80,12 @@ def mean_columns(part: str, means: Sequence[Means], counted: np.ndarray) -> dict
 def batch_metrics(loss: jax.Array, metrics: Metrics, batch: Mapping[str, Any]) -> Metrics:
     """Returns one batch's metrics as float32 pairs, with "loss" among them.
 
-    A loss function that does not report "loss" itself has its scalar loss counted by the number of
-    real examples, the sum of ``batch["weight"]``, or as 1 where a batch has no weights.
+    If the loss function does not report "loss" itself, its scalar loss is weighted by the sum of
+    ``batch["weight"]``, the number of real examples, or by 1 if the batch has no weights.
     """
     if jnp.shape(loss) != ():
         raise TypeError(
-            f"The loss must be a scalar, got shape {jnp.shape(loss)}: take its (weighted) mean."
+            f"The loss must be a scalar, got shape {jnp.shape(loss)}; return its (weighted) mean."
         )
     pairs = dict(metrics)
     if "loss" not in pairs:
@@ -94,7 +95,7 @@ def batch_metrics(loss: jax.Array, metrics: Metrics, batch: Mapping[str, Any]) -
     for name, pair in pairs.items():
         if [jnp.shape(x) for x in jax.tree.leaves(pair)] != [(), ()]:
             raise TypeError(
-                f"The metric {name!r} must be a pair of scalars (weighted sum, weight), "
-                f"got {jax.tree.map(jnp.shape, pair)}."
+                f"The metric {name!r} must be a pair of scalars (weighted sum, weight), such as "
+                f"(jnp.sum(hits), len(hits)), got shapes {jax.tree.map(jnp.shape, pair)}."
             )
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), pairs)

@@ -1,4 +1,4 @@
-"""What a model is trained for, and how long."""
+"""Objectives and lengths of training: losses, ``Objective`` and ``FitConfig``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from flax_linattn.typing import Array
 
 
 def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
-    """Cross-entropy to the labels, of which all classes share ``smoothing`` (Szegedy et al., 2016).
+    """Cross-entropy with label smoothing (Szegedy et al., 2016).
 
     Args:
-        logits: float [..., classes].
-        labels: int [...], or, where examples are mixed, the probabilities of the classes, float
-            [..., classes].
-        smoothing: From 0 to 1: a target is ``(1 - smoothing) * label + smoothing / classes``.
+        logits: Float array of shape [..., classes].
+        labels: Class indices, an integer array of shape [...], or class probabilities, a float
+            array of shape [..., classes], as for mixed examples.
+        smoothing: From 0 to 1; a target is ``(1 - smoothing) * label + smoothing / classes``.
 
     Returns:
-        float [...], nats.
+        The loss of each example in nats, a float array of shape [...].
 
     Raises:
-        ValueError: The shapes do not match, or the smoothing is out of range.
+        ValueError: The shapes do not match, or ``smoothing`` is out of range.
 
     Example:
         >>> logits = jnp.array([[2.0, 0.0]])
@@ -39,35 +39,35 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0)
         Array([0.2269], dtype=float32)
     """
     if not 0 <= smoothing <= 1:
-        raise ValueError(f"expected a smoothing from 0 to 1, got {smoothing}; 0.1 is usual")
-    are_numbers = jnp.issubdtype(labels.dtype, jnp.integer)
-    expected = logits.shape[:-1] if are_numbers else logits.shape
+        raise ValueError(f"smoothing must be from 0 to 1, such as 0.1, got {smoothing}.")
+    are_indices = jnp.issubdtype(labels.dtype, jnp.integer)
+    expected = logits.shape[:-1] if are_indices else logits.shape
     if labels.shape != expected:
         raise ValueError(
             f"expected labels of shape {expected} for logits of shape {logits.shape} and labels of "
-            f"dtype {labels.dtype}, got {labels.shape}; give whole numbers [...] or "
-            "probabilities [..., classes]"
+            f"dtype {labels.dtype}, got {labels.shape}; pass class indices, int [...], or class "
+            "probabilities, float [..., classes]."
         )
-    if are_numbers and not smoothing:
+    if are_indices and not smoothing:
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    if are_numbers:
+    if are_indices:
         labels = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
     return optax.softmax_cross_entropy(logits, optax.smooth_labels(labels, smoothing))
 
 
 def pinball_loss(truth: Array, quantiles: Array, levels: Sequence[float]) -> Array:
-    """What a quantile costs (Koenker and Bassett, "Regression Quantiles", 1978).
+    """Pinball (quantile) loss (Koenker and Bassett, "Regression Quantiles", 1978).
 
-    Of level p it is p * d where the truth is d above the quantile, and (1 - p) * d where it is d
-    below; in the mean over truths the true quantile costs least.
+    For a quantile of level p the loss is p * d if the truth is d above the quantile, and
+    (1 - p) * d if it is d below. The true quantile has the smallest expected loss.
 
     Args:
-        truth: float [...].
-        quantiles: float [..., Q].
-        levels: of the quantiles, each between 0 and 1.
+        truth: Float array of shape [...].
+        quantiles: Predicted quantiles, a float array of shape [..., Q].
+        levels: The Q levels of the quantiles, each between 0 and 1.
 
     Returns:
-        float [..., Q], not negative.
+        The loss of each quantile, a float array of shape [..., Q], at least 0.
 
     Raises:
         ValueError: The shapes do not match.
@@ -79,7 +79,8 @@ def pinball_loss(truth: Array, quantiles: Array, levels: Sequence[float]) -> Arr
     if quantiles.shape != (*truth.shape, len(levels)):
         raise ValueError(
             f"expected quantiles of shape {(*truth.shape, len(levels))} for a truth of shape "
-            f"{truth.shape} and {len(levels)} levels, got {quantiles.shape}"
+            f"{truth.shape} and {len(levels)} levels, got {quantiles.shape}; their last axis holds "
+            "one quantile for each level."
         )
     above = truth[..., None] - quantiles
     level = jnp.asarray(levels, above.dtype)
@@ -94,28 +95,27 @@ Validate = Callable[[Any, int], Mapping[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a model is trained for, and which of its parameters are the best.
+    """The loss, the optimizer, and the metric that selects the best parameters.
 
     Args:
-        loss: ``(model, batch, dropout_key) -> (loss, metrics)``; with key None for validation.
+        loss: ``(model, batch, dropout_key) -> (loss, metrics)``; the key is None in validation.
             The loss is a float32 scalar; ``metrics`` maps a name to (weighted sum, weight), float32
             scalars.
         optimizer: An optax gradient transformation.
-        monitor: The validation metric that selects the best parameters: "loss", a name that the
-            loss function reports, or one that ``validate`` gives.
+        monitor: The validation metric that selects the best parameters: "loss", or a metric that
+            the loss function or ``validate`` reports.
         mode: "min" if a smaller value of ``monitor`` is better, "max" if a larger one is.
-        validate: ``(model, step) -> {name: number}``, for what a loss over batches cannot tell: a
-            simulation, samples, exact matches. It is called on the host after the validation
-            batches, with a copy of the model as it is after ``step`` training steps, which is
-            good for the time of the call. Its numbers join the validation metrics. It has to be a
-            pure function of (model, step), drawing from ``fold_in(key, step)`` and the like, so
-            that a resumed run comes to the same bits. Numbers are finite; NaN says that there is
-            none, as for any validation metric, and may not be the monitored one. Of several
-            processes all call it, so that it may compute with parameters that are split over their
-            devices, and the numbers of process 0 count. A signal waits for its end.
+        validate: ``(model, step) -> {name: number}``, for metrics that are not a mean over batches,
+            such as returns in a simulator, or exact matches. It is called on the host after the
+            validation batches, with a copy of the model after ``step`` training steps that is valid
+            only during the call. It must be a pure function of (model, step), with random keys from
+            ``fold_in(key, step)``, so that a resumed run gives the same bits. Its numbers must be
+            finite; NaN means "no value", which the monitored metric must not be. All processes call
+            it, so that it may use parameters that are sharded over their devices; the numbers of
+            process 0 count. A signal takes effect after the call.
 
     Raises:
-        ValueError: If ``mode`` is neither.
+        ValueError: ``mode`` is neither "min" nor "max".
 
     Example:
         >>> Objective(lambda model, batch, key: ..., optax.sgd(0.1), "accuracy", "max").mode
@@ -142,29 +142,30 @@ class FitConfig:
     """How long to train, how often to validate, and what to save.
 
     Args:
-        epochs: Passes over the training batches; or give ``steps``.
+        epochs: Number of passes over the training batches. Pass either ``epochs`` or ``steps``.
         patience: Stop after this many validations in a row without a better monitored metric;
             None trains to the end. A tie counts as better, as in the Time-Series-Library.
-        seed: Seeds what the training step draws (dropout): step ``n`` uses
+        seed: Seed of the random numbers in training, such as dropout: step ``n`` uses
             ``fold_in(key(seed), n)``.
-        checkpoint_every_steps: None saves at each validation. A number saves whenever that many
-            more steps are done, at each new best validation, and at the end.
-        keep_latest: How many of the newest checkpoints stay on disk, beside the best.
-        max_skipped_steps: How many updates may be left out, in the whole run, because the loss, a
-            gradient or a parameter was not finite; the next one ends the run.
-        loss_scale: The first factor of the loss, such as 2.0**15, for models that compute in
-            float16; it is halved, and the update left out, when gradients overflow, and doubled
-            after 2,000 steps without. None for other dtypes.
-        steps: Training steps in all, which need not be whole passes; in place of ``epochs``.
-        validate_every: Training steps from one validation to the next; None validates after each
-            pass. One more validation follows the last step.
-        time_limit: Seconds of training, without validations, after which it ends with a
-            validation; None = no limit. Time before a resume counts. The clock is read every 20
+        checkpoint_every_steps: Save every so many steps, at each new best validation, and at the
+            end. None saves at each validation.
+        keep_latest: Number of newest checkpoints to keep on disk, in addition to the best one.
+        max_skipped_steps: Maximum number of updates in the whole run that are skipped because the
+            loss, a gradient or a parameter is not finite; the next one ends the run.
+        loss_scale: Initial loss scale, such as 2.0**15, for models that compute in float16. If the
+            gradients overflow, it is halved and the update is skipped; after 2,000 steps without
+            overflow it is doubled. None for other dtypes.
+        steps: Number of training steps, which need not be whole epochs.
+        validate_every: Number of training steps between validations; None validates after each
+            epoch. One more validation follows the last step.
+        time_limit: Seconds of training, excluding validations, after which training ends with a
+            validation; None for no limit. Time before a resume counts. The clock is read every 20
             steps.
 
     Raises:
-        OptionError: If a setting is out of range, or not one of ``epochs`` and ``steps`` is given.
-        TypeError: If a number of epochs or steps is no integer.
+        OptionError: A setting is out of range, or not exactly one of ``epochs`` and ``steps`` is
+            given.
+        TypeError: A number of epochs or steps is not an integer.
 
     Example:
         >>> FitConfig(epochs=20, patience=5).total_steps(steps_per_epoch=17)
@@ -197,8 +198,8 @@ class FitConfig:
         if (self.epochs is None) == (self.steps is None):
             both = "neither" if self.epochs is None else f"{self.epochs} and {self.steps}"
             raise OptionError(
-                "FitConfig takes either epochs, passes over the training batches, or steps, "
-                f"training steps in all; got {both}.",
+                "FitConfig takes either epochs, the passes over the training batches, or steps, "
+                f"the number of training steps; got {both}.",
                 "epochs",
                 "steps",
             )
@@ -219,7 +220,7 @@ class FitConfig:
             raise OptionError(f"FitConfig.seed must be in [0, 2**32), got {self.seed!r}.", "seed")
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Training steps in all, where a pass has so many."""
+        """Number of training steps for a given number of steps per epoch."""
         if self.epochs is None:
             assert self.steps is not None
             return self.steps

@@ -1,4 +1,4 @@
-"""Optimizers made from options, LAMB, and masks of weight decay."""
+"""Optimizers made from options, the optimizer LAMB, and the mask of weight decay."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ class OptimizerOptions:
         optimizer: Update rule. "lamb" is LAMB as published; "fused_lamb" is LAMB as in apex:
             without a bound on the norm of the weights, and without the trust ratio for biases and
             norms.
-        learning_rate: Peak learning rate; for the schedule "reciprocal_sqrt" the factor of the
-            rate.
+        learning_rate: Peak learning rate; the constant factor of the schedule "reciprocal_sqrt".
         schedule: Learning rate schedule after the warmup. "constant": no change. "linear_warmup":
-            no change, and the first step of the warmup already has a positive rate. "cosine":
-            cosine decay to ``last_rate`` at the last training step; set ``patience`` to ``epochs``
-            so that early stopping does not end it before. "reciprocal_sqrt": learning_rate /
+            no change, but the first warmup step already has a positive rate. "cosine": cosine decay
+            to ``last_rate`` at the last training step; set ``patience`` to ``epochs``
+            so that early stopping does not cut the decay short. "reciprocal_sqrt": learning_rate /
             sqrt(step), as in Long Range Arena. "halving": halved after the second epoch and after
             each later epoch. "steps": learning_rate * 0.5**(e - 1) after every fifth epoch e.
             "halving" and "steps" are schedules of Time-Series-Library.
@@ -52,13 +51,13 @@ class OptimizerOptions:
         last_rate: Learning rate at the end of the schedule "cosine". Default: 0.01 * learning_rate.
         lower_at: Epoch after which the learning rate of the schedule "constant" is divided by 10; 0
             never lowers it.
-        weight_decay: Decoupled weight decay of "adamw", "lamb" and "fused_lamb".
+        weight_decay: Decoupled weight decay, for "adamw", "lamb" and "fused_lamb".
         decay_mask: Parameters with weight decay: "matrices" (all but biases, norms, class tokens
             and positional embeddings) or "all".
         clip_norm: Maximum global norm of the gradients; larger gradients are scaled down to it.
             Default: 1 for "lamb" and "fused_lamb", as published; no clipping for other optimizers.
-        beta2: Decay rate of the second-moment estimate, for all optimizers but "sgd".
-        momentum: Momentum of "sgd".
+        beta2: Decay rate of the second-moment estimate, for all optimizers except "sgd".
+        momentum: Momentum, for "sgd".
 
     Raises:
         ValueError: an option out of range, or options that do not go together.
@@ -109,14 +108,14 @@ class OptimizerOptions:
             )
         if self.schedule == "reciprocal_sqrt" and not warmup:
             raise OptionError(
-                "the schedule reciprocal_sqrt needs a warmup; give its number of steps, or its "
-                "fraction of all steps.",
+                "the schedule reciprocal_sqrt needs a warmup; set warmup to a number of steps, or "
+                "to a fraction of all steps.",
                 "warmup",
                 "schedule",
             )
         if warmup and self.schedule in WITHOUT_WARMUP:
             raise OptionError(
-                f"the schedule {self.schedule} has no warmup, got {warmup}; set it to 0, or "
+                f"the schedule {self.schedule} has no warmup, got warmup={warmup}; set it to 0, or "
                 "choose another schedule.",
                 "schedule",
                 warmup="0",
@@ -134,24 +133,27 @@ class OptimizerOptions:
         name = self.optimizer
         if self.weight_decay and name not in WITH_WEIGHT_DECAY:
             raise OptionError(
-                f"{name} has no weight decay, got weight_decay={self.weight_decay}; set it to 0, "
-                f"or choose one of {', '.join(WITH_WEIGHT_DECAY)}.",
+                f"the optimizer {name} has no weight decay, got weight_decay={self.weight_decay}; "
+                f"set it to 0, or choose one of {', '.join(WITH_WEIGHT_DECAY)}.",
                 "optimizer",
                 weight_decay="0",
             )
         if self.momentum != DEFAULT_MOMENTUM and name != "sgd":
             raise OptionError(
-                f"momentum is an option of sgd, but the optimizer is {name}; remove it.",
+                f"momentum is an option of the optimizer sgd, but the optimizer is {name}; remove "
+                "momentum, or choose sgd.",
                 "momentum",
                 "optimizer",
             )
         if self.beta2 != DEFAULT_BETA2 and name == "sgd":
             raise OptionError(
-                "beta2 is not an option of the optimizer sgd; remove it.", "beta2", "optimizer"
+                "the optimizer sgd has no beta2; remove beta2, or choose another optimizer.",
+                "beta2",
+                "optimizer",
             )
 
     def warmup_steps(self, total_steps: int) -> int:
-        """Number of warm-up steps in a training of ``total_steps`` steps."""
+        """Number of warmup steps in a training of ``total_steps`` steps."""
         if self.warmup is None:
             return int(0.05 * total_steps) if self.schedule == "cosine" else 0
         return int(self.warmup * total_steps) if self.warmup < 1 else int(self.warmup)
@@ -163,12 +165,12 @@ def make_schedule(
     """The learning rate, or a schedule: int [] -> float32 [].
 
     Args:
-        options: Of the optimizer.
-        total_steps: Steps of training.
-        steps_per_epoch: Steps of an epoch.
+        options: Options of the optimizer.
+        total_steps: Number of training steps.
+        steps_per_epoch: Number of training steps in an epoch.
 
     Raises:
-        OptionError: The warm-up leaves no steps for the cosine.
+        OptionError: The warmup leaves no steps for the schedule "cosine".
 
     Example:
         >>> make_schedule(OptimizerOptions(learning_rate=0.1), 100, 10)
@@ -203,15 +205,16 @@ def make_optimizer(
     """The optimizer of a run: clipping, the update rule and the learning rate at each step.
 
     Args:
-        options: What it is.
-        total_steps: Steps of training, where a cosine ends.
-        steps_per_epoch: Steps of an epoch, which some schedules and ``lower_at`` count in.
-        inject_hyperparams: Whether the learning rate and the like are held in the optimizer's
-            state, see ``optax.inject_hyperparams``, so that several runs of ``fit`` may differ in
-            them. A learning rate that follows a schedule is computed from the step nevertheless.
+        options: Options of the optimizer and its learning rate schedule.
+        total_steps: Number of training steps; the schedule "cosine" ends there.
+        steps_per_epoch: Number of training steps in an epoch, for the schedules "halving" and
+            "steps" and for ``lower_at``.
+        inject_hyperparams: Whether the optimizer's state holds a constant learning rate, see
+            ``optax.inject_hyperparams``, so that several runs of ``fit`` may differ in it. A
+            learning rate that follows a schedule is computed from the step nevertheless.
 
     Raises:
-        OptionError: The warm-up leaves no steps for the cosine.
+        OptionError: The warmup leaves no steps for the schedule "cosine".
 
     Example:
         >>> optimizer = make_optimizer(OptimizerOptions("sgd", 0.1, momentum=0.0), 100, 10)
@@ -220,7 +223,7 @@ def make_optimizer(
         Array([-0.1, -0.1], dtype=float32)
     """
     schedule = make_schedule(options, total_steps, steps_per_epoch)
-    mask = decays if options.decay_mask == "matrices" else None
+    mask = weight_decay_mask if options.decay_mask == "matrices" else None
     decay: dict[str, Any] = {"b2": options.beta2, "weight_decay": options.weight_decay}
     make: Callable[..., optax.GradientTransformation]
     arguments: dict[str, Any]
@@ -234,13 +237,14 @@ def make_optimizer(
         case "adamw":
             make, arguments = optax.adamw, decay | {"mask": mask}
         case name:
-            fused: dict[str, Any] = {"largest_norm": None, "always_adapt": False, "eps": 1e-7}
-            max_norm = 1.0 if options.clip_norm is None else options.clip_norm
-            make, arguments = lamb, decay | {"max_norm": max_norm}
-            arguments |= {"decay_mask": _every if mask is None else mask}
+            fused: dict[str, Any] = {"max_weight_norm": None, "always_adapt": False, "eps": 1e-7}
+            max_grad_norm = 1.0 if options.clip_norm is None else options.clip_norm
+            make, arguments = lamb, decay | {"max_grad_norm": max_grad_norm}
+            arguments |= {"decay_mask": _all_true if mask is None else mask}
             arguments |= fused if name == "fused_lamb" else {}
     if inject_hyperparams:
-        # A mask is no schedule, and bounds are checked where they are numbers of Python.
+        # All but the learning rate is static: a mask is no schedule, and bounds are checked as
+        # Python numbers.
         names = inspect.signature(make).parameters if make in (optax.adamw, lamb) else ()
         static = [name for name in names if name != "learning_rate"]
         make = optax.inject_hyperparams(make, static, hyperparam_dtype=jnp.float32)
@@ -251,24 +255,24 @@ def make_optimizer(
 
 
 NEVER_DECAY = ("class_token", "position", "positions", "times")
-"""Names of what is learned for a class token and for positions, whose tables have two axes."""
+"""Names of parameters without weight decay though they have two axes: class tokens, positions."""
 
 
-def decays(params: Any) -> Any:
-    """Which parameters weight decay shrinks: matrices and tables, as in timm.
+def weight_decay_mask(params: Any) -> Any:
+    """Mask of the parameters with weight decay: matrices and tables, as in timm.
 
-    Not those of at most one axis, such as biases and factors of norms, and not class tokens and
-    tables of positions, which are known by their names.
+    Parameters of at most one axis (biases, factors of norms) have none, nor do class tokens and
+    tables of positions, which are recognized by their names.
 
     Args:
-        params: A tree of arrays, such as ``nnx.state(model, nnx.Param)``.
+        params: A pytree of arrays, such as ``nnx.state(model, nnx.Param)``.
 
     Returns:
-        A tree of the same structure, of bools.
+        A pytree of the same structure with a bool for each array.
 
     Example:
         >>> kernel, bias = jnp.zeros((3, 2)), jnp.zeros(2)
-        >>> decays({"kernel": kernel, "bias": bias, "positions": {"table": kernel}})
+        >>> weight_decay_mask({"kernel": kernel, "bias": bias, "positions": {"table": kernel}})
         {'bias': False, 'kernel': True, 'positions': {'table': False}}
     """
     return jax.tree_util.tree_map_with_path(
@@ -283,9 +287,9 @@ def lamb(
     b2: float = 0.999,
     eps: float = 1e-6,
     weight_decay: float = 0.0,
-    max_norm: float | None = 1.0,
-    largest_norm: float | None = 10.0,
-    decay_mask: Callable[[Any], Any] = decays,
+    max_grad_norm: float | None = 1.0,
+    max_weight_norm: float | None = 10.0,
+    decay_mask: Callable[[Any], Any] = weight_decay_mask,
     always_adapt: bool = True,
 ) -> optax.GradientTransformation:
     """LAMB (You et al., 2020, Algorithm 2) on clipped gradients.
@@ -294,25 +298,26 @@ def lamb(
     bias corrections, plus ``weight_decay * w`` where it decays; a norm is that of one array, and
     the factor, the trust ratio, is 1 where a norm is 0.
 
-    What phi is, the paper leaves open: any function between two positive bounds, such as
-    ``min(max(z, low), high)``, without values. Here ``phi(z) = min(z, largest_norm)``. The bound of
-    10 goes back to the paper's first version, which put it on the ratio; public code such as
-    pytorch-lamb and GluonNLP has it on the norm. TensorFlow Addons' LAMB, ``optax.lamb``, timm's
-    Lamb and apex's FusedLAMB have no bound: ``largest_norm=None``. A layer of 256 x 256 begins with
-    a norm of about 16, so that this one acts. Further, ``optax.lamb`` does not clip gradients;
-    FusedLAMB and timm's clip their global norm to 1, and give what does not decay the ratio 1:
-    ``always_adapt=False``, with a ``weight_decay`` above 0.
+    The paper leaves phi open: any function between two positive bounds, such as
+    ``min(max(z, low), high)``, without values. Here ``phi(z) = min(z, max_weight_norm)``. The bound
+    of 10 goes back to the paper's first version, which bounded the ratio; public code such as
+    pytorch-lamb and GluonNLP bounds the norm. TensorFlow Addons' LAMB, ``optax.lamb``, timm's Lamb
+    and apex's FusedLAMB have no bound: ``max_weight_norm=None``. A layer of 256 x 256 starts with a
+    norm of about 16, so the default bound has an effect. ``optax.lamb`` does not clip gradients;
+    FusedLAMB and timm's Lamb clip their global norm to 1, and use a trust ratio of 1 for parameters
+    without weight decay: ``always_adapt=False``, with a ``weight_decay`` above 0.
 
     Args:
         learning_rate: A number, or a schedule of the step, which counts from 0.
-        b1: Decay rate of the first moment.
-        b2: Decay rate of the second moment.
-        eps: Added to the root of the second moment.
-        weight_decay: lambda of the paper.
-        max_norm: Largest global norm of the gradients; None leaves them as they are.
-        largest_norm: The bound of phi, or None.
-        decay_mask: Says of a tree of parameters which of them decay, as ``decays`` does.
-        always_adapt: Whether the trust ratio acts on those too that do not decay.
+        b1: Decay rate of the first-moment estimate.
+        b2: Decay rate of the second-moment estimate.
+        eps: Added to the root of the second-moment estimate.
+        weight_decay: Decoupled weight decay, lambda of the paper.
+        max_grad_norm: Maximum global norm of the gradients; None disables clipping.
+        max_weight_norm: The bound of phi; None for no bound.
+        decay_mask: Function from the parameters to a mask, such as ``weight_decay_mask``.
+        always_adapt: Whether the trust ratio also scales the updates of parameters without weight
+            decay.
 
     Raises:
         OptionError: A number is out of range.
@@ -333,38 +338,35 @@ def lamb(
         raise OptionError(f"weight_decay must be at least 0, got {weight_decay}.", "weight_decay")
     positive(
         eps=eps,
-        **{
-            name: value
-            for name, value in (("max_norm", max_norm), ("largest_norm", largest_norm))
-            if value is not None
-        },
+        **({} if max_grad_norm is None else {"max_grad_norm": max_grad_norm}),
+        **({} if max_weight_norm is None else {"max_weight_norm": max_weight_norm}),
     )
 
-    def adapted(updates: Any, params: Any) -> Any:
+    def adapt(updates: Any, params: Any) -> Any:
         # optax.scale_by_trust_ratio has no bound of phi, no mask that leaves the optimizer's state
         # as it is, and takes norms in the parameter's dtype, where those of float16 overflow.
-        acts = _every(params) if always_adapt else decay_mask(params)
+        is_adapted = _all_true(params) if always_adapt else decay_mask(params)
         return jax.tree.map(
-            lambda u, w, act: u * _trust_ratio(w, u, largest_norm) if act else u,
+            lambda u, w, adapts: u * _trust_ratio(w, u, max_weight_norm) if adapts else u,
             updates,
             params,
-            acts,
+            is_adapted,
         )
 
     return optax.chain(
-        optax.identity() if max_norm is None else optax.clip_by_global_norm(max_norm),
+        optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm),
         optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
         optax.add_decayed_weights(weight_decay, mask=decay_mask),
-        optax.stateless(adapted),
+        optax.stateless(adapt),
         optax.scale_by_learning_rate(learning_rate),
     )
 
 
-def _trust_ratio(param: Array, update: Array, largest_norm: float | None) -> Array:
+def _trust_ratio(param: Array, update: Array, max_weight_norm: float | None) -> Array:
     """phi(|w|) / |u|, float32 [], 1 where either norm is 0."""
     weight, step = _norm(param), _norm(update)
     both = (weight > 0) & (step > 0)
-    bounded = weight if largest_norm is None else jnp.minimum(weight, largest_norm)
+    bounded = weight if max_weight_norm is None else jnp.minimum(weight, max_weight_norm)
     return jnp.where(both, bounded / jnp.where(both, step, 1), 1).astype(update.dtype)
 
 
@@ -372,10 +374,10 @@ def _norm(x: Array) -> Array:
     return jnp.linalg.norm(jnp.ravel(x).astype(jnp.promote_types(x.dtype, jnp.float32)))
 
 
-def _every(params: Any) -> Any:
+def _all_true(params: Any) -> Any:
     return jax.tree.map(lambda x: True, params)
 
 
 def _name(key: Any) -> Any:
-    """Of an entry of a path: a name, or a number."""
+    """The name, or the index, of an entry of a path."""
     return getattr(key, "key", getattr(key, "name", None))

@@ -1,4 +1,4 @@
-"""Where arrays live: one interface over ``jax.jit`` on a mesh and ``jax.pmap``."""
+"""Devices of a training run: one interface over ``jax.jit`` on a mesh and ``jax.pmap``."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def mesh_text(axes: Iterable[tuple[str, int]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where the arrays of a training live; hashable, made by ``Parallel.place``.
+    """The devices of a training run, and the sharding of its arrays; made by ``Parallel.place``.
 
     Attributes:
         strategy: "none", "jit" or "pmap".
-        mesh: the devices; None for "none".
-        shard_parameters: as in ``Parallel``.
-        accumulate: as in ``Parallel``.
-        time_arrays: arrays of a batch that are split along time.
-        num_runs: size of the axis of runs in front of every array, which the devices split in
-            place of batches; None without that axis.
-        runs_at_once: as in ``Parallel``.
+        mesh: The devices; None for "none".
+        shard_parameters: As in ``Parallel``.
+        accumulate: As in ``Parallel``.
+        time_arrays: Names of the arrays of a batch that are split along time.
+        num_runs: Size of the axis of runs in front of every array, which is split over the devices
+            instead of the batches; None without that axis.
+        runs_at_once: As in ``Parallel``.
     """
 
     strategy: str
@@ -51,22 +51,22 @@ class Placement:
 
     @property
     def axis_name(self) -> str | None:
-        """The axis to sum over inside a step: one of ``jax.pmap``."""
+        """The axis of ``jax.pmap`` to sum over inside a step; None for other strategies."""
         return DATA if self.strategy == "pmap" else None
 
     @property
     def sequence_shards(self) -> int:
-        """Devices that a sequence is split over: its length has to be a multiple."""
+        """Number of devices that a sequence is split over; its length must be a multiple."""
         return 1 if self.mesh is None else self.mesh.shape.get(SEQUENCE, 1)
 
     @property
     def num_shards(self) -> int:
-        """Devices that batches, or runs, are split over."""
+        """Number of devices that batches, or runs, are split over."""
         return 1 if self.mesh is None else self.mesh.shape.get(DATA, 1)
 
     @property
     def platform(self) -> str:
-        """Of the devices: "cpu", "gpu" or "tpu"."""
+        """The platform of the devices: "cpu", "gpu" or "tpu"."""
         if self.mesh is None:
             return jax.default_backend()
         platform: str = self.mesh.devices.flat[0].platform
@@ -74,42 +74,42 @@ class Placement:
 
     @property
     def run_placement(self) -> Placement:
-        """Where each run computes: of several runs each on one device."""
+        """The placement of a single run: with several runs, each is on one device."""
         if self.num_runs is None:
             return self
         return dataclasses.replace(ONE_DEVICE, accumulate=self.accumulate)
 
     def __str__(self) -> str:
-        there = jax.device_count()
+        available = jax.device_count()
         used = 1 if self.mesh is None else self.mesh.size
         count = "one" if used == 1 else str(used)
-        count = count if used == there else f"{count} of {there}"
-        noun = "device" if there == 1 else "devices"
+        count = count if used == available else f"{count} of {available}"
+        noun = "device" if available == 1 else "devices"
         if self.mesh is None:
             return f"{count} {noun}"
         return f"{count} {noun} ({self.strategy}, {mesh_text(self.mesh.shape.items())})"
 
     def context(self) -> AbstractContextManager[Any]:
-        """Where it trains: ``mesh`` in place of one that the caller has set with ``jax.set_mesh``.
+        """A context with ``mesh`` instead of a mesh that the caller has set by ``jax.set_mesh``.
 
-        A program takes arrays of one mesh, with axes of one type.
+        A program accepts arrays of one mesh only, with axes of one type.
         """
         if self.mesh is None or jax.sharding.get_abstract_mesh().empty:
             return nullcontext()
         return jax.set_mesh(self.mesh)
 
     def mechanism(self, mechanism: ops.Mechanism) -> ops.Mechanism:
-        """The mechanism for a model there: split over "seq" if the mesh has that axis.
+        """The mechanism for a model on these devices: split over "seq" if the mesh has that axis.
 
         Raises:
-            ValueError: the mechanism cannot be split.
+            ValueError: The mechanism cannot be split.
         """
         if self.mesh is None or self.sequence_shards == 1:
             return mechanism
         return ops.sequence_parallel(mechanism, self.mesh, SEQUENCE)
 
     def rows(self, batch_size: int) -> slice:
-        """The rows of a batch that this process has to load: those of its own devices."""
+        """The examples of a batch that the devices of this process need."""
         if self.mesh is None or jax.process_count() == 1:
             return slice(0, batch_size)
         sharding = NamedSharding(self.mesh, PartitionSpec(self._data_axis))
@@ -120,16 +120,16 @@ class Placement:
     def batch(
         self, batch: Mapping[str, np.ndarray], batch_size: int, *, whole: bool = False
     ) -> Any:
-        """The batch on its devices.
+        """Places a batch on the devices.
 
         Args:
-            batch: arrays ``[rows, ...]``, with the ``rows(batch_size)`` of this process; of several
-                runs a row is a run.
-            batch_size: rows of the whole batch.
-            whole: it is not taken in parts, as for evaluation.
+            batch: Arrays [B, ...] with the ``rows(batch_size)`` of this process; for several runs,
+                arrays [R, ...].
+            batch_size: Number of examples in the whole batch; for several runs, the number of runs.
+            whole: Whether the batch is not split for gradient accumulation, as for evaluation.
 
         Raises:
-            ValueError: its rows, or time steps, do not divide evenly.
+            ValueError: The examples or the time steps cannot be split evenly.
         """
         parts = self.num_shards
         if not whole and self.num_runs is None:
@@ -149,7 +149,7 @@ class Placement:
                 return array[(slice(begin - own.start, end - own.start), *index[1:])]
 
             shape = (batch_size, *array.shape[1:])
-            return jax.make_array_from_callback(shape, self._of_array(name, array), part)
+            return jax.make_array_from_callback(shape, self._batch_sharding(name, array), part)
 
         return {name: place(name, array) for name, array in batch.items()}
 
@@ -158,7 +158,7 @@ class Placement:
         assert self.mesh is not None
         return DATA if DATA in self.mesh.shape else None
 
-    def _of_array(self, name: str, array: np.ndarray) -> NamedSharding:
+    def _batch_sharding(self, name: str, array: np.ndarray) -> NamedSharding:
         assert self.mesh is not None
         if name in self.time_arrays and array.shape[1] % self.sequence_shards:
             raise ValueError(
@@ -169,18 +169,20 @@ class Placement:
         return NamedSharding(self.mesh, PartitionSpec(*axes))
 
     def state(self, state: Tree) -> Tree:
-        """Parameters, optimizer state and all else that a step carries, on its devices."""
+        """Places the state of a training step on the devices."""
         if self.mesh is None:
             return state
-        return jax.tree.map(lambda x: jax.device_put(x, self._of_leaf(x)), state)
+        return jax.tree.map(lambda x: jax.device_put(x, self._state_sharding(x)), state)
 
     def keep(self, state: Tree) -> Tree:
-        """The same inside a compiled step: what it returns lies where it lay."""
+        """Constrains the state that a compiled step returns to the sharding of ``state``."""
         if self.mesh is None or self.strategy == "pmap":
             return state
-        return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, self._of_leaf(x)), state)
+        return jax.tree.map(
+            lambda x: jax.lax.with_sharding_constraint(x, self._state_sharding(x)), state
+        )
 
-    def _of_leaf(self, leaf: Any) -> NamedSharding:
+    def _state_sharding(self, leaf: Any) -> NamedSharding:
         assert self.mesh is not None
         spec = PartitionSpec()
         if self.num_runs is not None:
@@ -196,7 +198,7 @@ class Placement:
     def compile(
         self, step: Callable[..., Any], num_arguments: int, donate: int
     ) -> Callable[..., Any]:
-        """A step whose last argument is a batch; the argument ``donate`` gives its memory."""
+        """Compiles a step whose last argument is a batch; the argument ``donate`` is donated."""
         if self.strategy != "pmap":
             return jax.jit(step, donate_argnums=donate)
         assert self.mesh is not None
@@ -215,14 +217,14 @@ def _check_rows(batch: Mapping[str, np.ndarray], batch_size: int, own: int, part
     for name, array in batch.items():
         if not np.ndim(array) or len(array) != own or batch_size % parts:
             raise ValueError(
-                f"expected {name!r} with {own} rows of a batch of {batch_size} that {parts} parts "
-                f"share evenly, got shape {np.shape(array)}; batches need one size: drop what is "
-                'left over, or fill it up with rows whose "weight" is 0.'
+                f"expected {name!r} with {own} rows, of a batch of {batch_size} that can be split "
+                f"into {parts} equal parts, got shape {np.shape(array)}; all batches need the same "
+                'size: drop the last, smaller batch, or pad it with rows whose "weight" is 0.'
             )
 
 
 ONE_DEVICE = Placement("none", None, False, 1, ())
-"""The placement where no devices are asked for."""
+"""The placement on the default device."""
 
 
 Strategy = Literal["auto", "none", "jit", "pmap"]
@@ -230,28 +232,28 @@ Strategy = Literal["auto", "none", "jit", "pmap"]
 
 @dataclasses.dataclass(frozen=True)
 class Parallel:
-    """The devices of a training, and what is split over them.
+    """Devices to train on, and how batches and parameters are split over them.
 
     Args:
         strategy: "jit" splits each batch over a mesh of devices and lets XLA place the rest;
-            "pmap" runs the same program on each device with its share of the batch, and sums the
-            gradients; "none" uses one device; "auto" is "jit" where there is more than one device
-            and the batch divides evenly over some of them, else "none".
-        mesh: names and sizes of the mesh's axes, as a mapping or as text, ``"data=4,seq=2"``:
-            "data" splits the batch, "seq" the time of ``time_arrays``. Default: all devices along
-            "data".
-        shard_parameters: split parameters and optimizer state over "data" too, each along its
-            longest axis that divides evenly (FSDP, ZeRO 3); "jit" only. They are made on one
-            device first.
-        accumulate: number of parts in which the gradient of a batch is computed, one after another,
-            for batches whose gradient does not fit the memory.
-        time_arrays: arrays of a batch [B, T, ...] that "seq" splits along T.
-        runs_at_once: of several runs (``fit`` with several models) the number that each device
-            trains at once, one group after another. Default: all of them; on CPUs as many as keep
-            their largest arrays in a core's cache. Other groups change results by rounding.
+            "pmap" runs the same program on each device with its part of the batch, and sums the
+            gradients; "none" uses one device; "auto" is "jit" if more than one device divides the
+            batch evenly, else "none".
+        mesh: Names and sizes of the mesh's axes, as a mapping or as a string such as
+            ``"data=4,seq=2"``: "data" splits the batch, "seq" the time of ``time_arrays``. Default:
+            all devices along "data".
+        shard_parameters: Whether to split parameters and optimizer state over "data" as well, each
+            along its longest axis that divides evenly (FSDP, ZeRO 3); "jit" only. They are created
+            on one device first.
+        accumulate: Number of gradient accumulation steps: equal parts of a batch whose gradients
+            are computed in sequence, to use less memory.
+        time_arrays: Names of the arrays [B, T, ...] of a batch that "seq" splits along T.
+        runs_at_once: For several runs (``fit`` with several models), the number of runs that each
+            device trains at once. Default: all of them; on CPUs, as many as keep their largest
+            arrays in a core's cache. Other numbers change results by rounding.
 
     Raises:
-        OptionError: a setting out of range.
+        OptionError: A setting is out of range.
 
     Example:
         >>> Parallel("jit", "data=4,seq=2").mesh
@@ -277,38 +279,39 @@ class Parallel:
             object.__setattr__(self, "mesh", _axes(self.mesh))
         if self.strategy == "none" and (self.mesh is not None or self.shard_parameters):
             raise OptionError(
-                "a mesh and shard_parameters are for several devices; strategy 'none' uses one.",
+                "mesh and shard_parameters are for several devices, but strategy 'none' uses one; "
+                "remove them, or choose strategy 'jit'.",
                 "strategy",
                 "mesh",
                 "shard_parameters",
             )
         if self.strategy == "pmap" and (self.shard_parameters or SEQUENCE in dict(self.mesh or ())):
             raise OptionError(
-                "strategy 'pmap' splits batches only; use 'jit' to split parameters or sequences.",
+                "strategy 'pmap' splits batches only; 'jit' also splits parameters and sequences.",
                 "strategy",
                 "mesh",
                 "shard_parameters",
             )
 
     def place(self, batch_size: int, *other_sizes: int, num_runs: int | None = None) -> Placement:
-        """The devices for batches of a size.
+        """Chooses the devices for batches of a given size.
 
         Args:
-            batch_size: rows of a training batch.
-            *other_sizes: rows of other batches that are split over the same devices.
-            num_runs: the number of runs that are trained at once, which the devices split in place
-                of batches; None for a single model.
+            batch_size: Number of examples in a training batch.
+            *other_sizes: Sizes of other batches that are split over the same devices.
+            num_runs: Number of runs, which are split over the devices instead of the batches; None
+                for a single model.
 
         Raises:
-            OptionError: more devices than there are, a batch or a number of runs that does not
-                divide evenly, or what runs are not split by.
+            OptionError: There are too few devices, batches or runs cannot be split evenly, or the
+                settings do not apply to several runs.
         """
         if num_runs is not None:
             return self._place_runs(batch_size, num_runs)
         if batch_size % self.accumulate:
             raise OptionError(
-                f"a batch of {batch_size} rows cannot be taken in {self.accumulate} equal parts; "
-                "choose a batch size that is a multiple of Parallel.accumulate.",
+                f"a batch of {batch_size} rows cannot be split into accumulate={self.accumulate} "
+                "equal parts; choose a batch size that is a multiple of it.",
                 "batch_size",
                 "accumulate",
             )
@@ -325,7 +328,7 @@ class Parallel:
             counts = " and ".join(map(str, dict.fromkeys((batch_size, *other_sizes))))
             raise OptionError(
                 f"batches of {counts} rows{parts} cannot be split evenly over {sizes[DATA]} "
-                "devices; change the batch size, or Parallel.mesh.",
+                "devices; change the batch size, or choose a mesh that divides it.",
                 "batch_size",
                 "mesh",
             )
@@ -333,19 +336,20 @@ class Parallel:
         if needed > jax.device_count():
             raise OptionError(
                 f"the mesh {mesh_text(axes)} needs {needed} devices, but there are "
-                f"{jax.device_count()}.",
+                f"{jax.device_count()}; choose a smaller mesh.",
                 "mesh",
             )
         if self.strategy in ("none", "pmap") and jax.process_count() > 1:
             raise OptionError(
                 f"strategy {self.strategy!r} is for one process, but there are "
-                f"{jax.process_count()}; use 'jit'.",
+                f"{jax.process_count()}; choose 'jit'.",
                 "strategy",
             )
         if needed < jax.device_count() and jax.process_count() > 1:
             raise OptionError(
-                f"all processes take part, but of their {jax.device_count()} devices only {needed} "
-                f"do ({mesh_text(axes)}); choose a batch size that all divide, or another mesh.",
+                f"with several processes all {jax.device_count()} devices must be used, but the "
+                f"mesh {mesh_text(axes)} has only {needed}; choose a batch size that is a multiple "
+                "of their number, or another mesh.",
                 "batch_size",
                 "mesh",
             )
@@ -366,14 +370,14 @@ class Parallel:
     def _place_runs(self, batch_size: int, num_runs: int) -> Placement:
         if jax.process_count() > 1:
             raise OptionError(
-                "several runs at once are trained by one process, but there are "
-                f"{jax.process_count()}.",
+                "several runs at once need a single process, but there are "
+                f"{jax.process_count()}; start one process, or train one run.",
                 "runs",
             )
         if self.strategy == "pmap" or self.shard_parameters or SEQUENCE in dict(self.mesh or ()):
             raise OptionError(
-                "several runs at once are split over devices by runs alone, with strategy 'jit'; "
-                "remove pmap, shard_parameters and a mesh with seq.",
+                "several runs at once are split over devices by runs only; remove strategy 'pmap', "
+                "shard_parameters and the axis seq of the mesh.",
                 "strategy",
                 "shard_parameters",
                 "mesh",
@@ -382,16 +386,16 @@ class Parallel:
         devices = dict(self.mesh or ()).get(DATA, every)
         if num_runs % devices:
             raise OptionError(
-                f"{num_runs} runs cannot be split evenly over {devices} devices; change their "
-                "number, or the mesh.",
+                f"{num_runs} runs cannot be split evenly over {devices} devices; change the number "
+                "of runs, or the mesh.",
                 "runs",
                 "mesh",
             )
         placement = dataclasses.replace(self, accumulate=1).place(num_runs)
-        of_run = Parallel("none", accumulate=self.accumulate).place(batch_size)
+        run_placement = Parallel("none", accumulate=self.accumulate).place(batch_size)
         return dataclasses.replace(
             placement,
-            accumulate=of_run.accumulate,
+            accumulate=run_placement.accumulate,
             num_runs=num_runs,
             runs_at_once=self.runs_at_once,
         )
@@ -407,17 +411,18 @@ def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
         axes = tuple((str(name).strip(), int(size)) for name, size in pairs)
     except (TypeError, ValueError):
         raise OptionError(
-            f"expected a mesh as names and sizes of its axes, such as data=4,seq=2, got {given!r}.",
+            f"mesh must be names and sizes of axes, such as data=4,seq=2, got {given!r}.",
             "mesh",
         ) from None
     names = [name for name, _ in axes]
     if set(names) - {DATA, SEQUENCE} or len(set(names)) < len(names):
         raise OptionError(
-            f"a mesh has the axes {DATA} and {SEQUENCE}, each once, got {mesh_text(axes)}.",
+            f"mesh must have the axes {DATA} and {SEQUENCE}, each at most once, got "
+            f"{mesh_text(axes)}.",
             "mesh",
         )
     if not axes or any(size < 1 for _, size in axes):
         raise OptionError(
-            f"the axes of a mesh have at least one device, got {mesh_text(axes)}.", "mesh"
+            f"each axis of mesh must have at least one device, got {mesh_text(axes)!r}.", "mesh"
         )
     return axes

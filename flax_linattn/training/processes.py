@@ -1,4 +1,4 @@
-"""Several processes of one run, as ``jax.distributed`` starts them: who writes, and who waits."""
+"""Several processes of one run, started by ``jax.distributed``; process 0 writes the files."""
 
 from __future__ import annotations
 
@@ -27,33 +27,37 @@ def start_process(
     *,
     heartbeat_timeout: int = 100,
 ) -> None:
-    """Makes this process one of several of a run; before anything is computed.
+    """Makes this process one of several processes of a run; call it before any computation.
+
+    From then on an uncaught exception ends the process at once, so that the others notice: at a
+    normal exit JAX would wait for them.
 
     Args:
-        coordinator: HOST:PORT of process 0, as every process reaches it. Default: what SLURM,
-            Open MPI or Cloud TPU say.
-        num_processes: How many there are; with ``coordinator``.
-        process_id: Which one this is, counted from 0; with ``coordinator``.
-        heartbeat_timeout: Seconds without a sign of life after which a process is taken for dead,
-            and JAX ends the others.
-
-    From then on an error that nobody catches ends the process at once, so that the others notice:
-    at its usual end JAX would wait for them.
+        coordinator: HOST:PORT of process 0, reachable from every process. Default: as SLURM,
+            Open MPI or Cloud TPU report it.
+        num_processes: Number of processes; required with ``coordinator``.
+        process_id: Index of this process, counted from 0; required with ``coordinator``.
+        heartbeat_timeout: Seconds without a heartbeat after which a process counts as lost, and
+            JAX ends the others.
 
     Raises:
-        OptionError: Only some of the three are given, they are no such, or nothing tells them.
+        OptionError: Only some of ``coordinator``, ``num_processes`` and ``process_id`` are given,
+            one is invalid, or the cluster reports none of them.
     """
     given = [x is not None for x in (coordinator, num_processes, process_id)]
     if any(given) and not all(given):
         raise OptionError(
-            "coordinator, num_processes and process_id belong together; got "
-            f"{coordinator!r}, {num_processes!r} and {process_id!r}.",
+            "coordinator, num_processes and process_id belong together; pass all three or none, "
+            f"got {coordinator!r}, {num_processes!r} and {process_id!r}.",
             *_OPTIONS,
         )
     if coordinator is not None:
         host, _, port = coordinator.rpartition(":")
         if not host or not port.isdigit():
-            raise OptionError(f"coordinator must be HOST:PORT, got {coordinator!r}.", "coordinator")
+            raise OptionError(
+                f"coordinator must be HOST:PORT, such as 10.0.0.1:1234, got {coordinator!r}.",
+                "coordinator",
+            )
         if process_id == 0:
             print(f"waiting for {num_processes} processes at {coordinator}", file=sys.stderr)
     try:
@@ -62,8 +66,8 @@ def start_process(
         )
     except (ValueError, RuntimeError) as error:
         raise OptionError(
-            f"this process cannot join the others: {error} Start one process a machine, each with "
-            "coordinator=HOST:PORT, num_processes=N and process_id=I.",
+            f"This process cannot join the others: {error} Start one process on each machine, each "
+            "with coordinator=HOST:PORT, num_processes=N and process_id=I.",
             *_OPTIONS,
         ) from error
     if jax.process_count() > 1:
@@ -74,22 +78,22 @@ def _end_at_once(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     sys.__excepthook__(kind, error, traceback)
-    leave(1)
+    exit_at_once(1)
 
 
-def leave(status: int) -> NoReturn:
-    """Ends this process without waiting for the others, which JAX then ends, too."""
+def exit_at_once(status: int) -> NoReturn:
+    """Ends this process without waiting for the others, which JAX then ends as well."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-def announce(advice: str) -> None:
-    """Says in each process what its end would mean: JAX ends it without letting Python speak."""
+def warn_of_lost_processes(advice: str) -> None:
+    """Warns that the loss of a process ends this one: JAX then ends it before Python can report."""
     if jax.process_count() > 1:
         print(
-            f"process {jax.process_index()} of {jax.process_count()}: if another one dies, JAX "
-            f"ends this one, too ('detected fatal errors'). {advice}",
+            f"note: process {jax.process_index()} of {jax.process_count()}: if another process "
+            f"dies, JAX ends this one as well ('detected fatal errors'). {advice}",
             file=sys.stderr,
         )
 
@@ -99,23 +103,23 @@ def is_main() -> bool:
     return jax.process_index() == 0
 
 
-def largest(value: int) -> int:
-    """The largest value of all processes; they wait for each other."""
+def max_over_processes(value: int) -> int:
+    """The maximum over all processes, which wait for each other."""
     if jax.process_count() == 1:
         return value
     return int(np.max(multihost_utils.process_allgather(np.asarray(value, np.int32))))
 
 
-def average(values: Sequence[float]) -> list[float]:
-    """The means over all processes; they wait for each other."""
+def mean_over_processes(values: Sequence[float]) -> list[float]:
+    """The means over all processes, which wait for each other."""
     if jax.process_count() == 1:
         return list(values)
     all_values = multihost_utils.process_allgather(np.asarray(values, np.float32))
     return [float(value) for value in np.mean(all_values, axis=0)]
 
 
-def of_main(values: Sequence[float]) -> list[float]:
-    """The values of the main process, to the bit; the others wait for it, with as many."""
+def broadcast_from_main(values: Sequence[float]) -> list[float]:
+    """The values of the main process, bit for bit; the others pass as many values and wait."""
     if jax.process_count() == 1 or not values:
         return list(values)
     # As 32-bit words: JAX would make float32 of float64.
@@ -124,8 +128,8 @@ def of_main(values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.asarray(own).view(np.float64)]
 
 
-def check_shared(folder: Path) -> None:
-    """Refuses, in every process, a folder of which one does not see that of process 0."""
+def check_shared_folder(folder: Path) -> None:
+    """Raises in every process if one of them cannot see the folder of process 0."""
     if jax.process_count() == 1:
         return
     sign = folder / "shared_by"
@@ -133,50 +137,51 @@ def check_shared(folder: Path) -> None:
     if is_main():
         number = os.getpid()
         sign.write_text(str(number))
-    number = largest(number)
-    missing = not sign.is_file() or sign.read_text() != str(number)
-    anywhere = largest(int(missing))
+    number = max_over_processes(number)
+    is_missing = not sign.is_file() or sign.read_text() != str(number)
+    is_missing_anywhere = max_over_processes(int(is_missing))
     if is_main():
         sign.unlink()
-    if anywhere:
-        who = f"process {jax.process_index()} does not see" if missing else "another does not see"
+    if is_missing_anywhere:
+        who = f"Process {jax.process_index()}" if is_missing else "Another process"
         raise ValueError(
-            f"{who} the folder {folder} of process 0; it has to be on a file system that all "
-            "processes share."
+            f"{who} cannot see the folder {folder} of process 0. It has to be on a file system "
+            "that all processes share."
         )
 
 
-def check_same(describe: Callable[[], Mapping[str, Any]]) -> None:
-    """Refuses, in every process, values that differ in one, by the names to show."""
+def check_same_in_processes(describe: Callable[[], Mapping[str, Any]]) -> None:
+    """Raises in every process if a value differs between processes; names the values."""
     if jax.process_count() == 1:
         return
-    facts = describe()
-    crcs = [zlib.crc32(repr(value).encode()) & 0x7FFFFFFF for value in facts.values()]
+    values = describe()
+    crcs = [zlib.crc32(repr(value).encode()) & 0x7FFFFFFF for value in values.values()]
     all_crcs = multihost_utils.process_allgather(np.asarray(crcs, np.int32))
     differ = [
-        n for n, column in zip(facts, all_crcs.T, strict=True) if len(set(column.tolist())) > 1
+        n for n, column in zip(values, all_crcs.T, strict=True) if len(set(column.tolist())) > 1
     ]
     if differ:
-        here = ", ".join(f"{name}={facts[name]!r}" for name in differ[:4])
+        here = ", ".join(f"{name}={values[name]!r}" for name in differ[:4])
         raise ValueError(
-            f"processes of one run need the same options and data, but {', '.join(differ[:4])} "
-            f"differ{'s' if len(differ) == 1 else ''}; process {jax.process_index()} has {here}."
+            f"The processes of a run need the same options and data, but {', '.join(differ[:4])} "
+            f"differ{'s' if len(differ) == 1 else ''}: process {jax.process_index()} has {here}. "
+            "Start all processes with the same options and the same files."
         )
 
 
 def on_main(function: Callable[[], None]) -> None:
-    """Calls a function in the main process, while the others wait; errors are raised in all."""
+    """Calls a function in the main process while the others wait; an error is raised in all."""
     failure: Exception | None = None
     if is_main():
         try:
             function()
         except Exception as error:
             failure = error
-    failed = largest(int(failure is not None))
+    failed = max_over_processes(int(failure is not None))
     if failure is not None:
         raise failure
     if failed:
-        raise LostProcessError("Process 0 could not go on; its own message says why.")
+        raise LostProcessError("Process 0 stopped with an error; see its own message.")
 
 
 class LostProcessError(RuntimeError):
@@ -184,8 +189,8 @@ class LostProcessError(RuntimeError):
 
 
 @contextmanager
-def together(advice: Callable[[], str]) -> Iterator[None]:
-    """Raises LostProcessError, with advice, where another process of the run is lost."""
+def lost_process_errors(advice: Callable[[], str]) -> Iterator[None]:
+    """Raises LostProcessError, with advice, if another process of the run is lost."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -193,6 +198,6 @@ def together(advice: Callable[[], str]) -> Iterator[None]:
             raise
         reason = str(error).strip().splitlines()[0]
         raise LostProcessError(
-            f"Process {jax.process_index()} of {jax.process_count()} cannot go on: another one has "
-            f"ended or cannot be reached ({reason[:200]}). {advice()}"
+            f"Process {jax.process_index()} of {jax.process_count()} cannot continue: another "
+            f"process has ended or cannot be reached ({reason[:200]}). {advice()}"
         ) from error

@@ -1,4 +1,4 @@
-"""Progress of a run: on stderr, in trackers, as a profiler trace and as a learning curve."""
+"""Progress of a run: on stderr, in trackers, as a profiler trace, and as a learning curve."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from rich.progress import (
 
 from flax_linattn.annotations import fits
 from flax_linattn.checks import quote
-from flax_linattn.storage import atomic_write, write_text
+from flax_linattn.storage import atomic_write, sync_file, write_text
 from flax_linattn.training.history import METRICS_FILE
 
 
 class ProgressDisplay:
-    """Shows a run's steps, running metrics and speed; "lines" shows no bar, False nothing."""
+    """Shows a run's steps, metrics and throughput on stderr; ``progress`` is as in ``Session``."""
 
     def __init__(
         self,
-        shown: bool | Literal["lines"],
+        progress: bool | Literal["lines"],
         epochs: int | None,
         total_steps: int,
         step: int,
     ) -> None:
-        self._shown = shown
+        self._prints_lines = bool(progress)
         self._epochs = epochs
         self._total_steps = total_steps
         self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -49,7 +49,7 @@ class ProgressDisplay:
             TextColumn("{task.fields[metrics]}"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=shown is not True or not self._console.is_terminal,
+            disable=progress is not True or not self._console.is_terminal,
             transient=True,
         )
         self._task = self._bar.add_task("", total=total_steps, completed=step, metrics="")
@@ -67,12 +67,12 @@ class ProgressDisplay:
         self._bar.stop()
 
     def step(self, step: int, epoch: int) -> None:
-        """Shows that a step is done."""
+        """Updates the number of steps done."""
         description = "" if self._epochs is None else f"epoch {epoch}/{self._epochs}"
         self._bar.update(self._task, completed=step, description=description)
 
     def metrics(self, means: dict[str, float], examples_per_second: float) -> None:
-        """Shows the running training metrics."""
+        """Updates the running training metrics and the throughput."""
         texts = [f"{name} {means[name]:.4g}" for name in ("loss", "accuracy") if name in means]
         self._bar.update(
             self._task, metrics="  ".join([*texts, f"{examples_per_second:.0f} examples/s"])
@@ -80,7 +80,7 @@ class ProgressDisplay:
 
     def validation(self, line: dict[str, Any]) -> None:
         """Prints a line of metrics.jsonl."""
-        if not self._shown:
+        if not self._prints_lines:
             return
         if self._epochs is None:
             parts = [f"step {line['step']}/{self._total_steps}"]
@@ -107,31 +107,30 @@ class ProgressDisplay:
             parts.append("best")
         self._console.print("  ".join(parts))
         if is_best and line["step"] == self._total_steps:
-            last = "validation" if self._epochs is None else "epoch"
-            more = "steps" if self._epochs is None else "of them"
-            self._console.print(f"the last {last} was the best: more {more} may do better")
+            last, unit = ("validation", "steps") if self._epochs is None else ("epoch", "epochs")
+            self._console.print(f"note: the last {last} was the best; more {unit} may improve it")
 
 
 WARM_UP_STEPS = 10
-"""Steps before a trace: the first ones compile."""
+"""Number of steps before a trace, since the first ones compile."""
 
 
 class Tracker(Protocol):
-    """Takes in a run's numbers; write one for any other service."""
+    """Interface of a logger of a run's metrics; implement it for any other service."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes in numbers, by name, as they are after ``step`` training steps."""
+        """Logs metrics, by name, after ``step`` training steps."""
 
     def close(self) -> None:
-        """Writes what is left; called at the end of a session, however it ends."""
+        """Flushes and closes the log; called at the end of a session, however it ends."""
 
 
 class JsonLines:
-    """A JSON object a line, with "step" and the values; NaN and infinities are null.
+    """Tracker that writes a JSON object per line: "step" and the values; NaN and inf are null.
 
     Args:
-        path: The file. What it holds of the first step logged and later ones, as when a run goes on
-            from an earlier checkpoint, is dropped.
+        path: The file. Lines of the first logged step and later ones, as when a run resumes from an
+            earlier checkpoint, are removed.
 
     Example:
         >>> import tempfile
@@ -148,16 +147,18 @@ class JsonLines:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Writes a line of metrics to the file."""
         if not self._begun:
-            write_text(self._path, "".join(f"{line}\n" for line in self._before(step)))
+            write_text(self._path, "".join(f"{line}\n" for line in self._earlier_lines(step)))
             self._begun = True
         finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
         with open(self._path, "a") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
 
     def close(self) -> None:
-        """Does nothing: every line is written at once."""
+        """Waits until all lines are on the disk."""
+        if self._begun:
+            sync_file(self._path)
 
-    def _before(self, step: int) -> Iterator[str]:
+    def _earlier_lines(self, step: int) -> Iterator[str]:
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
             with contextlib.suppress(ValueError, KeyError, TypeError):  # a kill cut it off
                 if json.loads(line)["step"] < step:
@@ -165,10 +166,10 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Event files for TensorBoard, written by tensorboardX.
+    """Tracker that writes event files for TensorBoard, by tensorboardX.
 
     Args:
-        folder: The log folder to start TensorBoard with.
+        folder: The log folder, to start TensorBoard with.
 
     Raises:
         ValueError: tensorboardX is not installed.
@@ -179,10 +180,11 @@ class TensorBoard:
             from tensorboardX import SummaryWriter
         except ImportError:
             raise ValueError(
-                "TensorBoard files need tensorboardX: pip install 'flax-linattn[tensorboard]'."
+                "TensorBoard files need the package tensorboardX; install it with "
+                "pip install 'flax-linattn[tensorboard]'."
             ) from None
         self._make_writer = partial(SummaryWriter, str(folder))
-        self._writer: Any = None  # which writes a file as soon as it is made
+        self._writer: Any = None  # made when it is needed, since it creates a file at once
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Adds a point to the curve of each value."""
@@ -192,13 +194,13 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Writes what is left and closes the file."""
+        """Flushes and closes the file."""
         if self._writer is not None:
             self._writer.close()
 
 
 class Profile:
-    """Traces ``count`` steps by ``jax.profiler`` into a folder, for TensorBoard or Perfetto."""
+    """Traces ``count`` steps with ``jax.profiler`` into a folder, for TensorBoard or Perfetto."""
 
     def __init__(self, folder: Path, step: int, count: int) -> None:
         self._folder = folder
@@ -207,26 +209,26 @@ class Profile:
         self._tracing = False
 
     def before(self, step: int) -> None:
-        """Begins the trace where it is to begin."""
+        """Starts the trace before its first step."""
         if step == self._first < self._end:
             jax.profiler.start_trace(str(self._folder))
             self._tracing = True
 
     def after(self, step: int, state: Any) -> None:
-        """Ends the trace where it is to end, once the state is computed."""
+        """Ends the trace after its last step, once the state is computed."""
         if self._tracing and step == self._end:
             jax.block_until_ready(state)
             self.stop()
 
     def stop(self) -> None:
-        """Ends the trace if it has begun."""
+        """Ends the trace if it has started."""
         if self._tracing:
             jax.profiler.stop_trace()
             self._tracing = False
 
 
 class _Line(TypedDict):
-    """What is read of every line of metrics.jsonl, beside the metrics and the best."""
+    """The keys that every line of metrics.jsonl must have."""
 
     epoch: int
     step: int
@@ -234,35 +236,37 @@ class _Line(TypedDict):
 
 
 def learning_curve(run_dir: str | Path) -> Path | None:
-    """Draws a run's loss and monitored metric over its epochs, or steps, with the best marked.
+    """Plots a run's loss and monitored metric, and marks the best validation.
 
-    Of several runs in one folder it draws each, and their mean.
-
-    Steps are drawn where validations lie within epochs.
+    The x-axis has epochs, or steps if there are validations within epochs. For several runs in one
+    folder it plots each of them, and their mean.
 
     Args:
         run_dir: The run folder that ``fit`` wrote.
 
     Returns:
-        The path of ``learning_curve.png`` in that folder, or None, with a line on stderr, if
+        The path of ``learning_curve.png`` in that folder, or None, with a note on stderr, if
         matplotlib is not installed.
 
     Raises:
         FileNotFoundError: If the folder has no metrics.jsonl.
-        ValueError: If there was no validation yet, or a line is damaged; names it.
+        ValueError: If there was no validation yet, or a line is damaged; names the line.
     """
     source = Path(run_dir) / METRICS_FILE
     if not source.is_file():
         raise FileNotFoundError(f"There is no {source}: train a run in this folder first.")
     lines = _read_lines(source)
     if not lines:
-        raise ValueError(f"{source} is empty: no epoch of the run has finished.")
+        raise ValueError(
+            f"{source} is empty, since no epoch of the run has finished; resume the run first."
+        )
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError:
         print(
-            "No learning curve drawn: it needs matplotlib (pip install 'flax-linattn[plots]').",
+            "note: the learning curve needs matplotlib; install it with "
+            "pip install 'flax-linattn[plots]'.",
             file=sys.stderr,
         )
         return None
@@ -274,16 +278,16 @@ def learning_curve(run_dir: str | Path) -> Path | None:
     names = list(dict.fromkeys(["loss", monitor]))
     figure = Figure(figsize=(4.5 * len(names), 3.4), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for part, colour in (("train", "tab:blue"), ("validation", "tab:orange")):
-            # A metric that no example counted for is null; a gap is drawn.
+        for part, color in (("train", "tab:blue"), ("validation", "tab:orange")):
+            # A metric without any counted example is null; the curve has a gap there.
             means = [line.get(f"{part}_{name}") for line in lines]
             values = [float("nan") if mean is None else mean for mean in means]
             marker = "o" if len(x) == 1 else None
-            axes.plot(x, values, color=colour, label=part, marker=marker)
-            for run in _of_runs(lines, f"{part}_{name}"):
-                axes.plot(x, run, color=colour, linewidth=0.5, alpha=0.5)
+            axes.plot(x, values, color=color, label=part, marker=marker)
+            for run in _run_curves(lines, f"{part}_{name}"):
+                axes.plot(x, run, color=color, linewidth=0.5, alpha=0.5)
             if best is not None and part == "validation" and name == monitor:
-                axes.plot(best, values[x.index(best)], "*", color=colour, ms=12, label="best")
+                axes.plot(best, values[x.index(best)], "*", color=color, ms=12, label="best")
         if best is None:
             axes.set(xlabel=unit, ylabel=name, title=f"{name}, mean and each run")
         else:
@@ -297,7 +301,7 @@ def learning_curve(run_dir: str | Path) -> Path | None:
     return path
 
 
-def _of_runs(lines: list[dict[str, Any]], name: str) -> list[list[float]]:
+def _run_curves(lines: list[dict[str, Any]], name: str) -> list[list[float]]:
     """A metric of each of several runs over the validations; empty for a single model."""
     columns = [line.get("runs", {}).get(name, ()) for line in lines]
     return [
@@ -316,8 +320,8 @@ def _read_lines(source: Path) -> list[dict[str, Any]]:
         if not fits(line, _Line):
             raise ValueError(
                 f"{source}:{number}: expected the JSON of a validation, got "
-                f"{quote(text.decode(errors='backslashreplace'), 80)}; resume the run, which "
-                "rewrites the file."
+                f"{quote(text.decode(errors='backslashreplace'), 80)}; resume the run to rewrite "
+                "the file from its checkpoint."
             )
         lines.append(line)
     return lines

@@ -1,4 +1,4 @@
-"""The results of the runs in a folder, and their parameters."""
+"""Results and parameters of the runs in a folder, read from their checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flax_linattn.training.history import History
 from flax_linattn.training.state import split_model
 
 MAX_DIFFERENCES = 8
-"""Arrays that an error names."""
+"""Maximum number of arrays that an error names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +38,13 @@ class RunResult:
     """The result of one run.
 
     Args:
-        best_epoch: The epoch of its selected parameters, counted from 1; None if it failed before
-            it was validated.
-        best_step: The training steps done then.
+        best_epoch: The epoch of the selected parameters, counted from 1; None if the run failed
+            before its first validation.
+        best_step: The number of training steps of the selected parameters.
         best_value: Their monitored validation metric.
-        failed_step: The step in which it became NaN or infinite, counted from 1; None if none.
-        stopped_early: Whether it ran out of patience.
+        failed_step: The step in which the run became NaN or infinite, counted from 1; None if it
+            did not fail.
+        stopped_early: Whether the run ran out of patience.
     """
 
     best_epoch: int | None
@@ -56,7 +57,7 @@ class RunResult:
 def run_results(history: History, patience: int | None = None) -> tuple[RunResult, ...]:
     """The results of all runs.
 
-    Checkpoints do not hold whether a single model ran out of ``patience``.
+    Pass ``patience`` for a single model: its checkpoints do not store whether it ran out of it.
     """
     return tuple(
         RunResult(
@@ -71,7 +72,7 @@ def run_results(history: History, patience: int | None = None) -> tuple[RunResul
 
 
 def best_index(history: History) -> int | None:
-    """The run with the best monitored value, the first one of several; None before a validation."""
+    """The index of the run with the best monitored value; None before the first validation."""
     sign = 1 if history.monitor_mode == "max" else -1
     values = [run.best_value for run in history.runs]
     validated = [sign * value for value in values if value is not None]
@@ -87,13 +88,16 @@ def load_checkpoint(model: nnx.Module, path: str | Path) -> None:
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        CorruptCheckpointError: If it cannot be read.
-        ValueError: If the model is not the saved one; names the variables that differ. If the
-            checkpoint holds several runs.
+        CorruptCheckpointError: If the checkpoint cannot be read.
+        ValueError: If the model has other variables than the saved one; names those that differ. If
+            the checkpoint holds several runs.
     """
     path = Path(path)
     if not path.is_dir():
-        raise FileNotFoundError(f"There is no checkpoint folder {path}.")
+        raise FileNotFoundError(
+            f"There is no checkpoint folder {path}. list_checkpoints(run_dir) gives the folders of "
+            "a run."
+        )
     _, *variables = split_model(model)
     history, manifest = read_whole(path)
     _check_single(path, history)
@@ -113,16 +117,16 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
     Raises:
         FileNotFoundError: If the run folder or a checkpoint in it is missing.
         CorruptCheckpointError: If the best checkpoint cannot be read.
-        ValueError: If no epoch has finished, or if the model is not the saved one; names the
-            variables that differ. If the folder holds several runs.
+        ValueError: If no epoch has finished, the folder holds several runs, or the model has other
+            variables than the saved one; names those that differ.
     """
-    best = _best_of(Path(run_dir))
+    best = _best_checkpoint(Path(run_dir))
     try:
         load_checkpoint(model, best)
     except (CorruptCheckpointError, FileNotFoundError) as error:
         raise CorruptCheckpointError(
-            f"{error} It is the best of the run: restore it from a copy, or resume the run, "
-            "which then selects the best of the remaining checkpoints."
+            f"{error} It is the best checkpoint of the run: restore it from a copy, or resume the "
+            "run, which then selects the best of the remaining checkpoints."
         ) from error
     return best
 
@@ -134,31 +138,32 @@ def load_opt_state(
     *,
     skip_mismatched: bool = False,
 ) -> Any:
-    """Reads the optimizer's state of a run's best epoch, for another training.
+    """Reads the optimizer's state of a run's best epoch, to continue with another training.
 
-    Moments and their counts are read. The step that a learning rate's schedule counts is 0, for the
-    schedule is that of the other training.
+    Moments and their counts are read. The step of a learning rate schedule is 0, since the schedule
+    belongs to the new training.
 
     Args:
-        optimizer: Of the other training; its update rule is that of the run.
-        model: The model to train, whose parameters have the names and shapes of the run's.
+        optimizer: The optimizer of the new training, with the same update rule as the run's.
+        model: The model to train, with parameters of the same names and shapes as the run's.
         run_dir: The run folder that ``fit`` wrote for a single model.
-        skip_mismatched: Leave the state of parameters of other shapes as ``optimizer.init`` has it.
+        skip_mismatched: Whether parameters of other shapes start with the state of
+            ``optimizer.init`` instead of raising an error.
 
     Returns:
-        What ``fit`` takes as ``opt_state``.
+        The optimizer's state, for the argument ``opt_state`` of ``fit``.
 
     Raises:
         FileNotFoundError: If the run folder or a checkpoint in it is missing.
         CorruptCheckpointError: If the best checkpoint cannot be read.
-        ValueError: If no epoch has finished, the folder holds several runs, or the state is that of
-            another optimizer or of other parameters; names the arrays that differ.
+        ValueError: If no epoch has finished, the folder holds several runs, or the saved state
+            belongs to another optimizer or to other parameters; names the arrays that differ.
     """
-    best = _best_of(Path(run_dir))
+    best = _best_checkpoint(Path(run_dir))
     saved = read_item(best, "training", read_whole(best).manifest)
     _, params, _ = split_model(model)
     fresh = {"opt_state": optimizer.init(params)}
-    of_schedule = named_leaves(
+    in_schedule = named_leaves(
         jax.tree.map(
             lambda part: jax.tree.map(lambda _: _is_schedule_state(part), part),
             fresh,
@@ -167,15 +172,15 @@ def load_opt_state(
     )
     differences, values = [], []
     for name, leaf in named_leaves(fresh).items():
-        found = None if of_schedule[name] else saved.get(name)
-        fits = found is not None and found.shape == leaf.shape
-        if not (fits or of_schedule[name] or (found is not None and skip_mismatched)):
-            what = "nothing" if found is None else array_signature(found)
+        array = None if in_schedule[name] else saved.get(name)
+        fits = array is not None and array.shape == leaf.shape
+        if not (fits or in_schedule[name] or (array is not None and skip_mismatched)):
+            what = "nothing" if array is None else array_signature(array)
             differences.append(f"{name}: expected {array_signature(leaf)}, found {what}")
-        values.append(jnp.asarray(found, leaf.dtype) if fits else leaf)
+        values.append(jnp.asarray(array, leaf.dtype) if fits else leaf)
     if differences:
         raise OptionError(
-            f"The optimizer's state in {run_dir} does not fit:\n  "
+            f"The optimizer's state in {run_dir} does not fit the model and the optimizer:\n  "
             + "\n  ".join(differences[:MAX_DIFFERENCES])
             + f"\n{len(differences)} arrays differ. Use the optimizer that the run was trained "
             "with, or start with a new state.",
@@ -188,10 +193,10 @@ def _is_schedule_state(part: Any) -> bool:
     return isinstance(part, optax.ScaleByScheduleState)
 
 
-def _best_of(run_dir: Path) -> Path:
-    """The checkpoint of the best epoch of a single model."""
+def _best_checkpoint(run_dir: Path) -> Path:
+    """The folder of the best checkpoint of a single model."""
     if not run_dir.is_dir():
-        raise FileNotFoundError(f"There is no run folder {run_dir}.")
+        raise FileNotFoundError(f"There is no run folder {run_dir}. Check the path.")
     path, progress = read_newest_progress(run_dir)
     _check_single(path, progress.history)
     best = best_path(run_dir, progress.history)
@@ -208,20 +213,21 @@ def read_runs(run_dir: str | Path) -> tuple[RunResult, ...]:
 
     Raises:
         FileNotFoundError: There is no checkpoint.
-        ValueError: None can be read, or the folder holds a single run.
+        ValueError: No checkpoint can be read, or the folder holds a single run.
     """
-    _, progress = _newest_of_runs(run_dir)
+    _, progress = _newest_with_runs(run_dir)
     return run_results(progress.history)
 
 
 def best_run(run_dir: str | Path) -> int:
-    """The index of the run with the best monitored value, the first one of several.
+    """The index of the run with the best monitored value; the first one in a tie.
 
     Raises:
         FileNotFoundError: There is no checkpoint.
-        ValueError: None can be read, the folder holds a single run, or no run was validated yet.
+        ValueError: No checkpoint can be read, the folder holds a single run, or no run was
+            validated yet.
     """
-    _, progress = _newest_of_runs(run_dir)
+    _, progress = _newest_with_runs(run_dir)
     index = best_index(progress.history)
     if index is None:
         raise _not_validated(run_dir)
@@ -234,15 +240,15 @@ def load_run(model: nnx.Module, run_dir: str | Path, seed_index: int) -> RunResu
     Args:
         model: A freshly built model; changed in place.
         run_dir: The run folder that ``fit`` wrote for several models.
-        seed_index: Which run, counted from 0.
+        seed_index: Index of the run, counted from 0.
 
     Returns:
-        The result of the run; where its ``best_step`` is None the parameters are its first.
+        The result of the run. If its ``best_step`` is None, the parameters are the initial ones.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        CorruptCheckpointError: If none can be read.
-        ValueError: There is no such run, or the model is not the saved one.
+        CorruptCheckpointError: If no checkpoint can be read.
+        ValueError: If there is no such run, or the model has other variables than the saved one.
     """
     _, history, best = read_best(model, run_dir)
     at_least(0, len(history.runs) - 1, seed_index=seed_index)
@@ -251,7 +257,7 @@ def load_run(model: nnx.Module, run_dir: str | Path, seed_index: int) -> RunResu
 
 
 def load_runs(model: nnx.Module, run_dir: str | Path) -> dict[int, nnx.Module]:
-    """Models with the best parameters of each of several runs in a folder, by their indices.
+    """Models with the best parameters of each of several runs in a folder, by run index.
 
     Args:
         model: A freshly built model of the same structure; it is not changed.
@@ -262,8 +268,9 @@ def load_runs(model: nnx.Module, run_dir: str | Path) -> dict[int, nnx.Module]:
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        CorruptCheckpointError: If none can be read.
-        ValueError: No run was validated yet, or the model is not the saved one.
+        CorruptCheckpointError: If no checkpoint can be read.
+        ValueError: If no run was validated yet, or the model has other variables than the saved
+            one.
     """
     _, history, best = read_best(model, run_dir)
     if best_index(history) is None:
@@ -277,8 +284,8 @@ def load_runs(model: nnx.Module, run_dir: str | Path) -> dict[int, nnx.Module]:
 
 
 def read_best(model: nnx.Module, run_dir: str | Path) -> tuple[Path, History, list[Any]]:
-    """Reads path, history, and best variables of each run, of the newest checkpoint of several."""
-    path, (history, manifest) = _newest_of_runs(run_dir)
+    """Reads the newest checkpoint of several runs: path, history, best variables of each run."""
+    path, (history, manifest) = _newest_with_runs(run_dir)
     _, *variables = split_model(model)
     num_runs = len(history.runs)
     stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_runs, *x.shape)), variables)
@@ -286,16 +293,16 @@ def read_best(model: nnx.Module, run_dir: str | Path) -> tuple[Path, History, li
     return path, history, [jax.tree.map(lambda x, r=r: x[r], best) for r in range(num_runs)]
 
 
-def _newest_of_runs(run_dir: str | Path) -> tuple[Path, Progress]:
-    """The newest checkpoint that is whole, and what it holds beside its arrays."""
+def _newest_with_runs(run_dir: str | Path) -> tuple[Path, Progress]:
+    """The newest intact checkpoint of several runs, and its progress.json."""
     path, progress = read_newest(run_dir)
     if not progress.history.is_stacked:
-        raise ValueError(f"the folder {run_dir} holds a single run; read it with load_best.")
+        raise ValueError(f"The folder {run_dir} holds a single run; read it with load_best.")
     return path, progress
 
 
 def _check_single(path: Path, history: History) -> None:
-    """Raises if a checkpoint of a single model is needed but it holds several runs."""
+    """Raises if a checkpoint holds several runs where one of a single model is needed."""
     if history.is_stacked:
         raise ValueError(
             f"The checkpoint {path} holds {len(history.runs)} runs; read one of them with load_run."
@@ -304,5 +311,5 @@ def _check_single(path: Path, history: History) -> None:
 
 def _not_validated(run_dir: str | Path) -> ValueError:
     return ValueError(
-        f"no run in {run_dir} was validated yet, so that none has a best; resume the training."
+        f"No run in {run_dir} was validated yet, so none has best parameters; resume the training."
     )

@@ -17,25 +17,25 @@ def warmup_cosine(
     first: float = 1e-6,
     last: float = 1e-5,
 ) -> optax.Schedule:
-    """A straight line up to the learning rate, then half a cosine down.
+    """Linear warmup to the learning rate, then cosine decay.
 
-    Steps count from 0: step 0 has ``first``, step ``warmup_steps`` the learning rate, and
-    ``total_steps``, the first one after training, ``last``, as all later ones. timm's differs in
-    two ways unless told otherwise: it changes once an epoch, and its cosine begins at step 0, so
-    that the end of the warm-up is followed by a small step down.
+    Steps count from 0: the rate is ``first`` at step 0, the learning rate at step ``warmup_steps``,
+    and ``last`` from step ``total_steps`` on, the first one after training. By default timm's
+    schedule differs in two ways: it changes once an epoch, and its cosine starts at step 0, so that
+    the rate drops a little at the end of the warmup.
 
     Args:
-        learning_rate: The highest one.
-        total_steps: Steps of training, those of the warm-up among them.
-        warmup_steps: Fewer than ``total_steps``; 0 begins with the learning rate.
-        first: At step 0 of a warm-up.
-        last: At the end.
+        learning_rate: Peak learning rate.
+        total_steps: Number of training steps, including the warmup.
+        warmup_steps: Number of warmup steps, fewer than ``total_steps``; 0 starts with the peak.
+        first: Learning rate at step 0 of a warmup.
+        last: Learning rate at the end.
 
     Returns:
-        int [] -> float32 [].
+        A function from the step, int [], to the learning rate, float32 [].
 
     Raises:
-        OptionError: A number is out of range, or the warm-up is as long as training.
+        OptionError: A number is out of range, or the warmup is as long as the training.
 
     Example:
         >>> rate = warmup_cosine(1e-3, 100, warmup_steps=10)
@@ -50,8 +50,8 @@ def warmup_cosine(
             raise OptionError(f"{name} must be at least 0, got {value}.", name)
     if warmup_steps >= total_steps:
         raise OptionError(
-            f"a warm-up of {warmup_steps:,} steps leaves none of {total_steps:,} for the cosine; "
-            "train longer, or warm up for a tenth of the steps.",
+            f"a warmup of {warmup_steps:,} steps leaves none of the {total_steps:,} training steps "
+            "for the cosine; train longer, or warm up for a tenth of the steps.",
             "warmup_steps",
             "total_steps",
         )
@@ -66,18 +66,19 @@ def warmup_cosine(
 
 
 def reciprocal_sqrt(learning_rate: float, warmup_steps: int) -> optax.Schedule:
-    """Long Range Arena's: ``learning_rate * min(1, step / warmup) / sqrt(max(step, warmup))``.
+    """Linear warmup, then a learning rate that falls with the square root of the step.
 
-    Steps count from 0, as in its public code (``create_learning_rate_scheduler``, "constant *
-    linear_warmup * rsqrt_decay"): the first update has rate 0 and changes nothing. The highest rate
+    The rate is ``learning_rate * min(1, step / warmup) / sqrt(max(step, warmup))``, as in the
+    public code of Long Range Arena (``create_learning_rate_scheduler``, "constant * linear_warmup *
+    rsqrt_decay"). Steps count from 0, so the first update has rate 0 and changes nothing. The peak
     is ``learning_rate / sqrt(warmup_steps)``, at step ``warmup_steps``.
 
     Args:
         learning_rate: The factor, such as 0.05.
-        warmup_steps: At least 1, such as 1,000.
+        warmup_steps: Number of warmup steps, at least 1, such as 1,000.
 
     Returns:
-        int [] -> float32 [].
+        A function from the step, int [], to the learning rate, float32 [].
 
     Raises:
         OptionError: A number is out of range.
@@ -99,17 +100,18 @@ def reciprocal_sqrt(learning_rate: float, warmup_steps: int) -> optax.Schedule:
 
 
 def linear_warmup(learning_rate: float, warmup_steps: int) -> optax.Schedule:
-    """A warm-up whose first step counts: ``learning_rate * min(1, (step + 1) / warmup_steps)``.
+    """Linear warmup whose first step already has a positive learning rate.
 
-    ``optax.linear_schedule`` begins at 0, so that its first update changes nothing; here the first
-    of ten steps has a tenth of the learning rate, as in the decision transformer's public code.
+    The rate is ``learning_rate * min(1, (step + 1) / warmup_steps)``, as in the decision
+    transformer's public code: the first of ten warmup steps has a tenth of the learning rate.
+    ``optax.linear_schedule`` starts at 0, so that its first update changes nothing.
 
     Args:
-        learning_rate: From step ``warmup_steps - 1`` on.
-        warmup_steps: 0 begins with the learning rate.
+        learning_rate: Learning rate from step ``warmup_steps - 1`` on.
+        warmup_steps: Number of warmup steps; 0 starts with the learning rate.
 
     Returns:
-        int [] -> float32 [].
+        A function from the step, int [], to the learning rate, float32 [].
 
     Raises:
         OptionError: A number is out of range.
@@ -129,7 +131,7 @@ def linear_warmup(learning_rate: float, warmup_steps: int) -> optax.Schedule:
 
 
 def step_decay(learning_rate: float, decay_step: int) -> optax.Schedule:
-    """The learning rate, and a tenth of it from ``decay_step`` on."""
+    """A constant learning rate that is divided by 10 at step ``decay_step``."""
 
     def rate(step: Array) -> Array:
         return jnp.where(step < decay_step, learning_rate, 0.1 * learning_rate)
@@ -142,10 +144,10 @@ def halving(learning_rate: float, steps_per_epoch: int, epochs: int) -> optax.Sc
 
     The rate of the last epoch holds after it.
     """
-    most = max(epochs - 2, 0)
+    max_halvings = max(epochs - 2, 0)
 
     def rate(step: Array) -> Array:
-        halvings = jnp.clip(step // steps_per_epoch - 1, 0, most)
+        halvings = jnp.clip(step // steps_per_epoch - 1, 0, max_halvings)
         return jnp.ldexp(jnp.asarray(learning_rate, jnp.float32), -halvings)
 
     return rate

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop; they do not break it off."""
+"""Handlers of SIGINT (Ctrl-C) and SIGTERM that let a run save itself before it stops."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
-_NOTED = b"\nStopping after this step, to save it. A second signal stops at once.\n"
+_STOP_NOTE = b"\nStopping after this step to save a checkpoint. A second signal stops at once.\n"
 
 
 class Interrupted(SystemExit):
-    """A run was asked to stop, and has saved itself.
+    """Raised when a run was asked to stop by a signal and has saved itself.
 
     As a ``SystemExit`` it ends the program with the customary status unless it is caught, and
     passes through ``except Exception`` as ``KeyboardInterrupt`` does.
 
     Args:
         signum: The signal received.
-        message: What was saved and how to go on.
+        message: The checkpoint that was saved, and how to continue.
     """
 
     def __init__(self, signum: int, message: str) -> None:
@@ -34,7 +34,7 @@ class Interrupted(SystemExit):
 
 
 class _Handlers:
-    """A context with other handlers of SIGINT and SIGTERM, which are put back at its end.
+    """A context with its own handlers of SIGINT and SIGTERM; it restores the previous ones.
 
     Python can handle signals in the main thread only; elsewhere this does nothing.
     """
@@ -67,7 +67,7 @@ class _Handlers:
 
 
 class StopRequest(_Handlers):
-    """A context in which the first SIGINT or SIGTERM is only noted, in ``signum``.
+    """A context in which the first SIGINT or SIGTERM only sets ``signum``.
 
     A second one stops at once.
     """
@@ -79,15 +79,15 @@ class StopRequest(_Handlers):
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is None:
             self.signum = signum
-            # Not print(): the signal may have come in the middle of one.
+            # Not print(): the signal may have interrupted another print().
             with contextlib.suppress(OSError):
-                os.write(2, _NOTED)
+                os.write(2, _STOP_NOTE)
             return
         self._restore()
         _end(signum)
 
 
-class BetweenBlocks(_Handlers):
+class InterruptBetweenBlocks(_Handlers):
     """A context in which SIGINT and SIGTERM end the program between blocks, never within one."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class BetweenBlocks(_Handlers):
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """A context that is left before a signal acts."""
+        """A context that finishes before a signal takes effect."""
         self._inside = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a training step reads and writes: one pytree of arrays."""
+"""``TrainState``: the arrays that a training step reads and writes, as one pytree."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from flax import nnx
 from flax_linattn.training.metrics import Metrics, zero_metrics
 
 GROWTH_STEPS = 2000
-"""Steps without an overflow after which a loss scale is doubled."""
+"""Number of steps without overflow after which the loss scale is doubled."""
 
 NO_BAD_STEP = -1
+"""Value of ``first_bad_step`` while all steps were finite or skipped."""
 
 
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.State]:
@@ -25,16 +26,18 @@ def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.St
     graphdef, params, *others = nnx.split(model, nnx.Param, ...)
     if not jax.tree.leaves(params):
         raise ValueError(
-            f"The {type(model).__name__} has no nnx.Param variables, so there is nothing to train. "
-            "Pass the model itself, built with rngs."
+            f"expected a model with nnx.Param variables to train, got a {type(model).__name__} "
+            "without any; pass the model itself, made with rngs."
         )
     return graphdef, params, others[0]
 
 
 class LossScale(NamedTuple):
-    """A factor of the loss that lifts small float16 gradients into their range.
+    """Dynamic loss scale, which keeps small float16 gradients from underflow.
 
-    ``value`` is a float32 scalar; ``steps``, int32, are those since it last changed.
+    Attributes:
+        value: Factor of the loss, a float32 scalar.
+        steps: Number of steps since it last changed, an int32 scalar.
     """
 
     value: jax.Array
@@ -45,8 +48,8 @@ class LossScale(NamedTuple):
         """The scale before the first step."""
         return cls(jnp.asarray(value, jnp.float32), jnp.zeros((), jnp.int32))
 
-    def after(self, finite: jax.Array) -> LossScale:
-        """Half of it after an overflow, but at least 1; twice of it after many good steps."""
+    def adjust(self, finite: jax.Array) -> LossScale:
+        """Halves the scale after an overflow, doubles it after 2,000 finite steps; at least 1."""
         grows = finite & (self.steps + 1 >= GROWTH_STEPS)
         value = jnp.where(finite, jnp.where(grows, 2 * self.value, self.value), self.value / 2)
         steps = jnp.where(finite & ~grows, self.steps + 1, 0)
@@ -56,28 +59,28 @@ class LossScale(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """The whole state of a training on the device.
+    """The whole state of training on the devices.
 
-    The state of several runs has an axis of runs, R, in front of every array but ``done``. That of
-    a single model has none, so that its parameters can be split over devices, and its checkpoints
-    hold the model's own shapes.
+    The state of several runs has an axis of runs, R, in front of every array but ``done``. The
+    state of a single model has no such axis, so that its parameters can be sharded over devices,
+    and its checkpoints hold the model's own shapes.
 
     Args:
-        step: int32 scalar, the training steps done.
-        params: The model's ``nnx.Param`` variables; what is differentiated.
+        step: Number of training steps done, an int32 scalar.
+        params: The model's ``nnx.Param`` variables, which are trained.
         model_state: The model's other variables, such as buffers or batch statistics.
         opt_state: The optimizer's state.
         metrics: Sums of this period's training metrics: name -> (weighted sum, weight).
-        first_bad_step: int32 scalar, the first step whose loss, gradient or new parameters were
-            not finite; -1 if none. From that step on nothing else changes, so that the parameters
+        first_bad_step: The first step whose loss, gradient or new parameters were not finite, an
+            int32 scalar; -1 if none. From that step on nothing else changes, so that the parameters
             stay the last finite ones.
-        skipped: int32 scalar, updates skipped because they were not finite.
-        loss_scale: The factor of the loss, for float16; None without.
-        best: Each run's parameters and other variables where its monitored metric was best. None
-            for a single model, whose best is a checkpoint.
-        active: bool [R], ``True`` marks the runs that train: one that has failed, or has run out
-            of patience, keeps its state. None for a single model.
-        done: int32 scalar, training steps done by the runs that still train. None for a single
+        skipped: Number of updates skipped because they were not finite, an int32 scalar.
+        loss_scale: The loss scale, for float16; None for no scaling.
+        best: Parameters and other variables of each run at its best monitored value. None for a
+            single model, whose best is a checkpoint.
+        active: Boolean array of shape [R]; ``True`` marks runs that train. The state of a run that
+            has failed or is out of patience does not change. None for a single model.
+        done: Number of training steps done by the active runs, an int32 scalar. None for a single
             model.
     """
 
@@ -139,21 +142,21 @@ class TrainState:
 
     @property
     def is_stacked(self) -> bool:
-        """Whether the arrays have an axis of runs in front."""
+        """Whether the arrays have the axis of runs in front."""
         return self.active is not None
 
     @property
     def steps_done(self) -> int:
-        """Training steps done, on the host."""
+        """Number of training steps done, as a Python integer."""
         return int(self.step if self.done is None else self.done)
 
     @property
     def runs(self) -> Self:
-        """The state that steps update: without ``best``, ``active`` and ``done``."""
+        """The state that a training step updates: without ``best``, ``active`` and ``done``."""
         return dataclasses.replace(self, best=None, active=None, done=None)
 
     def run(self, index: int) -> Self:
-        """The state of one run, without an axis of runs."""
+        """The state of one run, without the axis of runs."""
         return jax.tree.map(lambda x: x[index], self.runs) if self.is_stacked else self
 
     @property
@@ -163,14 +166,14 @@ class TrainState:
 
     @property
     def bad_steps(self) -> list[int]:
-        """``first_bad_step`` of each run, on the host."""
+        """``first_bad_step`` of each run, as Python integers."""
         return [int(step) for step in np.atleast_1d(self.first_bad_step)]
 
     def items(self) -> dict[str, tuple[Any, ...]]:
-        """What a checkpoint holds: the trees of each of its items.
+        """The content of a checkpoint: item -> pytrees.
 
         "model" holds the parameters and other variables of a single model, or the best ones of
-        each of several runs; "training" all else.
+        each of several runs; "training" holds the rest.
         """
         names = ["step", "opt_state", "metrics", "first_bad_step", "skipped", "loss_scale"]
         model = (self.params, self.model_state)
@@ -180,7 +183,7 @@ class TrainState:
         return {"model": model, "training": ({name: getattr(self, name) for name in names},)}
 
     def with_items(self, model: tuple[Any, ...], training: tuple[Any, ...]) -> Self:
-        """Returns a copy of the state with the trees of ``items``."""
+        """Returns a copy of the state with the pytrees of ``items``."""
         params, model_state = model
         if self.best is not None:
             return dataclasses.replace(self, best=(params, model_state), **training[0])
@@ -188,7 +191,7 @@ class TrainState:
 
 
 def select_runs(chosen: jax.Array, then: Any, otherwise: Any) -> Any:
-    """Selects, for each run, the arrays of ``then`` where ``chosen``, bool [R], else the others."""
+    """Selects each run's arrays from ``then`` where ``chosen``, bool [R], else ``otherwise``."""
 
     def select(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b)

@@ -1,9 +1,9 @@
-"""The compiled steps of a training: of one model, or of several runs of it.
+"""The compiled training and evaluation steps, of one model or of several runs of it.
 
-:func:`make_train_step` compiles :func:`update_of`: the gradient of a batch
-(:func:`batch_gradients`), the optimizer's update, and what becomes of it where a number is not
-finite (:func:`step_outcome`). Several runs are the same computation over an axis of runs
-(:func:`over_runs`).
+:func:`make_train_step` compiles :func:`make_update`: the gradient of a batch
+(:func:`batch_gradients`), the optimizer's update, and the decision whether the update is made,
+skipped or ends the run if a number is not finite (:func:`step_outcome`). Several runs are the same
+computation over an axis of runs (:func:`map_runs`).
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ def make_train_step(
 ) -> TrainStep:
     """Returns the compiled ``(state, batch) -> state``; the state passed in is donated.
 
-    A step whose loss, gradient or new parameters are not finite changes nothing but
-    ``first_bad_step``, and neither does any step after it: the host can look at that number as
-    seldom as it likes. The first ``max_skipped`` such updates are skipped instead, and counted.
+    The first ``max_skipped`` steps whose loss, gradient or new parameters are not finite are
+    skipped and counted. The next such step changes nothing but ``first_bad_step``, and later steps
+    change nothing either, so that the host need not check after every step.
 
-    Of several runs, run r draws as a single run with the seed ``seed + r`` does, and a run that is
-    not active keeps its state.
+    With several runs, run r uses the random numbers of a single run with the seed ``seed + r``, and
+    the state of an inactive run does not change.
 
     Args:
         graphdef: The model's structure, from ``split_model(model)``.
         loss_fn: ``(model, batch, dropout_key) -> (loss, metrics)``.
         optimizer: An optax gradient transformation.
-        seed: Step n draws from ``fold_in(key(seed), n)``, so that a resumed run draws the same.
-        placement: The devices, from ``Parallel.place``; the batches have to be placed there. With
+        seed: Seed of the dropout keys: step n uses ``fold_in(key(seed), n)``, so that a resumed run
+            has the same keys.
+        placement: The devices, from ``Parallel.place``; batches have to be placed on them. With
             ``num_runs``, states and batches have an axis of runs.
-        max_skipped: Number of updates that may be skipped because they are not finite.
+        max_skipped: Maximum number of updates to skip because they are not finite.
 
     Raises:
-        OptionError: If a run would have a seed of more than 32 bits.
+        OptionError: The seed of a run would have more than 32 bits.
 
     Example:
         >>> def loss_fn(model, batch, dropout_key):
@@ -82,7 +83,7 @@ def make_train_step(
         >>> int(step(state, {"x": jnp.ones((3, 2))}).step)
         1
     """
-    update = update_of(graphdef, loss_fn, optimizer, placement.run_placement, max_skipped)
+    update = make_update(graphdef, loss_fn, optimizer, placement.run_placement, max_skipped)
 
     def train_one(state: TrainState, batch: Batch) -> TrainState:
         return placement.keep(update(state, batch, seed))
@@ -94,7 +95,7 @@ def make_train_step(
     def train_runs(state: TrainState, batches: Batch) -> TrainState:
         assert state.active is not None and state.done is not None
         before = state.runs
-        after = over_runs(update, placement)(before, batches, seeds)
+        after = map_runs(update, placement)(before, batches, seeds)
         after = select_runs(state.active, after, before)
         after = dataclasses.replace(
             after, best=state.best, active=state.active, done=state.done + 1
@@ -105,20 +106,24 @@ def make_train_step(
 
 
 def run_seeds(seed: int, num_runs: int) -> np.ndarray:
-    """The seed of each run, uint32 [R]: one after another."""
+    """The seeds of the runs, uint32 [R]: ``seed``, ``seed + 1``, and so on."""
     if seed + num_runs > 2**32:
-        raise OptionError(f"seed {seed} is too large for {num_runs} runs.", "seed")
+        raise OptionError(
+            f"the seeds of {num_runs} runs are seed, seed + 1, ... and must be below 2**32; seed "
+            f"{seed} is too large for {num_runs} runs.",
+            "seed",
+        )
     return np.arange(seed, seed + num_runs, dtype=np.int64).astype(np.uint32)
 
 
-def update_of(
+def make_update(
     graphdef: nnx.GraphDef[Any],
     loss_fn: LossFn,
     optimizer: optax.GradientTransformation,
     placement: Placement,
     max_skipped: int,
 ) -> Callable[[TrainState, Batch, ArrayLike], TrainState]:
-    """Returns the update of one model, ``(state, batch, seed) -> state``, not compiled."""
+    """Returns the update function of one model, ``(state, batch, seed) -> state``, not compiled."""
 
     def update(state: TrainState, batch: Batch, seed: ArrayLike) -> TrainState:
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -150,7 +155,7 @@ def update_of(
         )
         selected = jax.tree.map(lambda a, b: jnp.where(outcome.good, a, b), new, state)
         if scale is not None:
-            changed = scale.after(finite)
+            changed = scale.adjust(finite)
             scale = jax.tree.map(lambda a, b: jnp.where(outcome.counts, a, b), changed, scale)
         return dataclasses.replace(
             selected,
@@ -166,16 +171,21 @@ def update_of(
 def _all_finite(tree: Any) -> jax.Array:
     # Not the norm of the tree: its squares can overflow where every entry is finite (float16).
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    # A search for the first that is not, since XLA repeats what jnp.all would be, an `and` of all
-    # leaves, in the kernel of every updated array: compiling took half as long again on a CPU.
+    # argmin searches for the first leaf that is not finite. With jnp.all, an `and` of all leaves,
+    # XLA repeats the test in the kernel of every updated array: compiling took 1.5 times as long on
+    # a CPU.
     flags = [jnp.all(jnp.isfinite(x)) for x in leaves]
     return jnp.argmin(jnp.stack([*flags, jnp.array(False)])) == len(leaves)
 
 
 class StepOutcome(NamedTuple):
-    """What a step does to the state, in scalars.
+    """The effect of a step on the state, as scalars.
 
-    An update is made if ``good``; the run continues with the next step if the step ``counts``.
+    Attributes:
+        good: Whether the update is made.
+        counts: Whether the step counter advances.
+        skipped: Number of skipped updates after the step.
+        first_bad_step: The step that ended the run, or -1.
     """
 
     good: jax.Array
@@ -195,19 +205,20 @@ def step_outcome(
 ) -> StepOutcome:
     """Decides whether a step updates the state, is skipped, or ends the run.
 
-    ``finite`` is about loss, gradients and new parameters. A loss scale above 1 may be what the
-    gradient of a finite loss overflows by: that update is skipped, too, and a smaller scale tried.
+    ``finite`` is whether loss, gradients and new parameters are finite. With a loss scale above 1,
+    gradients of a finite loss may overflow because of the scale: that update is skipped as well,
+    without counting as skipped, and the scale is halved.
     """
-    open_ = first_bad_step == NO_BAD_STEP
+    has_no_bad_step = first_bad_step == NO_BAD_STEP
     overflow = jnp.zeros((), bool)
     if loss_scale is not None:
         overflow = ~finite & jnp.isfinite(loss) & (loss_scale.value > 1)
     is_skipped = ~finite & ~overflow & (skipped < max_skipped)
-    ends = open_ & ~finite & ~overflow & ~is_skipped
+    ends = has_no_bad_step & ~finite & ~overflow & ~is_skipped
     return StepOutcome(
-        good=open_ & finite,
-        counts=open_ & (finite | overflow | is_skipped),
-        skipped=skipped + (open_ & is_skipped).astype(jnp.int32),
+        good=has_no_bad_step & finite,
+        counts=has_no_bad_step & (finite | overflow | is_skipped),
+        skipped=skipped + (has_no_bad_step & is_skipped).astype(jnp.int32),
         first_bad_step=jnp.where(ends, step, first_bad_step),
     )
 
@@ -222,13 +233,15 @@ def batch_gradients(
     placement: Placement,
     loss_scale: LossScale | None = None,
 ) -> tuple[jax.Array, nnx.State, Metrics, nnx.State]:
-    """Loss, gradients, metrics and other variables of all parts of a batch, on all devices."""
+    """Loss, gradients, metrics and other variables of a batch, over all its parts and devices."""
     axis, parts = placement.axis_name, placement.accumulate
 
     def part(model_state: nnx.State, batch: Batch, key: jax.Array) -> tuple[nnx.State, _Part]:
-        def loss_of(params: nnx.State) -> tuple[jax.Array, tuple[jax.Array, Metrics, nnx.State]]:
-            # A copy, since the forward pass may change variables, and those outside belong to
-            # another trace.
+        def loss_with_aux(
+            params: nnx.State,
+        ) -> tuple[jax.Array, tuple[jax.Array, Metrics, nnx.State]]:
+            # A copy, since the forward pass may change variables, and the original variables belong
+            # to another trace.
             model = nnx.merge(graphdef, params, model_state, copy=True)
             loss, metrics = loss_fn(model, batch, key)
             _, _, after = split_model(model)
@@ -238,7 +251,7 @@ def batch_gradients(
             scaled = loss.astype(accumulation_dtype(loss.dtype)) * loss_scale.value
             return scaled, (loss, sums, after)
 
-        (_, (loss, metrics, after)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        (_, (loss, metrics, after)), grads = jax.value_and_grad(loss_with_aux, has_aux=True)(params)
         if loss_scale is not None:
             grads = jax.tree.map(partial(_unscale, loss_scale.value), grads)
         return after, _Part(metrics["loss"][1], loss, grads, metrics)
@@ -250,7 +263,7 @@ def batch_gradients(
     def weighted_part(
         model_state: nnx.State, now: tuple[Batch, jax.Array]
     ) -> tuple[nnx.State, _Part]:
-        batch, real = with_examples(now[0])
+        batch, real = replace_empty_weights(now[0])
         model_state, one = part(model_state, batch, now[1])
         return model_state, one.weighted(real)
 
@@ -260,14 +273,14 @@ def batch_gradients(
 
     if axis is not None:
         dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
-    turns = (
-        jax.tree.map(partial(_in_turns, parts=parts), batch),
+    all_parts = (
+        jax.tree.map(partial(_split_parts, parts=parts), batch),
         jax.random.split(dropout_key, parts),
     )
-    first = jax.tree.map(lambda x: x[0], turns)
-    nothing = jax.eval_shape(weighted_part, model_state, first)[1]
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
-    (model_state, sums), _ = jax.lax.scan(add, (model_state, nothing), turns)
+    first = jax.tree.map(lambda x: x[0], all_parts)
+    shapes = jax.eval_shape(weighted_part, model_state, first)[1]
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    (model_state, sums), _ = jax.lax.scan(add, (model_state, zeros), all_parts)
     if axis is not None:
         sums = jax.lax.psum(sums, axis)
         model_state = jax.tree.map(partial(_device_mean, axis=axis), model_state)
@@ -276,8 +289,8 @@ def batch_gradients(
     return loss, grads, sums.metrics, model_state
 
 
-def with_examples(batch: Mapping[str, Any]) -> tuple[Batch, jax.Array]:
-    """Gives weights to a part that has only filler rows, whose mean would be 0 / 0.
+def replace_empty_weights(batch: Mapping[str, Any]) -> tuple[Batch, jax.Array]:
+    """Replaces the weights of a part that has only filler examples, whose mean would be 0 / 0.
 
     Returns the batch, and whether it has real examples.
     """
@@ -289,7 +302,7 @@ def with_examples(batch: Mapping[str, Any]) -> tuple[Batch, jax.Array]:
 
 
 class _Part(NamedTuple):
-    """Of a part of a batch: its weight, and its loss and gradients, or these times its weight."""
+    """Weight, loss, gradients and metrics of a part of a batch; loss and gradients may be sums."""
 
     weight: jax.Array
     loss: jax.Array
@@ -297,7 +310,7 @@ class _Part(NamedTuple):
     metrics: Metrics
 
     def weighted(self, real: jax.Array) -> _Part:
-        """What adds up: a loss is a weighted mean, and so is that of all parts together."""
+        """The part with its loss and gradients times its weight, so that parts can be added."""
 
         def add_up(x: jax.Array) -> jax.Array:
             return x.astype(accumulation_dtype(x.dtype)) * self.weight
@@ -312,8 +325,8 @@ def _unscale(scale: jax.Array, x: jax.Array) -> jax.Array:
     return (x.astype(accumulation_dtype(x.dtype)) / scale).astype(x.dtype)
 
 
-def _in_turns(x: jax.Array, parts: int) -> jax.Array:
-    """[B, ...] -> [parts, B / parts, ...]: every part has the same share of each device's rows."""
+def _split_parts(x: jax.Array, parts: int) -> jax.Array:
+    """[B, ...] -> [parts, B / parts, ...]; each part has as many examples of each device."""
     return jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0)
 
 
@@ -326,10 +339,11 @@ def _device_mean(x: jax.Array, axis: str) -> jax.Array:
 def make_evaluation_step(
     graphdef: nnx.GraphDef[Any], loss_fn: LossFn, placement: Placement = ONE_DEVICE
 ) -> EvaluationStep:
-    """Returns the compiled ``(params, model_state, sums, batch) -> sums`` of one batch's metrics.
+    """Returns the compiled step that adds a batch's metrics to their sums.
 
-    The loss function is called with ``dropout_key=None``. What it changes in the model is dropped.
-    With ``placement.num_runs`` every array has an axis of runs in front.
+    It is ``(params, model_state, sums, batch) -> sums``. The loss function is called with
+    ``dropout_key=None``, and its changes to the model are discarded. With ``placement.num_runs``
+    every array has an axis of runs in front.
     """
     axis = placement.axis_name
 
@@ -339,30 +353,30 @@ def make_evaluation_step(
         model = nnx.merge(graphdef, params, model_state, copy=True)
         if axis is None:
             return add_metrics(total, batch_metrics(*loss_fn(model, batch, None), batch))
-        batch, real = with_examples(batch)
+        batch, real = replace_empty_weights(batch)
         sums = batch_metrics(*loss_fn(model, batch, None), batch)
         sums = jax.tree.map(lambda x: jnp.where(real, x, jnp.zeros_like(x)), sums)
         return add_metrics(total, jax.lax.psum(sums, axis))
 
-    one = placement.num_runs is None
-    step = evaluate_one if one else over_runs(evaluate_one, placement)
+    is_single = placement.num_runs is None
+    step = evaluate_one if is_single else map_runs(evaluate_one, placement)
     return placement.compile(step, 4, donate=2)
 
 
-def begin_period(
+def start_period(
     state: TrainState, improved: np.ndarray, active: np.ndarray, placement: Placement
 ) -> TrainState:
-    """The state after a validation: metrics are 0, and several runs store their best.
+    """The state after a validation: metrics are 0, and several runs store their best parameters.
 
     ``improved`` and ``active``, bool [R], are as in ``Selection``.
     """
     if state.is_stacked:
-        return _begin_period_of_runs(state, jnp.asarray(improved), jnp.asarray(active), placement)
+        return _start_period_with_runs(state, jnp.asarray(improved), jnp.asarray(active), placement)
     return dataclasses.replace(state, metrics=jax.tree.map(jnp.zeros_like, state.metrics))
 
 
 @functools.partial(jax.jit, static_argnums=3)
-def _begin_period_of_runs(
+def _start_period_with_runs(
     state: TrainState, improved: jax.Array, active: jax.Array, placement: Placement
 ) -> TrainState:
     best = select_runs(improved, (state.params, state.model_state), state.best)
@@ -370,68 +384,72 @@ def _begin_period_of_runs(
     return placement.keep(dataclasses.replace(state, best=best, metrics=metrics, active=active))
 
 
-CACHE = 2**20
-"""Bytes of the second-level cache of a CPU's core, about."""
+CPU_CACHE_BYTES = 2**20
+"""Approximate size in bytes of the second-level cache of a CPU core."""
 
-OfRuns = Callable[..., Any]
-"""A function of arrays with R in front, all of them, that returns such."""
+RunsFunction = Callable[..., Any]
+"""A function from arrays to arrays that all have the axis of runs in front."""
 
 
-def over_runs(of_one: Callable[..., Any], placement: Placement) -> OfRuns:
+def map_runs(function: Callable[..., Any], placement: Placement) -> RunsFunction:
     """Returns a function over R runs, to be compiled, from a function of arrays of one run.
 
-    Each device takes its own runs in groups of ``placement.runs_at_once``; the last group may be
-    smaller, which costs the compilation of a second program. By default all runs go at once, except
-    on CPUs: there the arrays of several runs push each other out of the cache, so that a group is
-    as large as keeps its largest arrays in the cache (``fitting_at_once``).
+    Each device computes its own runs in groups of ``placement.runs_at_once``; the last group may be
+    smaller, which costs the compilation of a second program. By default all runs are one group,
+    except on CPUs: there the arrays of several runs evict each other from the cache, so a group is
+    as large as its largest arrays fit in the cache (``max_runs_in_cache``).
     """
 
-    def of_runs(*arrays: Any) -> Any:
+    def map_function(*arrays: Any) -> Any:
         runs = jax.tree.leaves(arrays)[0].shape[0] // placement.num_shards
         size = placement.runs_at_once
         if size is None:
-            size = fitting_at_once(of_one, arrays, runs) if placement.platform == "cpu" else runs
+            is_cpu = placement.platform == "cpu"
+            size = max_runs_in_cache(function, arrays, runs) if is_cpu else runs
         if size >= runs:
-            return jax.vmap(of_one)(*arrays)
-        groups = _in_groups(of_one, size)
+            return jax.vmap(function)(*arrays)
+        groups = _map_in_groups(function, size)
         if placement.num_shards == 1:
             return groups(*arrays)
-        # A loop over an axis that is split would fetch each run from its device; so each loops
-        # over its own. What mechanisms carry through their scans is not marked as split: no check.
+        # A loop over a sharded axis would fetch each run from its device, so each device loops over
+        # its own runs. No check_vma: scans in mechanisms do not mark their carries as varying.
         own = PartitionSpec(DATA)
         split = jax.shard_map(
             groups, mesh=placement.mesh, in_specs=own, out_specs=own, check_vma=False
         )
         return split(*arrays)
 
-    return of_runs
+    return map_function
 
 
-def _in_groups(of_one: Callable[..., Any], size: int) -> OfRuns:
-    def one_after_another(*arrays: Any) -> Any:
-        # A group of one is no vmap of one: its operations are those of a single run.
+def _map_in_groups(function: Callable[..., Any], size: int) -> RunsFunction:
+    def map_groups(*arrays: Any) -> Any:
+        # A group of one has no vmap, so that its operations are those of a single run.
         batch_size = None if size == 1 else size
-        return jax.lax.map(lambda own: of_one(*own), arrays, batch_size=batch_size)
+        return jax.lax.map(lambda run: function(*run), arrays, batch_size=batch_size)
 
-    return one_after_another
+    return map_groups
 
 
-def fitting_at_once(of_one: Callable[..., Any], arrays: Any, runs: int) -> int:
-    """How many runs at once keep their largest arrays in ``CACHE``.
+def max_runs_in_cache(function: Callable[..., Any], arrays: Any, runs: int) -> int:
+    """Maximum number of runs whose largest arrays fit in the cache together, at least 1.
 
-    It divides the number of runs, so that all groups are of one size; ``arrays`` have R in front.
+    It divides the number of runs, so that all groups have the same size; the cache has
+    ``CPU_CACHE_BYTES``. ``arrays`` have the axis
+    of runs in front.
     """
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), arrays)
-    largest = _largest(jax.make_jaxpr(of_one)(*one).jaxpr)
-    most = CACHE // max(largest, 1)
-    return max(size for size in range(1, runs + 1) if runs % size == 0 and size <= max(most, 1))
+    limit = max(
+        CPU_CACHE_BYTES // max(_max_array_bytes(jax.make_jaxpr(function)(*one).jaxpr), 1), 1
+    )
+    return max(size for size in range(1, runs + 1) if runs % size == 0 and size <= limit)
 
 
-def _largest(jaxpr: Jaxpr) -> int:
-    """Bytes of the largest array that a program computes."""
+def _max_array_bytes(jaxpr: Jaxpr) -> int:
+    """Size in bytes of the largest array that a program computes."""
     sizes = [0]
     for equation in jaxpr.eqns:
-        sizes += [_largest(inner) for inner in jaxprs_in_params(equation.params)]
+        sizes += [_max_array_bytes(inner) for inner in jaxprs_in_params(equation.params)]
         arrays: list[Any] = [variable.aval for variable in equation.outvars]
         sizes += [array.size * array.dtype.itemsize for array in arrays]
     return max(sizes)

@@ -1,4 +1,4 @@
-"""A training in progress: steps, validations, checkpoints, and how it ends."""
+"""The training loop, and the session that holds its run folder."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ from flax_linattn.training.batches import Loader
 from flax_linattn.training.checkpointer import Checkpointer, list_checkpoints, remove_unfinished
 from flax_linattn.training.history import History, Timer
 from flax_linattn.training.metrics import mean_columns, run_means
+from flax_linattn.training.non_finite import (
+    NonFiniteLossError,
+    describe_bad_step,
+    likely_cause,
+    non_finite_arrays,
+)
 from flax_linattn.training.objective import FitConfig, Objective
 from flax_linattn.training.placement import Parallel
-from flax_linattn.training.processes import is_main, largest, on_main
+from flax_linattn.training.processes import is_main, max_over_processes, on_main
 from flax_linattn.training.progress import Profile, ProgressDisplay, Tracker
 from flax_linattn.training.signals import Interrupted, StopRequest
 from flax_linattn.training.state import NO_BAD_STEP, TrainState
-from flax_linattn.training.step import TrainStep, begin_period
-from flax_linattn.training.validation import (
-    NonFiniteLossError,
-    Validation,
-    likely_cause,
-    non_finite_arrays,
-    what_is_not_finite,
-)
+from flax_linattn.training.step import TrainStep, start_period
+from flax_linattn.training.validation import Validation
 
 LOCK_FILE = "training.lock"
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """Where and how a run is trained: nothing that changes what it computes.
+    """Where and how a run is trained; it does not change what the run computes.
 
-    Devices change it by rounding, and by what ``Parallel`` says of dropout.
+    Other devices change results by rounding, and by dropout as ``Parallel`` describes.
 
     Args:
-        run_dir: The run folder, made if needed.
-        resume: Go on with the run in ``run_dir``.
-        progress: What is shown on stderr: a line for each validation, and on a terminal a bar;
-            "lines" leaves out the bar, False both.
-        parallel: The devices, and what is split over them; default ``Parallel()``, which splits
-            batches over all devices that divide them evenly. A run may be resumed on others.
-        trackers: Take in running metrics and speeds every 20 steps, and those of each validation.
-        profile_steps: Trace so many steps with ``jax.profiler``, from the eleventh of this session
-            on, into ``profile`` in the run folder; a shorter one has no trace.
+        run_dir: The run folder; created if needed.
+        resume: Whether to continue the run in ``run_dir``.
+        progress: Output on stderr. True prints a line for each validation, and on a terminal a
+            progress bar; "lines" prints no bar, False nothing.
+        parallel: The devices, and how arrays are split over them. Default: ``Parallel()``, which
+            splits batches over as many devices as divide them evenly. A run may be resumed on other
+            devices.
+        trackers: Loggers of running metrics and throughput every 20 steps, and of each validation.
+        profile_steps: Number of steps to trace with ``jax.profiler``, from step 11 of this session
+            on, into ``profile`` in the run folder; a shorter session has no trace.
 
     Raises:
-        OptionError: If ``profile_steps`` is negative.
+        OptionError: ``profile_steps`` is negative.
 
     Example:
         >>> Session("runs/first", resume=True).resume
@@ -80,20 +81,21 @@ class Session:
 
     @property
     def lock_file(self) -> Path:
-        """What ``holding`` locks in the run folder."""
+        """The file in the run folder that ``holding`` locks."""
         return Path(self.run_dir) / LOCK_FILE
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keeps other sessions out of the run folder, and clears what a kill left half written.
+        """A context that locks the run folder, and removes files that a kill left half written.
 
-        A thread that holds it may ask again. ``fit`` does so; whoever writes into the folder before
-        or after it does it around both. Of several processes of a run the main one holds it.
+        The lock is reentrant within a thread. ``fit`` takes it; code that also writes into the
+        folder before or after ``fit`` takes it around both. With several processes, the main
+        process takes it.
 
         Raises:
-            storage.LockedError: Another session works in the folder; says in which process.
-            OSError: The lock file cannot be made.
-            LostProcessError: The same, in the processes that are not the main one.
+            storage.LockedError: Another session holds the folder; names its process.
+            OSError: The lock file cannot be created.
+            LostProcessError: The same, in the other processes of the run.
 
         Example:
             >>> import tempfile
@@ -120,17 +122,17 @@ class Session:
             yield
 
 
-# How often the host waits for the device: to show the running loss and to look for a bad step.
 LOG_EVERY_STEPS = 20
+"""Number of steps after which the host waits for the device, to log metrics and check for NaN."""
 
 
 @dataclasses.dataclass
 class Trainer:
-    """A training of one run, or of several at once, in progress.
+    """The training loop of one run, or of several at once.
 
-    A single model whose numbers become NaN or infinite ends the training with an error that names
-    the cause. Of several runs one that does ends alone, at the next validation. ``step`` is the
-    host's copy of ``state.steps_done``.
+    If the numbers of a single model become NaN or infinite, training ends with an error that names
+    the cause. If those of one of several runs do, that run ends alone, at the next validation.
+    ``step`` is the host's copy of ``state.steps_done``.
     """
 
     objective: Objective
@@ -148,7 +150,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.run_dir = Path(self.session.run_dir)
         size = sum(x.size for x in jax.tree.leaves(self.state.params))
-        self.num_parameters = size // len(self.history.runs)  # of one run; tokens are those of all
+        self.num_parameters = size // len(self.history.runs)  # of one run; tokens count all runs
         self.checkpointer = Checkpointer(self.run_dir, self.config.keep_latest)
         self.profile = Profile(self.run_dir / "profile", self.step, self.session.profile_steps)
         self.trackers = tuple(self.session.trackers) if is_main() else ()
@@ -169,7 +171,7 @@ class Trainer:
             ends.callback(self.profile.stop)
             for tracker in self.trackers:
                 ends.callback(tracker.close)
-            while not self._is_over():
+            while not self._is_finished():
                 self._train_period()
                 self._end_period()
         total = self.config.total_steps(len(self.loader))
@@ -178,17 +180,19 @@ class Trainer:
             note = f"note: the time limit of {limit:g} s ended training after step {self.step:,}"
             print(f"{note} of {total:,}", file=sys.stderr)
 
-    def _is_over(self) -> bool:
-        """Whether nothing is left to do, or no time."""
+    def _is_finished(self) -> bool:
+        """Whether the last step, a stopping rule or the time limit is reached."""
         return self.history.is_over(self.config) or self._out_of_time()
 
     def _out_of_time(self) -> bool:
-        """Whether the time limit is reached by the clock of any process."""
+        """Whether the time limit is reached in any process."""
         limit = self.config.time_limit
-        return limit is not None and bool(largest(self.history.training_seconds >= limit))
+        if limit is None:
+            return False
+        return bool(max_over_processes(self.history.training_seconds >= limit))
 
     def _train_period(self) -> None:
-        """Does the steps up to the next validation."""
+        """Trains up to the next validation."""
         history, last_step = self.history, self.history.period_end(self.config)
         self.timer.restart()
         while self.step < last_step:
@@ -198,14 +202,14 @@ class Trainer:
             self.state = self.train_step(self.state, batch)
             self.step += 1
             self.profile.after(self.step, self.state)
-            history.count(rows, self.loader.share)
-            self.display.step(self.step, history.epoch_of(self.step))
-            if signum := self._asked_to_stop():
+            history.count(rows, self.loader.local_fraction)
+            self.display.step(self.step, history.epoch_at(self.step))
+            if signum := self._stop_signal():
                 self._interrupt(signum)
             if self.step % LOG_EVERY_STEPS == 0:
                 means = mean_columns("train", self._train_metrics(), history.active)
-                shown = {name.removeprefix("train_"): mean for name, mean in means.items()}
-                self.display.metrics(shown, history.examples / history.seconds)
+                by_name = {name.removeprefix("train_"): mean for name, mean in means.items()}
+                self.display.metrics(by_name, history.examples / history.seconds)
                 self._track(means)
                 if self._out_of_time():
                     return
@@ -214,12 +218,12 @@ class Trainer:
                 self._save()
 
     def _end_period(self) -> None:
-        """Validates, selects the best, and saves."""
+        """Validates, selects the best parameters, and saves a checkpoint."""
         history = self.history
         train = self._train_metrics()
         validation = self.validation.metrics(self.state, self.stop)
         if validation is None:
-            self._interrupt(self._asked_to_stop())
+            self._interrupt(self._stop_signal())
         if not history.is_stacked:
             self._check_monitored(validation[0][self.objective.monitor])
         selection = history.select(
@@ -232,67 +236,68 @@ class Trainer:
         )
         skipped = 0 if history.is_stacked else int(self.state.skipped)
         history.end_period(self.step, train, validation, counted, skipped)
-        self.state = begin_period(
+        self.state = start_period(
             self.state, selection.improved, selection.active, self.loader.placement
         )
-        self.timer.restart()  # Validation is no training time.
+        self.timer.restart()  # validation does not count as training time
         on_main(partial(history.append_metrics, self.run_dir))
         self.display.validation(history.lines[-1])
-        # The best of several runs is in their state, whichever steps are saved.
+        # Several runs hold their best parameters in the state, so that any checkpoint has them.
         improved = bool(selection.improved[0]) and not history.is_stacked
         at_validations = self.config.checkpoint_every_steps is None
-        if at_validations or self._saves_at_step() or improved or self._is_over():
+        if at_validations or self._saves_at_step() or improved or self._is_finished():
             self._save()
-        if signum := self._asked_to_stop(now=True):
+        if signum := self._stop_signal(now=True):
             self._interrupt(signum)
 
     def _train_metrics(self) -> list[dict[str, float]]:
-        """Each run's training metrics of the period so far, with counts and time up to now."""
-        self.history.share_counts()
+        """Each run's training metrics of the period so far; updates the counts and the time."""
+        self.history.average_counts()
         self._check_finite()
         means = run_means(self.state.metrics)  # waits for the device
         self.timer.tick()
         return means
 
     def _track(self, values: dict[str, float]) -> None:
-        """Gives the trackers these values and the speed."""
+        """Passes these values and the throughput to the trackers."""
         if not self.trackers:
             return
         speed = self.history.speed()
         values = values | speed
         if "tokens_per_second" in speed:
-            # A multiplication and an addition a parameter forward, twice that backward.
-            work = 6 * self.num_parameters
-            values["model_flops_per_second"] = work * speed["tokens_per_second"]
+            # One multiplication and one addition per parameter forward, twice that backward.
+            flops_per_token = 6 * self.num_parameters
+            values["model_flops_per_second"] = flops_per_token * speed["tokens_per_second"]
         for tracker in self.trackers:
             tracker.log(self.step, values)
 
-    def _asked_to_stop(self, *, now: bool = False) -> int:
-        """The signal that asked this process to stop, or another one; 0 if none.
+    def _stop_signal(self, *, now: bool = False) -> int:
+        """The signal that asked any process to stop; 0 if none.
 
-        Processes have to stop after the same step, so they exchange signals now and then.
+        Processes have to stop after the same step, so they exchange signals every 20 steps; ``now``
+        exchanges them at once.
         """
         signum = self.stop.signum or 0
         if jax.process_count() == 1:
             return signum
-        return largest(signum) if now or self.step % LOG_EVERY_STEPS == 0 else 0
+        return max_over_processes(signum) if now or self.step % LOG_EVERY_STEPS == 0 else 0
 
     def _check_monitored(self, value: float) -> None:
-        """Ends the training of a single model whose monitored metric is not finite."""
+        """Raises if the monitored metric of a single model is not finite."""
         if math.isfinite(value):
             return
-        self.checkpointer.settle()  # it may be the last finite one
+        self.checkpointer.settle()  # so that the message can name the last checkpoint
         if self.objective.monitor in self.state.metrics:
             cause = likely_cause(self.validation.bad_arrays(), self.run_dir)
         else:
-            cause = "Objective.validate returned it."
+            cause = "Objective.validate returned this value; it must return a finite number."
         raise NonFiniteLossError(
             f"The validation metric {self.objective.monitor!r} is {value} after step {self.step} "
-            f"(epoch {self.history.epoch_of(self.step)}), with finite parameters. {cause}"
+            f"(epoch {self.history.epoch_at(self.step)}), with finite parameters. {cause}"
         )
 
     def _check_any_left(self) -> None:
-        """Ends the training where all runs failed before their first validation."""
+        """Raises if all runs failed before their first validation."""
         failed = [run.failed_step for run in self.history.runs]
         steps = [step for step in failed if step is not None]
         if len(steps) < len(failed) or any(run.best_step for run in self.history.runs):
@@ -300,20 +305,20 @@ class Trainer:
         self.checkpointer.settle()
         raise NonFiniteLossError(
             f"All {len(steps)} runs became NaN or infinite, the first in step {min(steps)} and "
-            f"the last in step {max(steps)}. A smaller learning rate may help.",
+            f"the last in step {max(steps)}. Try a smaller learning rate.",
             steps,
         )
 
     def _check_finite(self) -> None:
-        """Ends the training of a single model whose loss, gradient or parameters are not finite."""
+        """Raises if the loss, a gradient or a parameter of a single model is not finite."""
         if self.history.is_stacked:
             return
         bad_step = int(self.state.first_bad_step)
         if bad_step == NO_BAD_STEP:
             return
-        self.checkpointer.settle()  # it may be the last finite one
+        self.checkpointer.settle()  # so that the message can name the last checkpoint
         batch = self.loader.source.batch(bad_step)
-        what = what_is_not_finite(
+        details = describe_bad_step(
             self.graphdef,
             self.objective.loss,
             self.config.seed,
@@ -323,8 +328,8 @@ class Trainer:
         )
         raise NonFiniteLossError(
             f"The loss, a gradient or a parameter became NaN or infinite in step {bad_step + 1} "
-            f"(epoch {self.history.epoch_of(bad_step + 1)}). "
-            + what
+            f"(epoch {self.history.epoch_at(bad_step + 1)}). "
+            + details
             + likely_cause(non_finite_arrays(batch), self.run_dir)
         )
 
@@ -347,10 +352,10 @@ class Trainer:
             done += f" of {config.steps}"
         else:
             done += f" ({self.history.epochs_done} of {config.epochs} epochs finished)"
-        same = "runs" if self.history.is_stacked else "run"
+        noun = "runs" if self.history.is_stacked else "run"
         message = (
             f"Stopped by {signal.Signals(signum).name} {done}. "
-            f"Saved {path}. To go on, start the same {same} again with the option resume."
+            f"Saved {path}. To continue, start the same {noun} again with the resume option."
         )
         if is_main():
             print(message, file=sys.stderr)

@@ -47,7 +47,7 @@ def test_the_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             row["results"]["ours"]["milliseconds"]["median"] *= factor
         stored.write_text(json.dumps(changed))
         assert bench(tmp_path, *options, "--against", str(stored)) == status
-    assert "ratios fell by more than 1.5 times" in capsys.readouterr().err
+    assert "ratios fell by more than a factor of 1.5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_results_of_another_platform_are_refused(
     other = tmp_path / "stored.json"
     other.write_text(json.dumps({"platform": "gpu", "finished": True, "rows": []}))
     assert bench(tmp_path, "--against", str(other)) == 2
-    assert "different platforms" in capsys.readouterr().err
+    assert "but this platform is" in capsys.readouterr().err
     other.write_text("[]")
     assert bench(tmp_path, "--against", str(other)) == 2
-    assert "is not a ratios.json" in capsys.readouterr().err
+    assert "expected a ratios.json" in capsys.readouterr().err
 
 
 def test_what_cannot_be_compared_is_refused_before_measuring(
@@ -83,10 +83,10 @@ def test_what_cannot_be_compared_is_refused_before_measuring(
     own, stored = tmp_path / "ratios.json", tmp_path / "stored.json"
     unfinished = {"platform": jax.default_backend(), "finished": False, "rows": []}
     cases = [
-        (own, {}, [], "give another folder for the output. (--output)"),
-        (stored, unfinished, [], "of a run that was interrupted"),
-        (stored, unfinished | {"finished": True}, [], "holds none of"),
-        (stored, unfinished, ["--factor", "0.9"], "must exceed 1, got 0.9"),
+        (own, {}, [], "choose another output folder. (--output)"),
+        (stored, unfinished, [], "its run was interrupted"),
+        (stored, unfinished | {"finished": True}, [], "has no results of"),
+        (stored, unfinished, ["--factor", "0.9"], "must be greater than 1, got 0.9"),
     ]
     for path, results, options, message in cases:
         path.write_text(json.dumps(results))

@@ -11,7 +11,7 @@ import pytest
 
 from flax_linattn import storage
 from flax_linattn.bench import Journal
-from flax_linattn.bench.journal import locked
+from flax_linattn.bench.journal import lock_results
 
 
 def measured(path: Path, head: dict[str, Any], *, finish: bool) -> int:
@@ -96,5 +96,5 @@ def test_files_are_locked_where_folders_cannot_be(
     assert capsys.readouterr().err == ""
     assert [p.name for p in path.parent.iterdir() if p.name[0] != "."] == ["results.json"]
     lock_file = path.with_name(".results.json.lock")
-    with locked(path), pytest.raises(storage.LockedError), storage.file_lock(lock_file):
+    with lock_results(path), pytest.raises(storage.LockedError), storage.file_lock(lock_file):
         pass

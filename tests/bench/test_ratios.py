@@ -10,7 +10,7 @@ from flax_linattn.bench.report import ratios_table, regressions_table, times_tab
 
 def row(repeat: int = 0, *, peer_ms: float = 6.0, peer_bytes: int = 50_000_000) -> dict[str, Any]:
     def result(ms: float, size: int) -> dict[str, Any]:
-        times = {"median": ms, "least": ms, "most": ms}
+        times = {"median": ms, "min": ms, "max": ms}
         return {"milliseconds": times, "temporary_bytes": size, "compile_seconds": 1.0}
 
     results = {"ours": result(2.0, 2_000_000), "associative_scan": result(peer_ms, peer_bytes)}

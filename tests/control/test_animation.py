@@ -66,8 +66,8 @@ def test_a_machine_that_cannot_draw_says_what_to_set(tmp_path):
     ("kind", "message"),
     [
         (Blind, r"RuntimeError: no display.* MUJOCO_GL=egl"),
-        (Empty, "cannot be drawn here"),
-        (toys.Countdown, "Kind-v0 draws no pictures: .*takes no arguments"),
+        (Empty, "cannot be rendered"),
+        (toys.Countdown, "Kind-v0 cannot render images: .*takes no arguments"),
     ],
 )
 def test_one_picture_tells_whether_it_can_be_drawn(kind, message):
@@ -80,9 +80,9 @@ def test_one_picture_tells_whether_it_can_be_drawn(kind, message):
 
 def test_without_imageio(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio.v2", None)
-    with pytest.raises(ValueError, match=r'takes imageio: pip install "flax-linattn\[rl\]"'):
+    with pytest.raises(ValueError, match=r'need imageio: pip install "flax-linattn\[rl\]"'):
         save_animation(agent, "Pendulum-v1", tmp_path / "toy.gif")
-    with pytest.raises(ValueError, match="takes imageio"):
+    with pytest.raises(ValueError, match="need imageio"):
         check_rendering("Pendulum-v1")
 
 

@@ -140,12 +140,12 @@ class Answers:
 @pytest.mark.parametrize(
     ("agent", "kind", "seeds", "error", "message"),
     [
-        (Follow(1), toys.Countdown, [], ValueError, "a seed for each episode, got none"),
+        (Follow(1), toys.Countdown, [], ValueError, "at least one seed, got none"),
         (Follow(1), toys.Countdown, [3, -1], OptionError, "seed must be at least 0, got -1"),
         (Follow(1), toys.Lost, [0], ValueError,
-         "Lost-v0 shows numbers that are not finite in row 0"),
+         "expected finite observations, got others of Lost-v0 in row 0"),
         (Answers(np.zeros((1, 3))), toys.Countdown, [0], ValueError,
-         r"take actions \[1, 2\], got \[1, 3\]"),
+         r"expected actions of shape \[1, 2\], got \[1, 3\]"),
         (Answers(np.full((1, 2), np.nan)), toys.Countdown, [0], ValueError,
          r"actions must be finite, got \[nan nan\] in row 0"),
     ],

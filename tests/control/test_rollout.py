@@ -102,7 +102,7 @@ def test_a_row_an_episode(capsys, tmp_path, monkeypatch):
     assert header.split() == ["seed", "steps", "return", "ended"]
     expected = [[str(7 + row), "200", f"{returns[row]:.2f}", "time"] for row in range(3)]
     assert [row.split() for row in rows] == expected
-    assert last.startswith(f"return {returns.mean():.2f} (sd {returns.std(ddof=1):.2f}), length")
+    assert last.startswith(f"return {returns.mean():.2f} (std {returns.std(ddof=1):.2f}), length")
 
 
 def test_scores_where_there_are_references(capsys, tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_a_file_of_episodes(capsys, tmp_path, monkeypatch):
     assert load_episodes(path).num_episodes == 3
     before = path.read_bytes()
     status, _, err = rollout(capsys, *args)
-    assert status == 2 and "exists already; give another file, or remove it. (--out)" in err
+    assert status == 2 and "already exists; choose another file, or remove it. (--out)" in err
     assert path.read_bytes() == before
 
 
@@ -140,7 +140,7 @@ def test_an_environment_has_to_be_named(capsys, tmp_path, monkeypatch):
     a_run(monkeypatch)
     status, out, err = rollout(capsys, tmp_path)
     assert (status, out) == (2, "")
-    assert "names no environment; give one, such as Pendulum-v1. (--env)" in err
+    assert "has no environment; pass one, such as --env Pendulum-v1." in err
 
 
 def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     run, _ = a_run(monkeypatch, env_id="user_robots:User-v0", observation_dim=2)
     status, _, err = rollout(capsys, tmp_path)
-    assert status == 2 and "for a name out of a file" in err and "(--env)" in err
+    assert status == 2 and "for a name from a file" in err and "(--env)" in err
     try:
         args = ("--env", "user_robots:User-v0", "--episodes", 1)
         monkeypatch.setattr(run.task, "agent", lambda run, environments: Follow(16))
@@ -169,11 +169,11 @@ def test_pictures_are_tried_before_the_play(capsys, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "imageio.v2", None)
         status, _, err = rollout(capsys, *args)
-    assert status == 2 and "drawing takes imageio" in err and not list(tmp_path.iterdir())
+    assert status == 2 and "animations need imageio" in err and not list(tmp_path.iterdir())
     gif.write_text("mine")
     status, _, err = rollout(capsys, *args)
     assert status == 2
-    assert f"{gif} exists already; give another file, or remove it. (--gif)" in err
+    assert f"{gif} already exists; choose another file, or remove it. (--gif)" in err
     assert gif.read_text() == "mine" and list(tmp_path.iterdir()) == [gif]
 
 
@@ -182,7 +182,7 @@ def test_a_robot_that_cannot_be_drawn_is_not_played(capsys, tmp_path, monkeypatc
     a_run(monkeypatch, observation_dim=2)
     args = (tmp_path, "--env", toys.COUNTDOWN, "--episodes", 1, "--gif", tmp_path / "first.gif")
     status, out, err = rollout(capsys, *args, "--out", tmp_path / "set.npz")
-    assert (status, out) == (2, "") and "draws no pictures" in err
+    assert (status, out) == (2, "") and "cannot render images" in err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -80,7 +80,9 @@ def test_a_fit_continues_a_run(fitted):
     assert_same_bits(nnx.state(again.run_.model), nnx.state(fitted.run_.model))
     # To rounding: these sequences are longer, and so is the padding.
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)
-    with pytest.raises(ValueError, match="expected data with the classes of the run to continue"):
+    with pytest.raises(
+        ValueError, match="expected data with the same classes as the run to continue"
+    ):
         Classifier(random_state=1).fit(*vowels(1, 2, 20), init_run=fitted.run_)
 
 

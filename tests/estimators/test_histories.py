@@ -7,10 +7,10 @@ import pandas as pd
 import polars
 import pytest
 
-from flax_linattn.data.dialect import Dialect
-from flax_linattn.data.time_index import continue_index
+from flax_linattn.data.tables.dialect import Dialect
+from flax_linattn.data.tables.time_index import continue_index
 from flax_linattn.estimators.history import FrameOptions
-from flax_linattn.estimators.reading import as_future, as_history, as_time
+from flax_linattn.estimators.reading import convert_time, read_future, read_history
 
 WHEN = pd.date_range("2024-01-31", periods=4, freq="ME", name="when")
 
@@ -28,33 +28,33 @@ def ahead(history, steps=2, levels=()):
 
 def test_arrays_stay_arrays():
     for given, shape in ((np.ones(5), (2,)), (np.ones((5, 3)).tolist(), (2, 3))):
-        assert ahead(as_history(given)).shape == shape
-        assert ahead(as_history(given), levels=(0.1, 0.9)).shape == (*shape, 2)
+        assert ahead(read_history(given)).shape == shape
+        assert ahead(read_history(given), levels=(0.1, 0.9)).shape == (*shape, 2)
 
 
 def test_names_of_columns_and_their_levels_survive():
     columns = pd.MultiIndex.from_tuples([("Close", "X"), ("Open", "X")], names=["Price", "Ticker"])
-    history = as_history(pd.DataFrame(np.ones((4, 2)), WHEN, columns))
+    history = read_history(pd.DataFrame(np.ones((4, 2)), WHEN, columns))
     found = ahead(history)
     assert found.columns.equals(columns) and found.columns.names == ["Price", "Ticker"]
     quantiles = ahead(history, levels=(0.1, 0.9))
     assert quantiles.columns.names == ["Price", "Ticker", "quantile"]
     assert quantiles.columns[1] == ("Close", "X", 0.9)
-    shop = as_history(pd.DataFrame(np.ones((4, 2)), WHEN, pd.Index([7, 8], name="shop")))
+    shop = read_history(pd.DataFrame(np.ones((4, 2)), WHEN, pd.Index([7, 8], name="shop")))
     assert ahead(shop).columns.equals(pd.Index([7, 8])) and ahead(shop).columns.name == "shop"
     assert ahead(shop, levels=(0.5,)).columns.names == ["shop", "quantile"]
 
 
 def test_channels_by_name_whatever_their_order():
     frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "b": [5, np.nan, 7, 8]}, WHEN)
-    other = as_history(frame[["b", "a"]].assign(c=0), ("a", "b"))
+    other = read_history(frame[["b", "a"]].assign(c=0), ("a", "b"))
     np.testing.assert_array_equal(other.series[0].values, frame.to_numpy())
     with pytest.raises(ValueError, match="'c'; the history has a, b"):
-        as_history(frame, ("a", "c"))
+        read_history(frame, ("a", "c"))
     with pytest.raises(ValueError, match="X has 3 features, but Forecaster is expecting 2 feat"):
-        as_history(np.zeros((4, 3)), ("a", "b"))
+        read_history(np.zeros((4, 3)), ("a", "b"))
     with pytest.raises(ValueError, match=r"expecting 2 features as input: a, b\. Reshape your"):
-        as_history(np.zeros(4), ("a", "b"))
+        read_history(np.zeros(4), ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_channels_by_name_whatever_their_order():
     [
         (np.zeros((0, 2)), ValueError, "0 sample"),
         (np.zeros((2, 0)), ValueError, "0 feature"),
-        (np.zeros((2, 2, 2)), ValueError, "one row for each time"),
+        (np.zeros((2, 2, 2)), ValueError, "with one row for each time"),
         ([["a"], ["b"]], ValueError, "expected X as numbers"),
         ([0.0, np.inf], ValueError, r"infinity at \[1\]"),
         ([[0.0], [1e39]], ValueError, r"too large for float32 at \[1, 0\]"),
@@ -73,25 +73,25 @@ def test_channels_by_name_whatever_their_order():
 )
 def test_what_is_no_history(history, error, message):
     with pytest.raises(error, match=message):
-        as_history(history)
+        read_history(history)
 
 
 def test_a_column_of_times():
     """It is found and comes back, in pandas and polars."""
     days = pd.date_range("2024-01-01", periods=3)
     frame = pd.DataFrame({"load": [1.0, 2.0, 3.0], "when": days})
-    history = as_history(frame)
+    history = read_history(frame)
     assert history.series[0].channels == ("load",) and history.options.time == "when"
     found = ahead(history)
     assert found.columns.tolist() == ["when", "load"] and found["when"][0] == days[-1] + days.freq
     assert ahead(history, levels=(0.5, 0.9)).columns.tolist() == ["when", "load@0.5", "load@0.9"]
-    other = ahead(as_history(polars.from_pandas(frame)))
+    other = ahead(read_history(polars.from_pandas(frame)))
     assert isinstance(other, polars.DataFrame) and other.columns == ["when", "load"]
     assert other["when"].to_list() == found["when"].tolist()
-    again = as_history(frame.assign(more=days), ("load",), FrameOptions(time="when"))
+    again = read_history(frame.assign(more=days), ("load",), FrameOptions(time="when"))
     assert again.series[0].index.equals(days)
     with pytest.raises(ValueError, match="unknown column 'day'; the history has load, when"):
-        as_history(frame, options=FrameOptions(dialect=Dialect(time_column="day")))
+        read_history(frame, options=FrameOptions(dialect=Dialect(time_column="day")))
 
 
 def panel(**columns):
@@ -107,7 +107,7 @@ def panel(**columns):
 
 
 def test_panels_in_long_form():
-    history = as_history(panel())
+    history = read_history(panel())
     assert [(one.name, one.num_steps) for one in history.series] == [("7", 3), ("3", 4)]
     found = ahead(history)
     assert found.columns.tolist() == ["unique_id", "ds", "y"]
@@ -116,40 +116,40 @@ def test_panels_in_long_form():
         "2024-04-30", "2024-05-31", "2024-05-31", "2024-06-30",
     ]  # fmt: skip
     named = panel().rename(columns={"unique_id": "shop", "ds": "day"})
-    other = as_history(named, options=FrameOptions("shop", "day"))
+    other = read_history(named, options=FrameOptions("shop", "day"))
     assert ahead(other).columns.tolist() == ["shop", "day", "y"]
-    in_polars = ahead(as_history(polars.from_pandas(panel())))
+    in_polars = ahead(read_history(polars.from_pandas(panel())))
     assert in_polars.columns == ["unique_id", "ds", "y"] and in_polars["unique_id"].to_list() == [
         7, 7, 3, 3,
     ]  # fmt: skip
-    counted = ahead(as_history(panel(ds=[1, 2, 3, 11, 12, 13, 14])))
+    counted = ahead(read_history(panel(ds=[1, 2, 3, 11, 12, 13, 14])))
     assert counted["ds"].tolist() == [4, 5, 15, 16]
-    mixed = as_history(panel(ds=[1, 2, 3, 11, 12, 13, 14]).iloc[[3, 0, 4, 1, 5, 2, 6]])
+    mixed = read_history(panel(ds=[1, 2, 3, 11, 12, 13, 14]).iloc[[3, 0, 4, 1, 5, 2, 6]])
     assert [one.index.tolist() for one in mixed.series] == [[11, 12, 13, 14], [1, 2, 3]]
     assert history.select(3).series[0].num_steps == 4
     with pytest.raises(ValueError, match="expected series as one of 7, 3, got 8"):
         history.select(8)
     with pytest.raises(ValueError, match=r"row 1 .* the name of a series in .*\(unique_id\)"):
-        as_history(panel(unique_id=["a", None, *"abbbb"]))
-    with pytest.raises(ValueError, match="differ as text"):
-        as_history(panel(unique_id=np.array([1, 1, 1, *"1111"], object)))
+        read_history(panel(unique_id=["a", None, *"abbbb"]))
+    with pytest.raises(ValueError, match="differ as strings"):
+        read_history(panel(unique_id=np.array([1, 1, 1, *"1111"], object)))
 
 
 def test_panels_with_a_multiindex():
     long = panel().set_index(["unique_id", "ds"])
-    found = ahead(as_history(long))
+    found = ahead(read_history(long))
     assert found.index.names == ["unique_id", "ds"] and found.columns.tolist() == ["y"]
     assert found.index[2] == (3, pd.Timestamp("2024-05-31"))
-    series = ahead(as_history(long["y"]))
+    series = ahead(read_history(long["y"]))
     assert isinstance(series, pd.Series) and series.name == "y"
     levels = pd.MultiIndex.from_product([["CH", "DE"], ["a", "b"], range(3)])
-    deep = as_history(pd.DataFrame({"y": np.arange(12.0)}, levels))
+    deep = read_history(pd.DataFrame({"y": np.arange(12.0)}, levels))
     assert [one.name for one in deep.series] == ["CH/a", "CH/b", "DE/a", "DE/b"]
     assert ahead(deep).index[-1] == ("DE", "b", 4)
 
 
 def test_strings_that_never_change_within_a_series_are_channels():
-    history = as_history(panel(region=["south"] * 3 + ["north"] * 4, size=[1] * 3 + [2] * 4))
+    history = read_history(panel(region=["south"] * 3 + ["north"] * 4, size=[1] * 3 + [2] * 4))
     channels = ("y", "size", "region=north", "region=south")
     assert history.series[0].channels == channels
     assert history.series[0].values[0].tolist() == [0, 1, 0, 1]
@@ -158,14 +158,14 @@ def test_strings_that_never_change_within_a_series_are_channels():
         "size",
     ]
     options = FrameOptions(categories=history.options.categories)
-    other = as_history(panel(region="west", size=0), channels, options)  # of no fitted region
+    other = read_history(panel(region="west", size=0), channels, options)  # of no fitted region
     assert other.series[0].values[0].tolist() == [0, 0, 0, 0]
-    with pytest.raises(ValueError, match="expected the column 'region', as in fit"):
-        as_history(panel(size=0), channels, options)
+    with pytest.raises(ValueError, match="columns of fit, got none with the name 'region'"):
+        read_history(panel(size=0), channels, options)
     with pytest.raises(
         ValueError, match=r"got 'a' in row 0 .* and 2 different values in series '7'"
     ):
-        as_history(panel(region=[*"abb", *"cccc"]))
+        read_history(panel(region=[*"abb", *"cccc"]))
 
 
 @pytest.mark.parametrize(
@@ -180,54 +180,56 @@ def test_strings_that_never_change_within_a_series_are_channels():
 )
 def test_objects_that_are_no_series(history, message):
     with pytest.raises(TypeError, match=message):
-        as_history(history)
+        read_history(history)
 
 
 def test_rows_of_different_lengths():
     with pytest.raises(ValueError, match="same number of channels, got rows of 1, 2 numbers"):
-        as_history([[1.0, 2.0], [3.0]])
+        read_history([[1.0, 2.0], [3.0]])
 
 
 def test_columns_of_a_panel_of_the_wrong_type():
     rows = r"in row 1 \(counting from 0\)"
-    with pytest.raises(ValueError, match=f"numbers in column 'y', which .* got 'oops' {rows}; con"):
-        as_history(panel(y=[0, "oops", *range(5)]))
-    with pytest.raises(ValueError, match=r"numbers in column 'y', which .* got 'x' in row 0"):
-        as_history(panel(y="x"))
+    with pytest.raises(ValueError, match=f"in column 'y', a target, got 'oops' {rows}; con"):
+        read_history(panel(y=[0, "oops", *range(5)]))
+    with pytest.raises(ValueError, match=r"numbers in column 'y', a target, got 'x' in row 0"):
+        read_history(panel(y="x"))
     options = FrameOptions(targets=("sales",))
-    with pytest.raises(ValueError, match="numbers in column 'sales', which is to be forecast"):
-        as_history(panel(sales="x"), options=options)
+    with pytest.raises(ValueError, match="numbers in column 'sales', a target"):
+        read_history(panel(sales="x"), options=options)
     for ids, odd in (
         (np.arange(7) + 0.5, r"0.5 \(float\)"),
         (WHEN[[0, 0, 0, 1, 1, 1, 1]], r"Timestamp\(.* \(Timestamp\)"),
         (pd.Series([[1]] * 7), r"\[1\] \(list\)"),
     ):
-        with pytest.raises(ValueError, match=f"strings or integers in column 'unique_id', .*{odd}"):
-            as_history(panel(unique_id=ids))
+        with pytest.raises(ValueError, match=f"strings or integers in column 'unique_id' .*{odd}"):
+            read_history(panel(unique_id=ids))
 
 
 def test_what_is_known_of_the_horizon():
-    history = as_history(panel(price=range(7)))
+    history = read_history(panel(price=range(7)))
     indices = [continue_index(one.index, one.freq, 2) for one in history.series]
     later = ahead(history, 3).drop(columns="y").assign(price=range(6))
-    found = as_future(later, history, ["price"], ["price"], indices)
+    found = read_future(later, history, ["price"], ["price"], indices)
     assert [one["price"].tolist() for one in found] == [[0, 1], [3, 4]]
     for frame, message in (
-        (later.drop(columns="price"), "X_future has no column 'price', got ds, unique_id"),
-        (later[later["unique_id"] == 7], "X_future has no rows of series '3'; add 2"),
+        (later.drop(columns="price"), "the column 'price' in X_future, got the columns ds, unique"),
+        (later[later["unique_id"] == 7], "expected 2 rows of series '3' in X_future, got none"),
         (later[later.index.values[:, None] == [0, 1, 2, 4, 5]].iloc[:0], "0 sample"),
         (later.drop(index=[1, 4]), "of series '7': expected rows from 2024-04-30 .* to 2024-05-31"),
         (later.drop(index=4), "of series '3': expected rows from 2024-05-31 .* to 2024-06-30"),
-        (pd.concat([later[:1], later]), "of series '7': expected one row of each time, got 2024-0"),
-        ([[1.0], [2.0]], "expected X_future as a frame with price, like the history, got list"),
+        (pd.concat([later[:1], later]), "of series '7': expected one row .*, got several for 2024"),
+        ([[1.0], [2.0]], "expected X_future as a data frame, like the history, got list"),
     ):
         with pytest.raises(ValueError, match=message):
-            as_future(frame, history, ["price"], ["price"], indices)
-    array = as_history(np.ones((4, 2)))
-    known = [as_future(given, array, ["x1"], ["x1"], indices)[0] for given in ([1, 2], [[1], [2]])]
+            read_future(frame, history, ["price"], ["price"], indices)
+    array = read_history(np.ones((4, 2)))
+    known = [
+        read_future(given, array, ["x1"], ["x1"], indices)[0] for given in ([1, 2], [[1], [2]])
+    ]
     assert [one["x1"].tolist() for one in known] == [[1, 2], [1, 2]]
-    with pytest.raises(ValueError, match=r"X_future as \[2, 1\], a row for each step .*\[3, 1\]"):
-        as_future(np.ones((3, 1)), array, ["x1"], ["x1"], indices)
+    with pytest.raises(ValueError, match=r"X_future as an array \[2, 1\], .* \[3, 1\]; pass"):
+        read_future(np.ones((3, 1)), array, ["x1"], ["x1"], indices)
 
 
 def test_the_horizon_is_read_as_the_history_is():
@@ -237,10 +239,10 @@ def test_the_horizon_is_read_as_the_history_is():
     options = FrameOptions(
         dialect=Dialect(day_first=True, timezone="Europe/Berlin", missing_values=("-9999",))
     )
-    history = as_history(frame[:5], options=options)
+    history = read_history(frame[:5], options=options)
     (one,) = history.series
     indices = [continue_index(one.index, one.freq, 2)]
-    (found,) = as_future(frame[["price"]], history, ["price"], ["price"], indices)
+    (found,) = read_future(frame[["price"]], history, ["price"], ["price"], indices)
     np.testing.assert_array_equal(found["price"], [np.nan, 7])
 
 
@@ -256,7 +258,7 @@ def test_the_horizon_is_read_as_the_history_is():
     ],
 )
 def test_times_of_many_kinds(time):
-    assert as_time(time) == datetime.datetime(2024, 3, 1)
+    assert convert_time(time) == datetime.datetime(2024, 3, 1)
 
 
 def test_integers_of_a_panel_are_read_as_those_of_a_series():
@@ -266,34 +268,34 @@ def test_integers_of_a_panel_are_read_as_those_of_a_series():
     )
     levels = frame.set_index(["unique_id", "ds"])
     for given in (frame, frame.set_index("ds"), levels, frame.rename(index=lambda i: 9 - i)):
-        b, a = as_history(given).series
+        b, a = read_history(given).series
         assert b.index.tolist() == [7, 8, 9] and a.index.tolist() == [1, 2, 4]
         assert b.values.ravel().tolist() == [0, 2, 4] and a.values.ravel().tolist() == [1, 3, 5]
         assert a.gaps.tolist() == [2]
     with pytest.raises(ValueError, match=r"row 2 .* expected a time after 4"):
-        as_history(frame[::-1])
+        read_history(frame[::-1])
     with pytest.raises(ValueError, match="expected a time after 7"):
         strict = FrameOptions(times="strict")
-        as_history(frame.replace({"ds": {8: 7}}), options=strict)
+        read_history(frame.replace({"ds": {8: 7}}), options=strict)
 
 
 def test_dates_of_a_panel_come_before_the_numbers_of_its_rows():
     days = pd.date_range("2024-01-01", periods=3)
     frame = pd.DataFrame({"unique_id": ["a"] * 3 + ["b"] * 3, "day": [*days] * 2, "y": range(6)})
-    a, b = as_history(frame).series
+    a, b = read_history(frame).series
     assert a.index.equals(b.index) and a.index.tolist() == days.tolist()
-    a, b = as_history(frame.drop(columns="day")).series
+    a, b = read_history(frame.drop(columns="day")).series
     assert b.index.tolist() == [0, 1, 2] and not b.has_integer_times
 
 
 def test_integers_stay_integers():
-    assert as_time(1949) == as_time(np.int64(1949)) == 1949
+    assert convert_time(1949) == convert_time(np.int64(1949)) == 1949
 
 
 def test_times_with_a_zone_are_in_utc():
     expected = datetime.datetime(2024, 2, 29, 23, tzinfo=datetime.UTC)
-    assert as_time("2024-03-01 00:00:00+01:00") == expected
-    assert as_time(pd.Timestamp("2024-03-01", tz="Europe/Zurich")) == expected
+    assert convert_time("2024-03-01 00:00:00+01:00") == expected
+    assert convert_time(pd.Timestamp("2024-03-01", tz="Europe/Zurich")) == expected
 
 
 @pytest.mark.parametrize(
@@ -301,19 +303,19 @@ def test_times_with_a_zone_are_in_utc():
 )
 def test_what_is_no_time(time):
     with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):
-        as_time(time)
+        convert_time(time)
 
 
 def test_ids_in_the_index_and_columns_of_their_names():
     ids = pd.Index(["a"] * 4 + ["b"] * 4, name="unique_id")
     frame = pd.DataFrame({"ds": [*WHEN, *WHEN], "y": np.arange(8.0)}, ids)
-    found = as_history(frame)
+    found = read_history(frame)
     assert [one.name for one in found.series] == ["a", "b"]
     assert found.series[1].values.ravel().tolist() == [4, 5, 6, 7]
     index = pd.MultiIndex.from_product([["a", "b"], WHEN], names=["store", "day"])
     panel = pd.DataFrame({"store": np.arange(8.0), "unique_id": 1.0}, index)
-    found = as_history(panel)
+    found = read_history(panel)
     assert [one.name for one in found.series] == ["a", "b"]
     assert found.series[0].channels == ("store", "unique_id")
-    again = as_history(panel, found.series[0].channels, found.options)
+    again = read_history(panel, found.series[0].channels, found.options)
     assert again.series[1].values[:, 0].tolist() == [4, 5, 6, 7]

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from flax_linattn.estimators import Classifier, Forecaster, NotFittedError
-from flax_linattn.estimators.base import seed_of
-from flax_linattn.estimators.sequences import as_labels, as_sequences
+from flax_linattn.estimators.base import make_seed
+from flax_linattn.estimators.sequences import read_labels, read_sequences
 
 BOTH = pytest.mark.parametrize("estimator", [Classifier, Forecaster])
 
@@ -37,18 +37,18 @@ def test_an_estimator_that_is_not_fitted():
 
 def test_seeds():
     """As scikit-learn has them: a number, a state of NumPy's, or None for the global one."""
-    assert seed_of(np.int64(7)) == 7
+    assert make_seed(np.int64(7)) == 7
     state = np.random.RandomState(0)
-    assert seed_of(np.random.RandomState(0)) == seed_of(state) != seed_of(state)
-    assert 0 <= seed_of(np.random.default_rng(0)) < 2**31
+    assert make_seed(np.random.RandomState(0)) == make_seed(state) != make_seed(state)
+    assert 0 <= make_seed(np.random.default_rng(0)) < 2**31
     for bad, error in ((-1, ValueError), ("0", TypeError), (0.5, TypeError)):
         with pytest.raises(error, match="random_state"):
-            seed_of(bad)
+            make_seed(bad)
 
 
 @pytest.mark.parametrize("estimator, name", [(Forecaster, "csv"), (Classifier, "train_file")])
 def test_options_that_name_files_are_refused(estimator, name):
-    with pytest.raises(ValueError, match=f"'{name}' names a file, .* remove it from options"):
+    with pytest.raises(ValueError, match=f"no files in options, .* got '{name}'; remove it"):
         estimator(options={name: "x"}).fit(np.ones((8, 5, 1)), [0, 1] * 4)
 
 
@@ -57,18 +57,20 @@ def test_unknown_parameters_and_options_are_named_with_the_nearest_one():
         Forecaster(horizont=24)
     with pytest.raises(TypeError, match="has no parameter 'model_optons'; did you mean 'options'"):
         Classifier(model_optons={})
-    with pytest.raises(ValueError, match="unknown option 'feature' in options; did you mean 'feat"):
+    with pytest.raises(ValueError, match="has no option 'feature'; did you mean 'feat"):
         Forecaster(options={"feature": 8}).fit(np.zeros(200))
-    with pytest.raises(ValueError, match="'num_layer' in options; did you mean 'num_layers'"):
+    with pytest.raises(ValueError, match="no option 'num_layer'; did you mean 'num_layers'"):
         Classifier(options={"num_layer": 8}).fit(np.zeros((4, 6)), [0, 1] * 2)
-    with pytest.raises(ValueError, match="'random_state' is a parameter of Forecaster, got it in"):
+    with pytest.raises(ValueError, match="'random_state' as a parameter of Forecaster, got it in"):
         Forecaster(options={"random_state": 8}).fit(np.zeros(200))
     with pytest.raises(TypeError, match=r"expected options as a dict such as .*, got \['a'\]"):
         Forecaster(options=["a"]).fit(np.zeros(200))
 
 
 def test_an_option_twice():
-    with pytest.raises(ValueError, match="expected epochs once, got it in options, too; remove"):
+    with pytest.raises(
+        ValueError, match="'epochs' as a parameter only, got it in options, too; remove"
+    ):
         Forecaster(epochs=4, options={"epochs": 3}).fit(np.zeros(200))
 
 
@@ -76,13 +78,13 @@ def test_sequences_in_all_forms():
     rng = np.random.default_rng(0)
     cube = rng.normal(size=(3, 5, 2))
     for X in (cube, list(cube), cube.tolist(), [own.tolist() for own in cube]):
-        given = as_sequences(X)
+        given = read_sequences(X)
         assert given.features == 2 and not given.is_table
         assert all(np.array_equal(own, x) for own, x in zip(given.series, cube, strict=True))
-    ragged = as_sequences([cube[0], cube[1, :2]])
+    ragged = read_sequences([cube[0], cube[1, :2]])
     assert [own.shape for own in ragged.series] == [(5, 2), (2, 2)]
-    assert [own.shape for own in as_sequences([[1, 2], [3]]).series] == [(2, 1), (1, 1)]
-    flat = as_sequences(cube[..., 0].tolist())
+    assert [own.shape for own in read_sequences([[1, 2], [3]]).series] == [(2, 1), (1, 1)]
+    flat = read_sequences(cube[..., 0].tolist())
     assert flat.features == 5 and flat.is_table and flat.series[0].shape == (5, 1)
 
 
@@ -103,7 +105,7 @@ def test_sequences_in_all_forms():
 )
 def test_what_are_no_sequences(X, message):
     with pytest.raises(ValueError, match=message):
-        as_sequences(X)
+        read_sequences(X)
 
 
 @pytest.mark.parametrize(
@@ -117,17 +119,17 @@ def test_what_are_no_sequences(X, message):
         (np.array(["a", None, "b"], object), "contains None, first in row 1"),
         (
             pd.Series(["a", "b", pd.NA], dtype="string"),
-            "contains <NA>, first in row 2, from 0; rem",
+            r"contains <NA>, first in row 2 \(counting from 0\); rem",
         ),
         (pd.Series([True, pd.NA, False], dtype="boolean"), "contains <NA>, first in row 1"),
         (pd.Categorical(["a", None, "b"]), "contains NaN, first in row 1"),
         (
             ["a", 1, "b"],
-            r"of one kind in y, got 'b' \(str\) and 1 \(int\); make strings",
+            r"of one kind in y, got 'b' \(str\) and 1 \(int\); convert all",
         ),
         (
             np.array([True, 2, 3], object),
-            r"got True \(bool\) and 3 \(int\); make strings",
+            r"got True \(bool\) and 3 \(int\); convert all",
         ),
         (["a", "a", "a"], "1 class"),
     ],
@@ -152,7 +154,7 @@ def test_what_are_no_classes(y, message):
     ],
 )
 def test_classes_of_all_kinds(y, kind, classes):
-    labels = as_labels(y, 3)
+    labels = read_labels(y, 3)
     assert labels.dtype.kind == kind
     assert np.unique(labels).tolist() == classes
 
@@ -162,13 +164,13 @@ def test_sequences_of_objects_nullable_columns_and_panels():
     ragged = np.empty(3, object)
     ragged[:] = [np.arange(length, dtype=float) for length in (5, 6, 7)]
     for X in (ragged, list(ragged), pd.Series(list(ragged))):
-        given = as_sequences(X)
+        given = read_sequences(X)
         assert [own.shape for own in given.series] == [(5, 1), (6, 1), (7, 1)]
     frame = pd.DataFrame({"a": pd.Series([1, None], dtype="Int64"), "b": [True, False]})
     np.testing.assert_array_equal(
-        np.squeeze(as_sequences(frame).series, -1), [[1.0, 1.0], [np.nan, 0.0]]
+        np.squeeze(read_sequences(frame).series, -1), [[1.0, 1.0], [np.nan, 0.0]]
     )
     index = pd.MultiIndex.from_tuples([("y", 0), ("y", 1), ("x", 0)])
-    panel = as_sequences(pd.DataFrame({"a": [1.0, 2, 3], "b": [4.0, 5, 6]}, index))
+    panel = read_sequences(pd.DataFrame({"a": [1.0, 2, 3], "b": [4.0, 5, 6]}, index))
     assert [own.tolist() for own in panel.series] == [[[1, 4], [2, 5]], [[3, 6]]]
     assert panel.features == 2 and panel.names.tolist() == ["a", "b"] and not panel.is_table

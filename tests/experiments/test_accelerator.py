@@ -18,7 +18,7 @@ from experiments.accelerator.__main__ import main, parse
 from experiments.accelerator.journal import OutOfTimeError, TimedJournal
 from experiments.accelerator.machine import extra
 from experiments.accelerator.pieces import PAPER, PIECES, SMALL, Piece, piece
-from experiments.accelerator.smallest import SMALLEST
+from experiments.accelerator.small_sizes import SMALL_SIZES
 from experiments.accelerator.states import DONE, FAILED, MORE, SKIPPED, Outcome
 from experiments.accelerator.supervise import MORE_TO_DO, last_words, status, supervise
 from experiments.measured import Measured
@@ -43,7 +43,7 @@ def at_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pieces_have_a_size_for_accelerators_and_a_smallest() -> None:
     names = [one.name for one in PIECES]
-    assert len(set(names)) == len(names) and set(names) == set(SMALLEST)
+    assert len(set(names)) == len(names) and set(names) == set(SMALL_SIZES)
     for one in PIECES:
         for scale in (PAPER, SMALL):
             experiment = one.experiment(scale)
@@ -281,7 +281,7 @@ def test_a_check_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_checks_are_the_contracts_in_every_form_and_direction() -> None:
     cases = checks.contract().cases
     mechanism = cases.MADE["aaren"]
-    names = [name for name, _ in checks.checks_of(mechanism, checks.Size())]
+    names = [name for name, _ in checks.make_checks(mechanism, checks.Size())]
     assert names[:3] == [
         "reference = equation, causal",
         "reference = equation, not causal",
@@ -305,12 +305,12 @@ def test_the_checks_of_a_mechanism_hold(tmp_path: Path) -> None:
 def test_shares_of_the_floor() -> None:
     rates = {floor.COPY: 1e9, floor.FLOAT32: 1e12, floor.BFLOAT16: 1e13}
     result = {"total_bytes": 3e6, "temporary_bytes": 1e6, "milliseconds": {"median": 4.0}}
-    assert attention.bandwidth_share(result, rates) == 0.5
+    assert attention.bandwidth_fraction(result, rates) == 0.5
     # Two products of 8 heads of 64 channels over half of 1000 x 1000: 1.024 GFLOP each way.
-    share = attention.softmax_share("softmax attention (XLA)", result, 1000, "forward", rates)
+    share = attention.softmax_fraction("softmax attention (XLA)", result, 1000, "forward", rates)
     assert share == pytest.approx(2 * 2 * 8 * 64 * 1000**2 / 2 / 1e12 / 4e-3)
     cudnn = "softmax attention (cuDNN, bfloat16)"
-    assert attention.softmax_share(cudnn, result, 1000, "forward", rates) < share
+    assert attention.softmax_fraction(cudnn, result, 1000, "forward", rates) < share
 
 
 # -- lowering ----------------------------------------------------------------------------------

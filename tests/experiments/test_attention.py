@@ -50,12 +50,12 @@ def test_a_higher_order_is_nearer_to_softmax() -> None:
 
 @pytest.mark.slow
 def test_an_orthogonal_query_loses_digits() -> None:
-    draw = conditioning.draw(np.random.default_rng(0), 1, 1, 1e-2)
-    error, predicted = conditioning.errors(*draw)
+    inputs = conditioning.sample(np.random.default_rng(0), 1, 1, 1e-2)
+    error, predicted = conditioning.errors(*inputs)
     assert 1e-6 < error < predicted
 
 
 @pytest.mark.slow
 def test_a_figure_is_drawn() -> None:
-    figure = weights.draw("nystrom")
+    figure = weights.plot("nystrom")
     assert [axis.get_title() for axis in figure.axes[:2]] == ["not causal", ""]

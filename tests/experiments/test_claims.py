@@ -26,8 +26,8 @@ from experiments.rules import (
     TIMES,
     Range,
     at,
-    behind_exponential,
     exponent,
+    exponential_excess,
     grows,
     grows_less,
     more,
@@ -52,8 +52,8 @@ from experiments.verdicts import (
     Rule,
     Verdict,
     Word,
-    all_of,
-    rules_of,
+    combine,
+    get_rules,
 )
 from flax_linattn.bench import normal
 
@@ -67,8 +67,8 @@ def says(experiment: Measured, text: str) -> Statement:
 
 
 def took(milliseconds: float, least: float = 0.0, most: float = 0.0) -> dict[str, float]:
-    spread = {"median": milliseconds, "least": least or milliseconds}
-    return spread | {"most": most or milliseconds}
+    spread = {"median": milliseconds, "min": least or milliseconds}
+    return spread | {"max": most or milliseconds}
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.9, 1.05, 1.2, 1.49, 1.6])
@@ -94,12 +94,14 @@ def test_the_spread_of_what_was_measured_counts() -> None:
 
 
 def test_a_counterexample_leaves_a_part() -> None:
-    assert all_of([HOLDS, FAILS]) == all_of([OPEN, IN_PART]) == all_of([HOLDS, IN_PART]) == IN_PART
-    assert all_of([TOO_FEW]) == OPEN
-    assert all_of([HOLDS, OPEN]) == OPEN and all_of([FAILS, OPEN]) == FAILS
-    assert all_of([HOLDS, HOLDS]) == HOLDS
+    assert (
+        combine([HOLDS, FAILS]) == combine([OPEN, IN_PART]) == combine([HOLDS, IN_PART]) == IN_PART
+    )
+    assert combine([TOO_FEW]) == OPEN
+    assert combine([HOLDS, OPEN]) == OPEN and combine([FAILS, OPEN]) == FAILS
+    assert combine([HOLDS, HOLDS]) == HOLDS
     with pytest.raises(NotMeasuredError):
-        all_of([])
+        combine([])
 
 
 def test_exponents_are_those_of_long_sequences() -> None:
@@ -111,8 +113,8 @@ def test_exponents_are_those_of_long_sequences() -> None:
         *(HOLDS, OPEN),
         FAILS,
     )
-    assert behind_exponential([(n, 2.0**n) for n in (1, 2, 4)]) == pytest.approx(1)
-    assert behind_exponential([(n, n**2) for n in (1, 2, 4)]) == pytest.approx(4)
+    assert exponential_excess([(n, 2.0**n) for n in (1, 2, 4)]) == pytest.approx(1)
+    assert exponential_excess([(n, n**2) for n in (1, 2, 4)]) == pytest.approx(4)
     assert at([(1, 1.0), (4, 16.0)], 2) == pytest.approx(4)
     with pytest.raises(NotMeasuredError, match="around 9"):
         at(square, 9)
@@ -142,7 +144,7 @@ def test_what_is_missing_is_not_run() -> None:
         return Verdict(HOLDS, f"{exponent([]):.1f}")
 
     missing, left_out = Statement("A", "grows", judge), Statement("B", "is", why="for want of time")
-    assert missing.verdict() == (NOT_RUN, "one length alone was measured")
+    assert missing.verdict() == (NOT_RUN, "only one length was measured")
     table, *_ = statements_table([missing, left_out], [], NEW)
     assert "| B: is | for want of time | **not run** |" in table
     assert statements_table([], [], NEW) == []
@@ -154,7 +156,7 @@ def test_a_page_has_the_rules_that_it_uses() -> None:
     _, text, *later = statements_table([one, exact], [], NEW)
     assert TIMES.text in text and BYTES.text not in text and CASES.text not in text
     assert "".join(statements_table([exact], [], OLD)).count("ule") == 0 and not later
-    assert rules_of(all_of([more([2]), more_bytes([2])])) == (TIMES, BYTES, CASES)
+    assert get_rules(combine([more([2]), more_bytes([2])])) == (TIMES, BYTES, CASES)
 
 
 def test_rows_older_than_a_rule_are_marked() -> None:
@@ -182,13 +184,13 @@ def test_softmax_in_blocks_decides_comparisons_alone() -> None:
         for name, of_name in batches.items()
         for i, n in enumerate(of_name)
     ]
-    word, ours = says(elementwise_training.EXPERIMENT, "more tokens a step").verdict(rows)
+    word, ours = says(elementwise_training.EXPERIMENT, "more tokens per step").verdict(rows)
     assert word == FAILS
     assert ours == (
         "1 times as many as SA, in blocks; 4 times as many as SA, which does not fit at L = 1,024 "
         "(by that: holds)"
     )
-    word, ours = says(elementwise_training.EXPERIMENT, "become fewer").verdict(rows)
+    word, ours = says(elementwise_training.EXPERIMENT, "tokens per step decrease").verdict(rows)
     assert word == HOLDS and ours.endswith("shorter L (by that: does not hold)")
 
 
@@ -251,7 +253,7 @@ def test_a_crossing_beyond_the_lengths_counts_at_n0() -> None:
 
 
 def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
-    found = summary.found_of(report.all_experiments())
+    found = summary.judge_statements(report.all_experiments())
     page = summary.render(report.all_experiments(), tmp_path)
     assert all(one.statement.says in page for one in found)
     places = [summary.paper(one.statement) for one in found]
@@ -264,7 +266,7 @@ def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
 
 
 def test_depth_is_not_shown_by_two_cores() -> None:
-    found = summary.found_of([])
+    found = summary.judge_statements([])
     (parallel,) = (one for one in found if "trains in parallel" in one.statement.says)
     assert parallel.verdict.word == NOT_RUN and "two cores" in parallel.verdict.ours
 
@@ -276,7 +278,7 @@ def test_a_statement_of_what_was_not_run_names_its_command() -> None:
         if isinstance(e, Measured) and e.statements and e.folder.name not in summary.LEARNING
     )
     moved = dataclasses.replace(made, module="experiments.nowhere.x")
-    first, *_ = summary.found_of([moved])
+    first, *_ = summary.judge_statements([moved])
     assert (first.verdict.word, first.by, first.measured) == (NOT_RUN, "-", "-")
     assert "python -m experiments.nowhere.x" in first.verdict.ours
 
@@ -302,7 +304,7 @@ def test_the_recipe_of_table_1_is_the_authors() -> None:
 
 def test_a_formula_is_judged_at_the_longest_sequence() -> None:
     """Whatever shorter ones would decide."""
-    from experiments.efficiency.taylorshift_sizes import FORMULAS, right
+    from experiments.efficiency.taylorshift_sizes import FORMULAS, judge_formula
 
     def row(length: int, off: float, error: float, dim: int = 8) -> dict:
         size = FORMULAS["Y"](length, dim)
@@ -310,7 +312,7 @@ def test_a_formula_is_judged_at_the_longest_sequence() -> None:
             "sizes": {"Y": size * (1 + off)}, "errors": {"Y": size * error}
         }  # fmt: skip
 
-    judge = right("Y")
+    judge = judge_formula("Y")
     assert judge([row(4096, 0.03, 1e-3)]).word == FAILS
     assert judge([row(4096, 0.03, 1e-3), row(65536, 0.012, 4e-3)]).word == OPEN
     assert judge([row(4096, 0.001, 1e-3), row(65536, 0.01, 0.05)]).word == OPEN
@@ -325,4 +327,4 @@ def test_a_formula_is_judged_at_the_longest_sequence() -> None:
 
 def test_a_word_keeps_its_rules() -> None:
     word = Word(HOLDS, TIMES).under(BYTES, TIMES)
-    assert word == HOLDS and rules_of(word) == (TIMES, BYTES) and rules_of(HOLDS) == ()
+    assert word == HOLDS and get_rules(word) == (TIMES, BYTES) and get_rules(HOLDS) == ()

@@ -225,7 +225,7 @@ def test_the_command_writes_what_it_plays(tmp_path, capsys):
     noisy = ["random", "--env", "Pendulum-v1", "--out", str(tmp_path / "b.npz"), "--noise", "-1"]
     with pytest.raises(SystemExit):
         main([*noisy, "--episodes", "3"])
-    assert "deviation must be 0 or more, got -1.0" in capsys.readouterr().err
+    assert "std must be 0 or more, got -1.0" in capsys.readouterr().err
 
 
 @pytest.mark.slow

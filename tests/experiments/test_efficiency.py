@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import pytest
 
-from experiments.accelerator.smallest import SMALLEST
+from experiments.accelerator.small_sizes import SMALL_SIZES
 from experiments.efficiency.crossing import crossing, spread_crossing, where
 from experiments.rules import Range
 from experiments.verdicts import VERDICTS
@@ -21,7 +21,7 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 """Of other folders, or of what may not be here."""
 
 TINY: dict[str, Mapping[str, Any]] = {
-    **{name: size for name, size in SMALLEST.items() if name not in ON_ACCELERATORS},
+    **{name: size for name, size in SMALL_SIZES.items() if name not in ON_ACCELERATORS},
     "growth": {
         "mechanisms": ("aaren", "linear", "linformer", "aft", "gated_delta"),
         "lengths": (8, 16),
@@ -84,7 +84,7 @@ def test_an_experiment_writes_its_files(
     if name == "aaren_stream":  # a block has the parameters that the paper counts
         assert "| aaren | 3,152,896 | 3,152,896 |" in page
         assert "| softmax | 3,152,384 | 3,152,384 |" in page
-    drawn = importlib.util.find_spec("matplotlib") and experiment.draw is not None
+    drawn = importlib.util.find_spec("matplotlib") and experiment.plot is not None
     assert figure.exists() == bool(drawn)
 
 
@@ -111,8 +111,8 @@ def test_a_part_of_a_stream_counts_as_a_round() -> None:
     from experiments.streaming.latency import spread_of_parts
 
     times = [1.0, 1.0, 9.0, 1.0] + [2.0] * 4
-    assert spread_of_parts(times, 2) == {"median": 2.0, "least": 1.0, "most": 2.0}
-    assert spread_of_parts([3.0], 8) == {"median": 3.0, "least": 3.0, "most": 3.0}
+    assert spread_of_parts(times, 2) == {"median": 2.0, "min": 1.0, "max": 2.0}
+    assert spread_of_parts([3.0], 8) == {"median": 3.0, "min": 3.0, "max": 3.0}
 
 
 def test_the_greatest_batch_fits() -> None:
@@ -162,7 +162,12 @@ def test_whole_models_without_memory_for_the_first_mechanism(tmp_path: Path) -> 
     from experiments.efficiency.whole_models import CLASSIFIER
 
     size = Size(
-        lengths=(), mechanisms=("aaren",), features=16, hidden=32, num_layers=1, most_bytes=0.0
+        lengths=(),
+        mechanisms=("aaren",),
+        features=16,
+        hidden=32,
+        num_layers=1,
+        max_temporary_bytes=0.0,
     )
     with jax.numpy_dtype_promotion("standard"):
         results = Trial(CLASSIFIER, size, 16, 2).results()

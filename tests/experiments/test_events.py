@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.events import known, long_stream, problems, rules, table2
+from experiments.events import data_sets, known_processes, long_stream, rules, table2
 from experiments.intervals import Interval
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError
 from flax_linattn.tasks.events.data import PROCESSES
@@ -19,8 +19,8 @@ def runs(*nlls):
 def rows_of(shift):
     """Three data sets, of which Aaren is worse by so much in all."""
     found = []
-    for place, data in enumerate(list(problems.PROBLEMS)[:3]):
-        beside = {f"{name}_{kind}": 2.0 for name in table2.BESIDE for kind in ("nll", "ks")}
+    for place, data in enumerate(list(data_sets.DATA_SETS)[:3]):
+        beside = {f"{name}_{kind}": 2.0 for name in table2.BASELINES for kind in ("nll", "ks")}
         beside |= {"mean_gap_rmse": 2.0, "median_gap_mae": 2.0}
         found.append({"data": data, "mechanism": table2.CUSTOMARY, **beside})
         own = (1.0 + 0.001 * place, 1.1)
@@ -50,10 +50,10 @@ def test_a_process_is_found_within_two_per_cent():
 
 @pytest.mark.parametrize(("shift", "word"), [(0.01, HOLDS), (0.2, FAILS)])
 def test_the_claim_is_judged_over_data_sets(shift, word):
-    found = table2.as_softmax("aaren")(rows_of(shift))
+    found = table2.judge_against_softmax("aaren")(rows_of(shift))
     assert found.word == word and "over 3 sets" in found.ours
     with pytest.raises(NotMeasuredError, match="linear on"):
-        table2.as_softmax("linear")(rows_of(shift))
+        table2.judge_against_softmax("linear")(rows_of(shift))
 
 
 def test_the_table_says_where_a_model_loses():
@@ -62,16 +62,21 @@ def test_the_table_says_where_a_model_loses():
 
 
 def test_data_sets_that_are_not_at_hand_are_left_out(tmp_path):
-    assert [name for name in problems.PROBLEMS if problems.config_of(name, tmp_path)] == ["Sin"]
-    config = problems.config_of("Sin", None, epochs=3)
+    assert [name for name in data_sets.DATA_SETS if data_sets.make_config(name, tmp_path)] == [
+        "Sin"
+    ]
+    config = data_sets.make_config("Sin", None, epochs=3)
     assert config.fit.epochs == 3 and config.data.process in PROCESSES
 
 
 def test_known_processes_are_judged_by_their_largest_size():
-    small = {"process": "poisson", "train": 5, "true_nll": 1.0, "runs": runs(1.5), "beside": {}}
+    small = {"process": "poisson", "train": 5, "true_nll": 1.0, "runs": runs(1.5), "baselines": {}}
     rows = [small, {**small, "train": 50, "train_events": 500, "runs": runs(1.01, 1.02)}]
-    assert known.found_by("poisson")(rows).word == HOLDS
-    assert known.found_by("poisson")([*rows[:1], {**rows[1], "runs": runs(1.1)}]).word == FAILS
+    assert known_processes.judge_process("poisson")(rows).word == HOLDS
+    assert (
+        known_processes.judge_process("poisson")([*rows[:1], {**rows[1], "runs": runs(1.1)}]).word
+        == FAILS
+    )
 
 
 def test_a_stream_whose_state_grows_is_not_the_batch():

@@ -30,7 +30,7 @@ def rows_of(errors, ridge=0.5):
 
 def test_verdicts_are_those_of_differences_by_series():
     rows = rows_of({patch.OURS: 0.45, "PatchTST": 0.5, "DLinear": 0.44})
-    beside = {name: patch.at_most(name)(rows) for name in ("PatchTST", "DLinear")}
+    beside = {name: patch.not_above(name)(rows) for name in ("PatchTST", "DLinear")}
     assert beside["PatchTST"].word == HOLDS and "-10.0" in beside["PatchTST"].ours
     assert beside["DLinear"].word == FAILS
     assert patch.below_ridge("ETTh1")(rows).word == HOLDS
@@ -44,7 +44,7 @@ def test_verdicts_are_those_of_differences_by_series():
 def test_a_seed_is_compared_at_the_horizons_that_both_have():
     rows = rows_of({patch.OURS: 0.45, "PatchTST": 0.5})
     rows = [r for r in rows if not (r["model"] == "PatchTST" and r["horizon"] == 720 and r["seed"])]
-    found = patch.shares(rows, patch.OURS, "PatchTST")
+    found = patch.compare(rows, patch.OURS, "PatchTST")
     assert set(found) == set(patch.SERIES) and set(found["ETTh1"]) == {0, 1, 2}
     assert found["ETTh1"][1] == pytest.approx(100 * (0.45 / 0.5 - 1))
 
@@ -58,11 +58,13 @@ def test_the_table_has_a_line_for_what_was_run():
 
 def test_series_with_too_few_rows_for_a_horizon_are_passed_over(tmp_path, monkeypatch):
     journal = Journal(tmp_path / "rows.json", {}, progress=False)
-    monkeypatch.setattr(patch, "problem", lambda name, folder: {"csv": None, "split": "300/9/9"})
+    monkeypatch.setattr(
+        patch, "file_options", lambda name, folder: {"csv": None, "split": "300/9/9"}
+    )
     key = {"series": "ETTh1", "horizon": 96, "model": patch.SIMPLE}
-    patch.journaled(journal, key, patch.Size(), lambda *arguments: {})
-    monkeypatch.setattr(patch, "problem", lambda name, folder: None)
-    patch.journaled(journal, key, patch.Size(), lambda *arguments: {})
+    patch.write_row(journal, key, patch.Size(), lambda *arguments: {})
+    monkeypatch.setattr(patch, "file_options", lambda name, folder: None)
+    patch.write_row(journal, key, patch.Size(), lambda *arguments: {})
     assert journal.rows == []
 
 
@@ -120,9 +122,9 @@ def test_a_statistical_model_is_fitted_to_each_channel_of_each_window():
     arrays = {"values": np.stack([waves, waves[::-1]]), "weight": np.array([1.0, 0.0])}
     none = np.zeros(2, np.int64)
     batch = WindowBatch(arrays, none, none, arrays["values"][:1, 48:])
-    options = patch.configured("forecast", context_length=48, horizon=12).data
+    options = patch.task_config("forecast", context_length=48, horizon=12).data
     for model in (statistical.ets(12), statistical.mstl(12)):
-        found = statistical.fitted_anew(model, options)(batch)
+        found = statistical.refit_forecast(model, options)(batch)
         assert found.shape == (1, 12, 2)
         np.testing.assert_allclose(found[0], waves[48:], atol=0.2)
 
@@ -146,16 +148,17 @@ def test_the_default_is_compared_with_other_forecasts_over_series():
     numbers = {"mse": 1.0, "mae": 1.0, "crps": 1.0, "coverage_80": 0.8}
     rows = [
         {"series": series, "model": model, "seed": 0, "context": 96, "ridge_maps": "channel",
-         "stride": 1, "share": 0.5, "train_seconds": 1.0, "seconds": 2.0, "cpu_seconds": 2.0,
+         "stride": 1, "attention_weight": 0.5,
+         "train_seconds": 1.0, "seconds": 2.0, "cpu_seconds": 2.0,
          **{f"test_{name}": level - number / 100 for name in numbers},
          **{f"{m}_{name}": value for m in ("ridge", "seasonal_naive")
             for name, value in numbers.items()}}
         for number, series in enumerate(defaults.SERIES)
         for model, level in (("default", 1.0), ("former default", 1.2))
     ]  # fmt: skip
-    found = defaults.compared("former default", "mse", defaults.BETTER, 0)(rows)
+    found = defaults.judge_default("former default", "mse", defaults.BETTER, 0)(rows)
     assert found.word == HOLDS and "ETTh1 -16.7" in found.ours
-    assert defaults.compared("ridge, chosen", "mse", defaults.AT_MOST, 1)(rows).word == HOLDS
+    assert defaults.judge_default("ridge, chosen", "mse", defaults.NOT_ABOVE, 1)(rows).word == HOLDS
     assert defaults.EXPERIMENT.statements[0].verdict([]).word == "not run"
     page = defaults.table(rows, defaults.Size())
     assert "| ETTh1 | 1.000 | 1.000 | 1.000 | 1.000 | 1.200 |" in page

@@ -97,8 +97,8 @@ def test_the_swing_up_swings_up_from_everywhere():
         (lambda: RandomPolicy([-np.inf], [np.inf]), "random actions take finite bounds"),
         (lambda: RandomPolicy([1.0], [0.0]), "low <= high"),
         (lambda: RandomPolicy([1.0], [2.0, 3.0]), "two vectors"),
-        (lambda: Noisy(SwingUp(), -1.0, [-2.0], [2.0]), "deviation must be 0 or more, got -1.0"),
-        (lambda: Noisy(SwingUp(), float("nan"), [-2.0], [2.0]), "deviation must be 0 or more"),
+        (lambda: Noisy(SwingUp(), -1.0, [-2.0], [2.0]), "std must be 0 or more, got -1.0"),
+        (lambda: Noisy(SwingUp(), float("nan"), [-2.0], [2.0]), "std must be 0 or more"),
         (lambda: RandomPolicy([0.0], [1.0], seed=-1), "seed must be at least 0"),
     ],
 )

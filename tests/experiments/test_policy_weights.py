@@ -7,7 +7,7 @@ import pytest
 
 from experiments.offline_rl.weights import read_policy
 from flax_linattn.control import make_environments, play
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
 
 RNG = np.random.default_rng(0)
 ROWS, SEEN = 5, 3

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from experiments.intervals import Interval
-from experiments.options import configured
-from experiments.sequences import memory, problems, rules, table3, table4
-from experiments.sequences.as_coded import FORMS, STAGES, AsCoded, half, sizes_noted
-from experiments.sequences.watched import train_watched
+from experiments.options import task_config
+from experiments.sequences import data_sets, memory, rules, table3, table4
+from experiments.sequences.as_coded import FORMS, STAGES, AsCoded, half, record_sizes
+from experiments.sequences.monitoring import train_monitored
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError, opposite
 from flax_linattn import ops
 from flax_linattn.tasks.classify import SequenceTask
@@ -81,7 +81,7 @@ def test_the_plain_efficient_form_overflows_where_the_others_do_not():
 
 def test_sizes_are_the_largest_exact_products():
     q, k, v = (jnp.asarray(x, jnp.float32) for x in arrays(40.0))
-    with sizes_noted() as noted:
+    with record_sizes() as noted:
         AsCoded().attend(q, k, v, form="efficient")
         AsCoded().attend(q, k, v, form="direct")
     of_efficient, of_direct = noted
@@ -103,12 +103,12 @@ def test_sizes_are_the_largest_exact_products():
 def small(**options):
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
     data = {"min_length": 8, "max_length": 8, "test_size": 8, "epoch_size": 64, "batch_size": 8}
-    return configured("sequence", **sizes | data | {"optimizer": "adamw", "warmup": 0} | options)
+    return task_config("sequence", **sizes | data | {"optimizer": "adamw", "warmup": 0} | options)
 
 
 def test_a_training_is_watched_to_its_end():
     config = small(mechanism=AsCoded(), dtype="float16", steps=4)
-    found = train_watched(config, "efficient", 2)
+    found = train_monitored(config, "efficient", 2)
     assert found["curve"][-1]["step"] == 4 and found["skipped"] < 4
     assert [point["step"] for point in found["sizes"]] == [1, 2, 4]
     assert 0 <= found["accuracy"] <= 1 and found["updated"] == 4 and "failed" not in found
@@ -116,7 +116,7 @@ def test_a_training_is_watched_to_its_end():
 
 def test_a_training_without_numbers_ends(monkeypatch):
     """Queries and keys are so large that their products leave float16 at once."""
-    monkeypatch.setattr("experiments.sequences.watched.LOSS_SCALE", 2.0)
+    monkeypatch.setattr("experiments.sequences.monitoring.LOSS_SCALE", 2.0)
     layers = {"mechanism": AsCoded(), "dtype": "float16", "learning_rate": 1e-3, "steps": 9}
     config = small(**layers, pooling="mean")
     build = SequenceTask.model
@@ -129,9 +129,9 @@ def test_a_training_without_numbers_ends(monkeypatch):
         return model
 
     monkeypatch.setattr(SequenceTask, "model", large)
-    found = train_watched(config, "efficient", 5, tests=False)
+    found = train_monitored(config, "efficient", 5, tests=False)
     assert found["failed"] <= 5 and found["updated"] == 0 and found["curve"] == []
-    assert table4.largest(found["sizes"][-1])[1] > 65504
+    assert table4.max_product(found["sizes"][-1])[1] > 65504
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ def test_the_ablation_is_judged_by_curves_and_seeds():
     words = {s.says: s.verdict(rows_of_table4()).word for s in table4.EXPERIMENT.statements}
     assert list(words.values()) == [HOLDS] * 6
     assert table4.plain_direct(rows_of_table4(3.0)).word == FAILS
-    assert table4.improved(rows_of_table4(-1.0)).word == FAILS
+    assert table4.judge_output_norm(rows_of_table4(-1.0)).word == FAILS
     told = table4.fails(table4.CODED, "plain", "efficient")(rows_of_table4())
     assert told.ours == "no update after step 20"
     assert "A_mod up to 500,009" in table4.overflow(rows_of_table4()).ours
     with pytest.raises(NotMeasuredError):
-        table4.improved([row for row in rows_of_table4() if row["stage"] != "full"])
+        table4.judge_output_norm([row for row in rows_of_table4() if row["stage"] != "full"])
 
 
 def test_the_ablation_has_the_papers_numbers_beside_ours():
@@ -191,14 +191,14 @@ def test_the_ablation_has_the_papers_numbers_beside_ours():
     assert "| plain | 47.1 | 20.1 ± 0.1 | 20.0 | - | 20.1 ± 0.1 | 20.0 |" in page
     line = "| as coded | plain | efficient | float16 | 2.38 to 2.30 | no update after step 20 |"
     assert f"{line} A_mod 10,009 | A_mod 500,009 |" in page
-    assert len(table4.draw(rows).axes[0].lines) == 8 + 1  # and a cross
+    assert len(table4.plot(rows).axes[0].lines) == 8 + 1  # and a cross
 
 
 def test_runs_differ_in_what_their_keys_say():
     size = table4.Size()
     keys = table4.cases(size)
     assert len({tuple(key.values()) for key in keys}) == len(keys) == 8 + 18 + 6
-    config = configured("sequence", data="cifar-pixels", **table4.options_of(keys[0], size))
+    config = task_config("sequence", data="cifar-pixels", **table4.run_options(keys[0], size))
     assert config.layers.mechanism == AsCoded("plain") and config.layers.dtype == "float16"
     assert config.data.image_size == 16 and config.layers.num_heads == 1
     assert table4.mechanism("ours", "input", "float32") == ops.TaylorShift(normalize_output=False)
@@ -262,7 +262,7 @@ def test_lengths_are_compared_case_by_case():
     page = memory.table(rows_of_memory(12000), memory.Size())
     assert "| taylorshift, efficient | 8 | none | 12,000 | 333,333 |" in page
     with pytest.raises(NotMeasuredError):
-        memory.beside("taylorshift, efficient", "linear")(rows_of_memory(1))
+        memory.judge_longer("taylorshift, efficient", "linear")(rows_of_memory(1))
 
 
 def test_the_mechanism_as_coded_stays_out_of_the_registry():
@@ -275,6 +275,6 @@ def test_the_mechanism_as_coded_stays_out_of_the_registry():
 @pytest.mark.parametrize("mechanism", table3.mechanisms())
 def test_lists_of_many_lengths_are_asked_of_those_that_can(mechanism):
     """What is learned of each position says nothing of longer lists, which the task refuses."""
-    options = table3.options_of(problems.LISTOPS, mechanism)
-    config = problems.config_of(problems.LISTOPS, None, mechanism=mechanism, **options)
+    options = table3.extra_options(data_sets.LISTOPS, mechanism)
+    config = data_sets.make_config(data_sets.LISTOPS, None, mechanism=mechanism, **options)
     assert bool(config.data.test_lengths) == (mechanism not in ("linformer", "aft"))

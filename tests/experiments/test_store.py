@@ -36,7 +36,7 @@ def trained(monkeypatch):
         return {"test_mse": config.values["outcome"]}
 
     monkeypatch.setattr(store, "train", train)
-    monkeypatch.setattr(store, "defaults", lambda task: options.options_of(Config()))
+    monkeypatch.setattr(store, "defaults", lambda task: options.run_options(Config()))
     monkeypatch.setattr(Config, "known", dict(Config.known))
     return outcomes
 
@@ -110,7 +110,7 @@ def test_two_processes_do_not_train_one_cell(tmp_path, monkeypatch, capsys):
         return {"test_mse": 1.0}
 
     monkeypatch.setattr(store, "train", train)
-    monkeypatch.setattr(store, "defaults", lambda task: options.options_of(Config()))
+    monkeypatch.setattr(store, "defaults", lambda task: options.run_options(Config()))
     opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     assert "another process runs it" in capsys.readouterr().err
     assert len(json.loads((tmp_path / "runs.json").read_text())["runs"]) == 1
@@ -139,8 +139,8 @@ def test_every_published_run_has_the_options_that_its_table_asks_for(table):
         for cell in table.cells(data_folder()):
             if cell.config is not None:  # its data are at hand
                 for seed, run in runs.of(cell.row, cell.column).items():
-                    config = options.changed(cell.config, seed=seed, **table.options(scale))
-                    assert run["options"] == options.options_of(config)
+                    config = cell.config.replace(seed=seed, **table.options(scale))
+                    assert run["options"] == options.run_options(config)
         file = json.loads(stored.read_text())
         assert {(run["row"], run["column"]) for run in file["runs"]} <= {
             (cell.row, cell.column) for cell in table.cells(None)

@@ -37,9 +37,9 @@ def name_of(value: object) -> str:
 def test_a_page_is_what_its_stored_results_say(
     experiment: Experiment, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "draw", lambda *arguments: None)
+    monkeypatch.setattr(figures, "plot", lambda *arguments: None)
     if isinstance(experiment, Measured):
-        experiment = dataclasses.replace(experiment, draw=None)
+        experiment = dataclasses.replace(experiment, plot=None)
     stored = experiment.stored(scale)
     shutil.copy(stored, tmp_path)
     experiment.render(scale, tmp_path)

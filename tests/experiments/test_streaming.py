@@ -21,7 +21,7 @@ def test_the_loop_is_measured(tmp_path, monkeypatch):
 
 
 def test_the_latency_of_a_stream_is_measured(tmp_path):
-    size = latency.Size(marks=(2, 4), softmax_marks=(2,), features=16, num_layers=1)
+    size = latency.Size(counts=(2, 4), softmax_counts=(2,), features=16, num_layers=1)
     experiment = dataclasses.replace(latency.EXPERIMENT, sizes={"": size})
     experiment.collect("", tmp_path, progress=False)
     page = experiment.render("", tmp_path)

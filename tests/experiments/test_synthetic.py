@@ -1,4 +1,4 @@
-"""The ladder of symbols: what is chosen, judged and measured by it."""
+"""Synthetic sequence tasks: what is chosen, judged and measured."""
 
 import functools
 import itertools
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from experiments.synthetic import figure6, ladder, recall, rules, search, snapshots
-from experiments.synthetic.trained import Cell, train_cells
+from experiments.synthetic import figure6, learning_curves, recall, rules, search, snapshots
+from experiments.synthetic.runs import Cell, train_cells
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, opposite
 from flax_linattn import models
 from flax_linattn.tasks.synthetic import SyntheticConfig
@@ -50,7 +50,7 @@ def test_the_standard_is_the_setting_nearest_to_the_paper():
 
     rows = searched(accuracy)
     found = search.standard(rows, SIZE)
-    assert (search.reading_of(found._asdict()), found.learning_rate) == (hidden, 0.2)
+    assert (search.row_reading(found._asdict()), found.learning_rate) == (hidden, 0.2)
     assert search.difference(search.means(rows, SIZE)[found]) == 0
     best = search.best(rows, SIZE, "softmax:scale=1")
     assert best.learning_rate == 0.1, "the first of equals"
@@ -65,9 +65,9 @@ def test_an_unfinished_search_says_what_is_missing():
 
 def test_a_run_that_failed_counts_nothing():
     assert search.score({"failed": 7, "validation_accuracy": 0.9}) == 0
-    assert rules.learned([1.0, None, 0.9989, 0.999]) == (2, 4)
+    assert rules.count_learned([1.0, None, 0.9989, 0.999]) == (2, 4)
     row = {"runs": [{"test_accuracy": a} for a in (None, 0.5, 1.0)]}
-    assert ladder.median(row) == 0.5
+    assert learning_curves.median(row) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_a_run_that_failed_counts_nothing():
 )
 def test_intervals_of_shares(did, of, low, high, word):
     """Against the tables of Clopper and Pearson."""
-    share = rules.Share(did, of)
+    share = rules.SuccessRate(did, of)
     np.testing.assert_allclose(share.interval, (low, high), atol=1e-3)
-    assert rules.most(share) == word
-    assert opposite(rules.most(share)) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[word]
+    assert rules.majority(share) == word
+    assert opposite(rules.majority(share)) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[word]
 
 
 def test_when_runs_first_came_so_far():
     row = {"epochs": [50, 100, 150], "runs": [{"accuracies": a} for a in ([0, 0.5, 1], [0, None])]}
     row["runs"][1]["accuracies"].append(0.2)
-    assert ladder.reached(row, 0.5) == [100, math.inf]
+    assert learning_curves.first_epochs(row, 0.5) == [100, math.inf]
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,21 @@ def test_which_rule_comes_first(easy, hard, word):
 
 
 def test_the_width_of_equal_bytes(monkeypatch):
-    monkeypatch.setattr(recall, "bytes_of", functools.cache(recall.bytes_of))  # of models
+    monkeypatch.setattr(
+        recall, "block_state_bytes", functools.cache(recall.block_state_bytes)
+    )  # of models
     size = recall.Size()
     for mechanism in ("aaren", "elementwise_series", "softmax", "taylorshift"):
-        width = recall.width_of(size, mechanism)
-        others = [recall.bytes_of(size, mechanism, w) for w in recall.WIDTHS]
-        chosen = recall.bytes_of(size, mechanism, width)
+        width = recall.equal_width(size, mechanism)
+        others = [recall.block_state_bytes(size, mechanism, w) for w in recall.WIDTHS]
+        chosen = recall.block_state_bytes(size, mechanism, width)
         assert abs(math.log(chosen / 2048)) == min(abs(math.log(b / 2048)) for b in others)
-    assert recall.bytes_of(size, "softmax", 8) == 2 * recall.bytes_of(size, "softmax", 4) - 8
+    assert (
+        recall.block_state_bytes(size, "softmax", 8)
+        == 2 * recall.block_state_bytes(size, "softmax", 4) - 8
+    )
     with pytest.raises(NotMeasuredError, match="aaren on copying"):
-        recall.row_of([], "aaren", "width", "copying")
+        recall.find_row([], "aaren", "width", "copying")
 
 
 def test_runs_that_differ_in_their_rates():
@@ -138,11 +143,11 @@ def test_runs_that_differ_in_their_rates():
 def test_weights_of_a_model():
     model = models.WindowModel(5, 7, mechanism="softmax:scale=1", rngs=nnx.Rngs(0))
     tokens = np.random.default_rng(0).integers(0, 5, (3, 7))
-    weights = np.asarray(snapshots.weights_of(model, tokens))
+    weights = np.asarray(snapshots.head_weights(model, tokens))
     assert weights.shape == (3, 7, 7)
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
     assert not weights[:, ~np.tri(7, dtype=bool)].any()
     attention = model.backbone.blocks[0].attention
     for layer in (attention.query_projection, attention.key_projection):
         layer.kernel[...] = 0 * layer.kernel[...]
-    np.testing.assert_allclose(snapshots.weights_of(model, tokens)[0, -1], 1 / 7, rtol=1e-5)
+    np.testing.assert_allclose(snapshots.head_weights(model, tokens)[0, -1], 1 / 7, rtol=1e-5)

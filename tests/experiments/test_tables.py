@@ -104,9 +104,9 @@ def of_columns(values):
 @pytest.mark.parametrize(
     ("ours", "verdict"),
     [
-        ([1.0, 1.1, 0.9], "not told apart in 1, comparable in 0"),
-        ([1.01, 1.05, 0.95], "not told apart in 1, comparable in 1"),
-        ([1.02, 1.07, 0.971], "worse in 1, not told apart in 0, comparable in 1"),
+        ([1.0, 1.1, 0.9], "not distinguishable in 1, comparable in 0"),
+        ([1.01, 1.05, 0.95], "not distinguishable in 1, comparable in 1"),
+        ([1.02, 1.07, 0.971], "worse in 1, not distinguishable in 0, comparable in 1"),
         ([0.5, 0.52, 0.49], "better in 1"),
         ([2, 2.1, 2.0], "worse in 1"),
     ],
@@ -144,9 +144,10 @@ def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
     shares = [100 * 0.02 / 2, 100 * 0.4 / 11, 100 * 4 / 101]
     middle, half = intervals.interval(shares)
     assert (
-        f"| mean of 3 data sets, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
+        f"| mean of 3 data sets, % of b | {middle:+.1f} ± {half:.1f} % | not distinguishable |"
+        in text
     )
-    assert "worse in 3, not told apart in 0, comparable in 3 of 3 rows" in text
+    assert "worse in 3, not distinguishable in 0, comparable in 3 of 3 rows" in text
 
 
 def many_rows(tmp_path, differences, date="2030-01-01"):
@@ -203,8 +204,8 @@ def test_runs_older_than_a_margin_are_told(date, early, tmp_path):
     runs, rows = many_rows(tmp_path, SHARES, date)
     found = outcome(CLAIM, METRICS, rows, runs)
     assert (found.early, found.runs, found.holds) == (early, 18, None if early else True)
-    line = findings.claim_line(findings.Stored(report.tables()[2], "", runs, rows), found)
-    assert ("18 of 18 runs, known before the margin, left out" in line[-1]) == bool(early)
+    line = findings.claim_line(findings.StoredTable(report.tables()[2], "", runs, rows), found)
+    assert ("18 of 18 runs predate the margin and are excluded" in line[-1]) == bool(early)
 
 
 def test_runs_that_were_known_before_a_margin_do_not_test_it(tmp_path):
@@ -227,19 +228,19 @@ def test_one_or_two_data_sets_decide_nothing(second, tmp_path):
     found = outcome(CLAIM, METRICS, rows, runs)
     assert (found.holds, found.over_data_sets, found.over_rows) == (None, None, None)
     *_, difference, alone, verdict = findings.claim_line(
-        findings.Stored(report.tables()[2], "", runs, rows), found
+        findings.StoredTable(report.tables()[2], "", runs, rows), found
     )
     assert (difference, alone, verdict) == ("-", "-", "not decided, too few data sets")
     table = table_of(cells_of(rows), claims=(CLAIM,))
-    of_both = "| mean of 2 data sets, % of b | - | not decided, too few data sets |"
-    assert (of_both in page.render(table, "cpu", runs)) == (second == "q")
+    summary_row = "| mean of 2 data sets, % of b | - | not decided, too few data sets |"
+    assert (summary_row in page.render(table, "cpu", runs)) == (second == "q")
 
 
 def test_a_summary_says_of_each_measure_what_decides_it(tmp_path):
     runs, rows = many_rows(tmp_path, SHARES | {"z, one": 0.02})
     claims = [dataclasses.replace(CLAIM, rows=of) for of in ("", "z", "one")]
     found = [outcome(claim, METRICS, rows, runs) for claim in claims]
-    line = findings.summary_line(findings.Stored(report.tables()[2], "", runs, rows), found)
+    line = findings.summary_line(findings.StoredTable(report.tables()[2], "", runs, rows), found)
     assert line[2] == "MSE: **holds**; MSE, z and MSE, one: not decided, too few data sets"
 
 
@@ -258,7 +259,7 @@ def test_a_model_that_loses_to_a_baseline_is_said_to_lose(tmp_path, monkeypatch)
         "experiments.tables.baselines.reports",
         lambda name, row: {"ridge": {0: {"test_mse": found[row]}}},
     )
-    numbers = {row: baselines.of_row("t", row, METRICS[0]) for row in rows}
+    numbers = {row: baselines.row_baselines("t", row, METRICS[0]) for row in rows}
     assert numbers == {row: {"ridge": [number]} for row, number in found.items()}
     _, shown = baselines.comparison(rows, METRICS[0], runs, numbers)
     p, q = 50 * (1.2 * 1.001 - 1 + 0.5 * 1.001 - 1), 100 * (1.1 * 1.001 - 1)
@@ -295,7 +296,7 @@ def test_only_seeds_that_both_have_are_compared(tmp_path):
     assert pairs(store_of(tmp_path, runs), *cells, METRICS[0]) == {1: (1, 1), 2: (2, 2)}
     # Without any width an interval decides nothing.
     assert intervals.judge(intervals.Interval(1.0, 0.0), 2.0, larger_is_better=True) == [
-        "not told apart"
+        "not distinguishable"
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from flax_linattn.data.episodes import Episodes, load_episodes
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
 from tests.data.episodes.cases import minari_episode, save, save_minari, steps
 from tests.fuzz.damage import corrupted
 from tests.fuzz.subject import Case, Subject

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.events import EventSequences, load_events
-from flax_linattn.data.files import DataFormatError
 from tests.fuzz.damage import mutated
 from tests.fuzz.subject import Case, TextSubject
 

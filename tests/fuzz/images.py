@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.images import LabelledImages, load_images
 from tests.data.images import samples
 from tests.data.images.test_load_images import packed

@@ -26,7 +26,13 @@ SMALL = {
 OPTIONS = {
     "classify": {"batch_size": 90, **SMALL},
     "forecast": {"context_length": 12, "horizon": 4, "split": "300/60/100", "stride": 4, **SMALL},
-    "offline-rl": {"num_episodes": 8, "context": 4, "play_episodes": 1, "clone_steps": 2, **SMALL},
+    "offline-rl": {
+        "num_episodes": 8,
+        "context": 4,
+        "play_episodes": 1,
+        "behavior_cloning_steps": 2,
+        **SMALL,
+    },
 }
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 3, 100_000, 10**9, 10**12, -(10**12), 10**400, 0.5, -0.5, 1e12,

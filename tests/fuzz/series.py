@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 
 from flax_linattn import data
-from flax_linattn.data import spoken_arabic_digits
+from flax_linattn.data.series import spoken_arabic_digits
 from tests.fuzz.subject import Case, TextSubject
 
 ROWS = [(f"2024-01-{1 + i // 8:02} {i % 8:02}:00:00", i * 0.25, 7 - i) for i in range(12)]

@@ -167,7 +167,7 @@ def test_one_program_for_new_weights_keys_and_temperatures(graph_mode):
 def test_a_model_without_room_is_refused():
     model = language("softmax")
     _, state = inference.prefill(model, PROMPT, max_length=6)
-    with pytest.raises(ValueError, match=r"row 0 are NaN after 2 new tokens: .* max_length"):
+    with pytest.raises(ValueError, match=r"row 0 are NaN after 2 new tokens; .* max_length"):
         inference.generate(model, PROMPT[:, -1:], 5, state=state)
     ended = jax.jit(lambda state: inference.generate(model, PROMPT[:, -1:], 5, state=state))(state)
     assert ended.lengths.tolist() == [2] * 4
@@ -175,7 +175,7 @@ def test_a_model_without_room_is_refused():
 
 def test_wrong_arguments_are_refused():
     model = language()
-    with pytest.raises(TypeError, match=r"prompt as int \[B, T\], got float32"):
+    with pytest.raises(TypeError, match=r"prompt as integers \[B, T\], got float32"):
         inference.generate(model, jnp.ones((2, 3)), 4)
     with pytest.raises(ValueError, match="max_new_tokens must be at least 1"):
         inference.generate(model, PROMPT, 0)
@@ -185,15 +185,17 @@ def test_wrong_arguments_are_refused():
         inference.generate(model, PROMPT, 4, key=KEY, top_k=99)
     with pytest.raises(ValueError, match="temperature must be at least 0"):
         inference.generate(model, PROMPT, 4, key=KEY, temperature=-1.0)
-    with pytest.raises(ValueError, match=r"one number or one a row, \(4,\)"):
+    with pytest.raises(ValueError, match=r"a number or one number per row, \(4,\)"):
         inference.generate(model, PROMPT, 4, key=KEY, temperature=jnp.ones(3))
     with pytest.raises(TypeError, match=r"key as jax.random.key\(seed\) gives it, got uint32"):
         inference.generate(model, PROMPT, 4, key=jax.random.key_data(KEY))
-    with pytest.raises(ValueError, match=r"one key or one a row, \(4,\), got shape \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"a single key or one key per row, \(4,\), got shape \(3,\)"
+    ):
         inference.generate(model, PROMPT, 4, key=jax.random.split(KEY, 3))
     with pytest.raises(ValueError, match="chunk_size must be at least 1"):
         inference.generate(model, PROMPT, 4, chunk_size=0)
-    with pytest.raises(ValueError, match="give max_length"):
+    with pytest.raises(ValueError, match="pass max_length"):
         growing = language("softmax")
         inference.generate(growing, PROMPT, 4, state=growing.init_state(4))
     for wrong in ({"stop": 3.0}, {"pad": 1.5}, {"key": KEY, "top_k": 2.0}):
@@ -201,7 +203,7 @@ def test_wrong_arguments_are_refused():
             inference.generate(model, PROMPT, 4, **wrong)
     with pytest.raises(TypeError, match=r"^stop must be whole numbers, .* got float32 \[999\]\.$"):
         inference.generate(model, PROMPT, 4, stop=jnp.ones(999))
-    with pytest.raises(ValueError, match=r"expected observations \[B, 3\], got \(4,\)"):
+    with pytest.raises(ValueError, match=r"expected observations \[B, 3\], got shape \(4,\)"):
         inference.generate(backbone(), PROMPT, 4)
 
 
@@ -217,7 +219,7 @@ def test_prompts_of_a_narrow_dtype():
 def test_drawing_needs_a_key_and_a_prompt_its_room():
     model = language()
     for options in ({"temperature": 0.7}, {"top_k": 3}):
-        with pytest.raises(ValueError, match="needs a key"):
+        with pytest.raises(ValueError, match="need a key"):
             inference.generate(model, PROMPT, 2, **options)
-    with pytest.raises(ValueError, match="max_length=2 has no room for 4 observations"):
+    with pytest.raises(ValueError, match="max_length must be at least 4, the observations, got 2"):
         inference.generate(model, PROMPT, 1, max_length=2)

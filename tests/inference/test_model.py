@@ -17,7 +17,7 @@ from tests.nn.cases import normal
 slow = pytest.mark.slow
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 12}
 MECHANISMS = ["aaren", pytest.param("softmax", marks=slow), pytest.param("taylorshift", marks=slow)]
-FOREIGN = "this is no state of this"
+FOREIGN = "expected a state of this"
 
 
 @functools.cache
@@ -54,7 +54,9 @@ def test_layers_and_models_are_streaming_models():
     ids=["generate", "prefill", "unroll", "rollout", "Stream"],
 )
 def test_what_is_no_model_is_refused_at_once(call):
-    with pytest.raises(TypeError, match="Linear has no init_state and no step; see flax_linattn"):
+    with pytest.raises(
+        TypeError, match="Linear, which has no init_state and no step; see flax_linattn"
+    ):
         call(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
     with pytest.raises(TypeError, match="got the class Backbone; make one of it"):
         call(models.Backbone)
@@ -86,7 +88,7 @@ def test_a_model_without_a_call_on_sequences_only_steps():
     assert inference.rollout(model, jnp.ones(2, jnp.int32), 3).outputs[0].tolist() == [0, 1, 2]
     stream = inference.Stream(model, batch_size=2)
     for call in (lambda: inference.prefill(model, x), lambda: stream.prefill(x)):
-        with pytest.raises(TypeError, match="StepsOnly has no __call__"):
+        with pytest.raises(TypeError, match="StepsOnly, which has no __call__"):
             call()
 
 
@@ -113,7 +115,7 @@ def test_states_of_other_models_and_rows_are_named_in_lines():
             assert "\n  backbone.layers.0.m: expected [2, 2], got nothing" in message
     for call in (inference.prefill, inference.unroll):
         message = refused(lambda call=call: call(model, x, state=model.init_state(3)))
-        assert message == "the state has 3 rows, and 2 observations came."
+        assert message == "expected 3 observations, one per row of the state, got 2."
     message = refused(
         lambda: inference.generate(language(), jnp.ones((2, 4), int), 3, state=others[1])
     )
@@ -121,11 +123,14 @@ def test_states_of_other_models_and_rows_are_named_in_lines():
     stream = inference.Stream(model, batch_size=2)
     for state in (*others, model.init_state(3), (1, 2)):
         message = refused(lambda state=state: setattr(stream, "state", state))
-        assert "expected a state as this stream has it" in message and "\n  backbone" in message
+        assert (
+            "expected a state of the same model, batch size" in message
+            and "\n  backbone" in message
+        )
     message = refused(lambda: model.step(x[:, 0], others[0]))
-    assert "expected a ClassifierState, of init_state or an earlier call" in message
+    assert "expected a ClassifierState from init_state or an earlier call" in message
     message = refused(lambda: model(x, state=others[0]))
-    assert "expected a ClassifierState, of init_state or an earlier call" in message
+    assert "expected a ClassifierState from init_state or an earlier call" in message
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 5), (2, 5, 3, 1), (2, 5, 4)], ids=str)

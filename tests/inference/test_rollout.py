@@ -67,12 +67,12 @@ def test_rollout_has_the_gradients_of_the_loop():
 def test_what_is_fed_back_must_be_an_observation():
     model = backbone()
     state = model.init_state(2)
-    with pytest.raises(ValueError, match=r"float32 \(2, 3\), and what is fed back is .* \(2, 8\)"):
+    with pytest.raises(ValueError, match=r"observation as float32 \(2, 3\), got .* \(2, 8\)"):
         inference.rollout(model, jnp.ones((2, CHANNELS)), 3, state=state)
     with pytest.raises(ValueError, match="num_steps must be at least 0"):
         inference.rollout(model, jnp.ones((2, CHANNELS)), -1, state=state)
     growing = backbone("softmax")
-    with pytest.raises(ValueError, match="give max_length"):
+    with pytest.raises(ValueError, match="pass max_length"):
         inference.rollout(
             growing, jnp.ones((2, CHANNELS)), 3, feedback=observe, state=growing.init_state(2)
         )

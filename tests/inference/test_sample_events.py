@@ -75,20 +75,22 @@ def drawn_of_chain(waited=None):
     out = inference.sample_events(
         model, x, x, model.init_state(ROWS), EVENTS, key=KEY, waited=waited
     )
-    before = np.concatenate([marks[:, None], out.marks[:, :-1]], axis=1)
+    before = np.concatenate([marks[:, None], out.event_types[:, :-1]], axis=1)
     return before, jax.tree.map(np.asarray, out)
 
 
 def test_draws_follow_the_law():
     before, out = drawn_of_chain()
-    assert out.log_gaps.shape == out.marks.shape == (ROWS, EVENTS)
-    assert (out.log_gaps.dtype, out.marks.dtype) == (np.float32, np.int32)
+    assert out.log_gaps.shape == out.event_types.shape == (ROWS, EVENTS)
+    assert (out.log_gaps.dtype, out.event_types.dtype) == (np.float32, np.int32)
     assert (out.state == EVENTS).all()
-    assert_same_bits(out.x, np.stack([out.log_gaps[:, -1], out.marks[:, -1]], 1).astype("float32"))
+    assert_same_bits(
+        out.x, np.stack([out.log_gaps[:, -1], out.event_types[:, -1]], 1).astype("float32")
+    )
     for event in range(EVENTS):
         for mark in range(3):
             after = before[:, event] == mark
-            gaps, marks = out.log_gaps[after, event], out.marks[after, event]
+            gaps, marks = out.log_gaps[after, event], out.event_types[after, event]
             assert stats.kstest(gaps, chain().distribution(mark)).pvalue > LEAST
             shares, counts = chain().shares(mark), np.bincount(marks, minlength=3)
             assert not counts[shares == 0].any()
@@ -112,14 +114,16 @@ def test_a_row_and_an_event_are_drawn_alike_however_many_there_are():
     x = jnp.stack([jnp.zeros(6), jnp.arange(6.0) % 3], axis=-1)
     few = inference.sample_events(model, x, x, model.init_state(6), EVENTS - 1, key=KEY)
     assert_same_bits(np.asarray(few.log_gaps), out.log_gaps[:6, :-1])
-    assert_same_bits(np.asarray(few.marks), out.marks[:6, :-1])
+    assert_same_bits(np.asarray(few.event_types), out.event_types[:6, :-1])
     keys = jax.random.split(KEY, 6)
     rows = inference.sample_events(model, x, x, model.init_state(6), EVENTS - 1, key=keys)
     one = slice(4, 5)
     alone = inference.sample_events(
         model, x[one], x[one], model.init_state(1), EVENTS - 1, key=keys[one]
     )
-    assert_same_bits((alone.log_gaps, alone.marks), (rows.log_gaps[one], rows.marks[one]))
+    assert_same_bits(
+        (alone.log_gaps, alone.event_types), (rows.log_gaps[one], rows.event_types[one])
+    )
 
 
 def test_after_waiting_the_first_event_comes_later():
@@ -140,10 +144,10 @@ def test_after_waiting_the_first_event_comes_later():
     _, plain = drawn_of_chain()
     rows = before[:, 0] == 1
     assert_same_bits(out.log_gaps[rows], plain.log_gaps[rows])
-    assert_same_bits(out.marks, plain.marks)
+    assert_same_bits(out.event_types, plain.event_types)
 
 
-# The model of events.
+# The event model.
 
 MARKS, PERIODS = 3, (24.0,)
 
@@ -193,7 +197,7 @@ def test_what_comes_out_is_what_the_parallel_model_says(mechanism):
     follow = jax.jit(model.observation)
     x = list(np.moveaxis(history(), 1, 0))
     for event in range(4):
-        x.append(np.asarray(follow(x[-1], out.log_gaps[:, event], out.marks[:, event])))
+        x.append(np.asarray(follow(x[-1], out.log_gaps[:, event], out.event_types[:, event])))
     assert_close(out.x, x[-1], "float32")
     whole = np.stack(x, axis=1)
     assert_close(out.outputs, call(model, whole)[:, -1], "float32")
@@ -307,20 +311,22 @@ def test_float64_observations(how):
 def test_what_cannot_be_drawn_from_is_refused():
     model = forecaster()
     last = begun(model)
-    with pytest.raises(TypeError, match="expected a model that streams, and Linear has no"):
+    with pytest.raises(TypeError, match="expected a model that streams, got Linear, which has no"):
         draw(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), last)
     other = models.Forecaster(5, 1, features=8, num_layers=1, num_heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(TypeError, match=r"a model of events, .* and Forecaster is none; see"):
+    with pytest.raises(TypeError, match=r"an event model .* got Forecaster; see"):
         draw(other, last)
-    with pytest.raises(TypeError, match=r"expected key as jax\.random\.key"):
+    with pytest.raises(TypeError, match=r"expected a key of jax\.random\.key"):
         draw(model, last, key=jax.random.key_data(KEY))
-    with pytest.raises(ValueError, match=r"one key or one a row, \(4,\), got shape \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"a single key or one key per row, \(4,\), got shape \(3,\)"
+    ):
         draw(model, last, key=jax.random.split(KEY, 3))
     for number, error in ((0, ValueError), (2.0, TypeError)):
         with pytest.raises(error, match="num_events must be"):
             draw(model, last, number)
     for waited in (0.0, jnp.zeros((4, 1)), jnp.zeros(3)):
-        with pytest.raises(ValueError, match=r"waited as one number a row, \(4,\), got shape"):
+        with pytest.raises(ValueError, match=r"waited of shape \(4,\), one number per row, got"):
             draw(model, last, waited=waited)
     with pytest.raises(ValueError, match="rows"):
         draw(model, (*last[:2], model.init_state(3)))
@@ -331,5 +337,5 @@ def test_what_cannot_be_drawn_from_is_refused():
 def test_a_cache_needs_room():
     model = forecaster("softmax")
     last = jnp.zeros((4, 3 * 2 + MARKS)), jnp.asarray(history()[:, 0]), model.init_state(4)
-    with pytest.raises(ValueError, match=r"state grows with every step.*give max_length"):
+    with pytest.raises(ValueError, match=r"state of this model grows .*pass max_length"):
         draw(model, last)

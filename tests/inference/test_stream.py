@@ -76,7 +76,7 @@ def test_an_array_may_be_filled_anew_after_a_step():
 
 def test_a_state_that_grows_is_refused():
     stream = inference.Stream(classifier("softmax"))
-    with pytest.raises(ValueError, match="give max_length"):
+    with pytest.raises(ValueError, match="pass max_length"):
         stream.step(jnp.ones((1, 3)))
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_looks_ahead_is_refused():
         embedding_padding="circular",
         rngs=nnx.Rngs(0),
     )
-    with pytest.raises(ValueError, match="an embedding that is not causal"):
+    with pytest.raises(ValueError, match="has a non-causal embedding"):
         inference.Stream(model)
 
 
@@ -230,13 +230,13 @@ def test_rows_live_their_own_lives(events):
 def test_wrong_rows_are_refused():
     stream = inference.Stream(backbone(), batch_size=2)
     x = jnp.ones((2, CHANNELS))
-    with pytest.raises(TypeError, match="expected reset as bool, got int32"):
+    with pytest.raises(TypeError, match="expected reset as boolean, got int32"):
         stream.reset(jnp.array([1, 0]))
-    with pytest.raises(ValueError, match=r"expected mask as bool \[2\], got shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"expected mask of shape \[2\], got shape \(3,\)"):
         stream.step(x, jnp.array([True, False, True]))
     with pytest.raises(ValueError, match="rows, 0 to 1, got 2"):
         stream.gather(jnp.array([0, 2]))
-    with pytest.raises(ValueError, match=r"indices as \[2\]"):
+    with pytest.raises(ValueError, match=r"indices of shape \[2\]"):
         stream.gather(jnp.array([0, 1, 1]))
     with pytest.raises(TypeError, match="integer dtype, got float32"):
         inference.gather_rows(stream.state, jnp.ones(2))
@@ -262,12 +262,14 @@ def test_a_saved_state_is_restored_more_than_once():
     np.testing.assert_array_equal(*outputs)
     reused = stream.state
     stream.step(x)
-    with pytest.raises(ValueError, match="was reused by a later call; save a copy"):
+    with pytest.raises(ValueError, match="was reused by a later call; copy a state"):
         stream.state = reused
-    with pytest.raises(ValueError, match="expected a state as this stream has it"):
+    with pytest.raises(ValueError, match="expected a state of the same model, batch size"):
         stream.state = jax.tree.map(lambda a: np.repeat(a, 2, axis=0), saved)
     for other in (np.array([[1] * 500, None], object), jnp.ones(500)):
-        with pytest.raises(ValueError, match="expected a state as this stream has it") as caught:
+        with pytest.raises(
+            ValueError, match="expected a state of the same model, batch size"
+        ) as caught:
             stream.state = other
         assert len(str(caught.value)) < 500  # never its values
 
@@ -279,7 +281,7 @@ def test_rows_that_are_not_there_under_jit():
 
 
 def test_a_state_has_one_axis_of_rows():
-    with pytest.raises(ValueError, match="one axis of rows, got shapes"):
+    with pytest.raises(ValueError, match="the same first axis, got shapes"):
         inference.gather_rows({"a": jnp.ones((2, 3)), "count": jnp.ones(())}, jnp.array([0]))
 
 
@@ -295,7 +297,7 @@ def refused(stream, x, message, **options):
 def test_what_a_cache_has_no_room_for_is_refused():
     """Rows are counted one by one: with masks, resets, forks, prompts and states of before."""
     x, both = jnp.ones((2, CHANNELS)), np.ones(2, bool)
-    full = r"row 1 has no room for observation 4: its cache holds 3; make the stream"
+    full = r"row 1 has no capacity for observation 4, because its cache holds 3; make the stream"
     stream = inference.Stream(classifier("softmax"), batch_size=2, max_length=3)
     for t in range(3):
         stream.step(x, np.array([t > 0, True]))
@@ -305,14 +307,14 @@ def test_what_a_cache_has_no_room_for_is_refused():
     assert np.isfinite(stream.step(x, reset=both)).all()
     stream.gather(jnp.array([1, 1]))
     stream.reset(np.array([True, False]))
-    with pytest.raises(OptionError, match="row 1 has no room for observation 4"):
+    with pytest.raises(OptionError, match="row 1 has no capacity for observation 4"):
         stream.prefill(jnp.ones((2, 3, CHANNELS)))
     stream.prefill(jnp.ones((2, 2, CHANNELS)), chunk_size=2)
     stream.prefill(jnp.ones((2, 1, CHANNELS)), np.array([[True], [False]]), chunk_size=2)
-    refused(stream, x, "row 0 has no room")
+    refused(stream, x, "row 0 has no capacity")
     stream.reset()
     stream.state = kept
-    refused(stream, x, "row 0 has no room", mask=both)
+    refused(stream, x, "row 0 has no capacity", mask=both)
 
 
 @pytest.mark.parametrize("options", [{"pooling": "flatten"}, {"position": "learned"}])
@@ -326,7 +328,7 @@ def test_what_a_table_has_no_position_for_is_refused(options):
 def test_no_device_is_asked_about_rows_of_numpy():
     stream = inference.Stream(classifier("softmax"), batch_size=2, max_length=3)
     with jax.transfer_guard("disallow_explicit"):
-        taken = stream._capacity.after(np.array([True, False]), reset=[False, True])
+        taken = stream._capacity.count_after(np.array([True, False]), reset=[False, True])
     assert taken.tolist() == [1, 0]
 
 

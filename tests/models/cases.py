@@ -67,14 +67,14 @@ def symbols(seed, rows, length, num_tokens=7):
     return np.random.default_rng(seed).integers(0, num_tokens, (rows, length)).astype(np.int32)
 
 
-def events(seed, rows, length, num_marks=3, periods=2):
+def events(seed, rows, length, num_event_types=3, periods=2):
     """Observations of an ``EventForecaster`` whose begin is known: float32 [rows, length, W]."""
     rng = np.random.default_rng(seed)
     x = np.zeros((rows, length, 3 + 2 * periods))
     x[..., 0] = 2 * rng.normal(size=(rows, length))
     x[..., 1] = 1
-    x[..., 2] = rng.integers(0, num_marks, (rows, length))
-    x[:, 0, :3] = [0, 0, num_marks]
+    x[..., 2] = rng.integers(0, num_event_types, (rows, length))
+    x[:, 0, :3] = [0, 0, num_event_types]
     turns = rng.uniform(size=(rows, length, periods))
     x[..., 3:] = np.concatenate([np.cos(2 * np.pi * turns), np.sin(2 * np.pi * turns)], axis=-1)
     return x.astype(np.float32)

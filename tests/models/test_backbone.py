@@ -145,7 +145,7 @@ def recomputed(remat):
     [
         (
             {"mechanism": "aft:max_length=2", "max_length": 3},
-            "'aft' is to have 2 positions and the model 3; leave out",
+            "'aft' has max_length=2, but the model needs 3 positions; remove",
         ),
         ({"mechanism": "nystrom"}, "'nystrom' does not support is_causal=True; make the"),
         ({"remat": "all"}, "remat must be one of none, dots, blocks, got 'all'"),

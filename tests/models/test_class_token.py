@@ -114,7 +114,7 @@ def test_mechanisms_that_learn_positions_have_one_more():
     table = model.blocks[0].attention.mechanism_parameters["key_projection"]
     assert table.shape == (MAX_LENGTH + 1, 2)
     assert call(model, normal(9, 1, MAX_LENGTH, CHANNELS)).shape == (1, MAX_LENGTH + 1, 8)
-    with pytest.raises(ValueError, match="is to have 8 positions and the model 9"):
+    with pytest.raises(ValueError, match="has max_length=8, but the model needs 9 positions"):
         backbone("aft:max_length=8", **WHOLE)
 
 
@@ -142,21 +142,21 @@ def test_a_causal_model_has_none():
         lambda: models.Backbone(3, 8, num_heads=2, class_token=True, rngs=nnx.Rngs(0)),
         lambda: classifier("aaren", "class", is_causal=True),
     ):
-        with pytest.raises(ValueError, match="sees all that follows, which a causal model does"):
+        with pytest.raises(ValueError, match="attends to the whole sequence, which a causal"):
             build()
 
 
 def test_head_and_backbone_have_to_agree():
     having, lacking = backbone("softmax", **WHOLE), backbone("softmax", is_causal=False)
     refused = {
-        "the head reads a class token, which the backbone does not have": lambda: (
+        "the head reads a class token, but the backbone has none; make": lambda: (
             models.SequenceClassifier(lacking, 3, pooling="class", rngs=nnx.Rngs(0))
         ),
-        "has a class token, which this head would take for an observation": lambda: (
+        "has a class token, which this head would read as an observation": lambda: (
             models.SequenceClassifier(having, 3, rngs=nnx.Rngs(0))
         ),
-        "the head reads a class token, which the backbone does": lambda: models.SequenceClassifier(
-            3, 3, pooling="class", class_token=False, rngs=nnx.Rngs(0)
+        "the head reads a class token, but the backbone has none": lambda: (
+            models.SequenceClassifier(3, 3, pooling="class", class_token=False, rngs=nnx.Rngs(0))
         ),
         "the backbone has a class token, which this head": lambda: models.Forecaster(
             3, 4, class_token=True, is_causal=False, rngs=nnx.Rngs(0)

@@ -91,7 +91,7 @@ def test_heads_take_a_backbone():
     backbone = models.Backbone(3, TINY, max_length=5, rngs=nnx.Rngs(0))
     classifier = models.SequenceClassifier(backbone, 4, pooling="flatten", rngs=nnx.Rngs(1))
     assert call(classifier, normal(8, 2, 5, 3)).shape == (2, 4)
-    forecaster = models.Forecaster(backbone, 6, num_marks=1, rngs=nnx.Rngs(1))
+    forecaster = models.Forecaster(backbone, 6, num_covariates=1, rngs=nnx.Rngs(1))
     assert call(forecaster, normal(9, 2, 5, 3)).shape == (2, 6, 2)
 
 
@@ -107,23 +107,23 @@ def test_short_constructors_are_the_long_ones():
 def test_what_does_not_fit_is_refused():
     rngs = nnx.Rngs(0)
     embedding = models.TokenEmbedding(TOKENS, 4, rngs=rngs)
-    with pytest.raises(ValueError, match="the embedding has 4 features and the layers 8"):
+    with pytest.raises(ValueError, match="the embedding has 4 features, but the layers have 8"):
         models.Backbone(embedding, TINY, rngs=rngs)
-    with pytest.raises(ValueError, match="kernel_size belong to the embedding"):
+    with pytest.raises(ValueError, match="kernel_size: options of the embedding"):
         models.Backbone(embedding, TINY, features=4, kernel_size=3, rngs=rngs)
     with pytest.raises(ValueError, match="got 'num_head'; did you mean 'num_heads'"):
         models.Backbone(3, 8, num_head=2, rngs=rngs)
     backbone = models.Backbone(3, TINY, rngs=rngs)
     for options in ({"norm": "pre"}, {"layers": TINY}):
-        message = f"{next(iter(options))} are options of a backbone, which is given"
+        message = f"{next(iter(options))}: options of the backbone, which was already made"
         with pytest.raises(ValueError, match=message):
             models.SequenceClassifier(backbone, 4, rngs=rngs, **options)
-    with pytest.raises(ValueError, match="a language model gives each token's next one"):
+    with pytest.raises(ValueError, match="a language model predicts the next token"):
         models.LanguageModel(backbone, rngs=rngs)
     with pytest.raises(ValueError, match="one for each of 2 layers, got 3"):
         dataclasses.replace(TINY, mechanism=("aaren",) * 3)
     looking = models.Backbone(3, TINY, is_causal=False, rngs=rngs)
-    with pytest.raises(ValueError, match="it needs a backbone with is_causal=True"):
+    with pytest.raises(ValueError, match="make the backbone with is_causal=True"):
         models.Forecaster(looking, 4, rngs=rngs)
 
 
@@ -227,18 +227,20 @@ def test_a_language_model_learns_what_follows_what(tied):
     assert nats[-1] < 0.5
 
 
-def test_a_forecaster_knows_channels_from_marks():
+def test_a_forecaster_distinguishes_channels_from_covariates():
     rngs = nnx.Rngs(0)
-    marked = models.ObservationEmbedding(3, 8, num_marks=2, rngs=rngs)
-    backbone = models.Backbone(marked, TINY, rngs=rngs)
-    assert models.Forecaster(backbone, 4, num_marks=2, rngs=rngs).targets == (0, 1, 2)
-    with pytest.raises(ValueError, match="embedding has 2 marks, got num_marks=0"):
+    embedding = models.ObservationEmbedding(3, 8, num_covariates=2, rngs=rngs)
+    backbone = models.Backbone(embedding, TINY, rngs=rngs)
+    assert models.Forecaster(backbone, 4, num_covariates=2, rngs=rngs).targets == (0, 1, 2)
+    with pytest.raises(ValueError, match="embedding has 2 covariates, got num_covariates=0"):
         models.Forecaster(backbone, 4, rngs=rngs)
     plain = models.Backbone(3, TINY, rngs=rngs)
-    with pytest.raises(ValueError, match="expected a channel before the marks"):
-        models.Forecaster(plain, 4, num_marks=3, rngs=rngs)
+    with pytest.raises(ValueError, match="expected at least one channel before the covariates"):
+        models.Forecaster(plain, 4, num_covariates=3, rngs=rngs)
     token_classifier = models.Backbone(models.TokenEmbedding(TOKENS, 8, rngs=rngs), TINY, rngs=rngs)
-    with pytest.raises(ValueError, match="takes observations of channels"):
+    with pytest.raises(
+        ValueError, match=r"expected a backbone for observations of shape \(channels,\)"
+    ):
         models.Forecaster(token_classifier, 4, rngs=rngs)
 
 
@@ -252,7 +254,9 @@ def test_layers_refuse_at_once_what_no_model_can_have():
         with pytest.raises(OptionError, match=message):
             dataclasses.replace(TINY, **options)
     assert dataclasses.replace(TINY, mechanism=("aaren", "aaren")) == TINY
-    with pytest.raises(TypeError, match="expected an embedding, with features"):
+    with pytest.raises(
+        TypeError, match="expected a number of channels, or an embedding with features"
+    ):
         models.Backbone(nnx.Linear(3, 8, rngs=nnx.Rngs(0)), TINY, rngs=nnx.Rngs(0))
     assert models.Backbone(np.int64(3), TINY, rngs=nnx.Rngs(0)).observation_shape == (3,)
 

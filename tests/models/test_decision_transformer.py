@@ -220,13 +220,17 @@ def test_a_stream_says_when_there_is_no_room(mechanism, position):
         for t in range(begin, 5):
             assert_close(np.asarray(stream.step(x[:, t])), whole[:, t], "float32")
         if limited:
-            with pytest.raises(ValueError, match="row 0 has no room for observation 6: its cache"):
+            with pytest.raises(
+                ValueError, match="row 0 has no capacity for observation 6, because its cache"
+            ):
                 stream.step(x[:, 5])
-            with pytest.raises(ValueError, match="no room for observation 6"):
+            with pytest.raises(ValueError, match="no capacity for observation 6"):
                 stream.prefill(x[:, 5:], chunk_size=4)
     stream.reset()
     if limited:
-        with pytest.raises(ValueError, match="max_length=5 has no room for 6 observations"):
+        with pytest.raises(
+            ValueError, match="max_length must be at least 6, the observations, got 5"
+        ):
             stream.prefill(x, chunk_size=4)
     # A row that begins anew has room again, beside one that goes on.
     stream.prefill(x[:, :4], chunk_size=4)
@@ -234,7 +238,7 @@ def test_a_stream_says_when_there_is_no_room(mechanism, position):
     y = np.asarray(stream.step(np.stack([x[0, 0], x[1, 4]]), reset=again))
     assert_close(y, np.stack([whole[0, 0], whole[1, 4]]), "float32")
     if limited:
-        with pytest.raises(ValueError, match="row 1 has no room for observation 6"):
+        with pytest.raises(ValueError, match="row 1 has no capacity for observation 6"):
             stream.step(np.stack([x[0, 1], x[1, 5]]))
         y = stream.step(np.stack([x[0, 1], x[1, 5]]), again)
         assert_close(np.asarray(y)[0], whole[0, 1], "float32")
@@ -251,12 +255,14 @@ def test_a_stream_of_learned_times_ends_with_them():
     saved = jax.tree.map(jnp.copy, stream.state)
     stream.step(x[:, 6])
     stream.step(x[:, 7])
-    with pytest.raises(ValueError, match=r"row 0 has no room for observation 9: the model has pos"):
+    with pytest.raises(
+        ValueError, match=r"row 0 has no capacity for observation 9, because the model has pos"
+    ):
         stream.step(x[:, 7])
     stream.state = saved  # after 17 tokens, which are 6 steps
     for t in (6, 7):
         stream.step(x[:, t])
-    with pytest.raises(ValueError, match="no room for observation 9"):
+    with pytest.raises(ValueError, match="no capacity for observation 9"):
         stream.step(x[:, 7])
 
 
@@ -363,7 +369,10 @@ def test_what_it_is_made_of():
         ({"is_causal": False}, "option must be one of .*, got 'is_causal'"),
         ({"kernel_size": 3}, "option must be one of .*, got 'kernel_size'"),
         ({"num_head": 3}, "did you mean 'num_heads'"),
-        ({"num_heads": 3}, r"features \(8\) must be a multiple of num_heads, got 3"),
+        (
+            {"num_heads": 3},
+            "features must be a multiple of num_heads, got features=8 and num_heads=3",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
@@ -375,8 +384,8 @@ def test_steps_of_another_shape_are_refused():
     model = transformer()
     with pytest.raises(TypeError, match=r"observation_dim must be a whole number, got 2\.5"):
         small(2.5)
-    columns = r"\(time, known, return to go, 3 of the observation, 2 of the action before\)"
-    with pytest.raises(ValueError, match=rf"\[B, T >= 1, 8\] {columns}, got \(2, 8, 7\)"):
+    columns = r"\(time, known, return to go, 3 of the observation, 2 of the previous action\)"
+    with pytest.raises(ValueError, match=rf"\[B, T >= 1, 8\] {columns}, got shape \(2, 8, 7\)"):
         model(episodes()[..., 1:])
     with pytest.raises(ValueError, match=rf"expected observations \[B, 8\] {columns}, got"):
         model.step(episodes(), model.init_state(2))

@@ -87,13 +87,13 @@ def test_the_embedding_is_its_equation(kernel_size, periods):
 
 def said(outputs, num_components, spread):
     following = next_event(outputs, num_components, spread)
-    return following, following.log_marks()
+    return following, following.event_type_log_probs()
 
 
 def test_outputs_say_what_their_equations_say():
     rng = np.random.default_rng(0)
     outputs = (3 * rng.normal(size=(5, 3 * COMPONENTS + MARKS))).astype(np.float32)
-    found, log_marks = jax.jit(said, static_argnums=(1, 2))(outputs, COMPONENTS, 1.5)
+    found, event_type_log_probs = jax.jit(said, static_argnums=(1, 2))(outputs, COMPONENTS, 1.5)
     weights, means, deviations, marks = np.split(
         outputs.astype(np.float64), np.cumsum([COMPONENTS] * 3), axis=-1
     )
@@ -103,7 +103,7 @@ def test_outputs_say_what_their_equations_say():
         1.5 * (np.log1p(np.exp(deviations)) + MIN_STD),
     )
     assert_close(found.gap, want, "float32")
-    assert_close(log_marks, special.log_softmax(marks, axis=-1), "float32")
+    assert_close(event_type_log_probs, special.log_softmax(marks, axis=-1), "float32")
     assert_close(jax.jit(forecaster().next_event)(outputs), found, "float32")
     # A deviation has a floor, a single component stands in the middle.
     alone, _ = jax.jit(said, static_argnums=(1, 2))(np.float32([0, 0, -1e4, 1]), 1, 2.0)
@@ -129,7 +129,7 @@ def test_a_spread_is_a_unit_of_logarithms():
     outputs = run(one, x)[0]
     assert_close(run(two, wide)[0], outputs, "float32")
     gap, twice = (jax.jit(model.next_event)(outputs).gap for model in (one, two))
-    assert_close((2 * gap.means, 2 * gap.deviations), (twice.means, twice.deviations), "float32")
+    assert_close((2 * gap.means, 2 * gap.stds), (twice.means, twice.stds), "float32")
 
 
 def test_the_begin_of_an_observation():
@@ -175,7 +175,9 @@ def test_gaps_far_from_all_others_have_finite_gradients():
         def loss(params):
             model = nnx.merge(graph, params)
             following = model.next_event(model(x))
-            marks = jnp.take_along_axis(following.log_marks(), mark[..., None], axis=-1)[..., 0]
+            marks = jnp.take_along_axis(following.event_type_log_probs(), mark[..., None], axis=-1)[
+                ..., 0
+            ]
             return -jnp.sum(following.gap.log_density(log_gap) + marks)
 
         return jax.grad(loss)(params)
@@ -252,8 +254,8 @@ def test_columns_come_apart_and_together():
 # Files, programs, errors.
 
 
-def small(num_marks=MARKS, **options):
-    return models.EventForecaster(num_marks, layers=TINY, rngs=nnx.Rngs(0), **options)
+def small(num_event_types=MARKS, **options):
+    return models.EventForecaster(num_event_types, layers=TINY, rngs=nnx.Rngs(0), **options)
 
 
 def backbone_call(**options):
@@ -266,7 +268,12 @@ def test_the_options_of_one_are_those_of_its_parts():
     backbone = backbone_call()
     model = models.EventForecaster(backbone, num_components=2, rngs=nnx.Rngs(2))
     assert model.backbone is backbone
-    assert (model.num_marks, model.spread, model.periods, model.streams) == (MARKS, 1.0, (), True)
+    assert (model.num_event_types, model.spread, model.periods, model.streams) == (
+        MARKS,
+        1.0,
+        (),
+        True,
+    )
     y = nnx.eval_shape(lambda x: model(x), events(periods=()))
     assert y.shape == (2, LENGTH, 3 * 2 + MARKS)
     default = nnx.eval_shape(lambda: models.EventForecaster(np.int64(MARKS), rngs=nnx.Rngs(0)))
@@ -277,8 +284,8 @@ def test_the_options_of_one_are_those_of_its_parts():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_marks": 0}, "num_marks must be at least 1, got 0"),
-        ({"num_marks": 2**24}, "num_marks must be at most 16777215, got 16777216"),
+        ({"num_event_types": 0}, "num_event_types must be at least 1, got 0"),
+        ({"num_event_types": 2**24}, "num_event_types must be at most 16777215, got 16777216"),
         ({"num_components": 0}, "num_components must be at least 1, got 0"),
         ({"num_components": 1025}, "num_components must be at most 1024, got 1025"),
         ({"spread": 0.0}, r"spread must be positive and finite, got 0\.0\."),
@@ -300,7 +307,7 @@ def test_options_out_of_range_are_refused(options, message):
 
 
 def test_backbones_of_something_else_are_refused():
-    with pytest.raises(TypeError, match=r"num_marks must be a whole number, got 2\.5"):
+    with pytest.raises(TypeError, match=r"num_event_types must be a whole number, got 2\.5"):
         small(2.5)
     message = "with is_causal=True and an EventEmbedding"
     for backbone in (backbone_call(is_causal=False), models.Backbone(3, TINY, rngs=nnx.Rngs(0))):
@@ -309,7 +316,7 @@ def test_backbones_of_something_else_are_refused():
     for name, value in {"spread": 2.0, "kernel_size": 2, "periods": (), "layers": TINY}.items():
         with pytest.raises(ValueError, match=name):
             models.EventForecaster(backbone_call(), rngs=nnx.Rngs(0), **{name: value})
-    with pytest.raises(ValueError, match="4 features and the layers 8"):
+    with pytest.raises(ValueError, match="4 features, but the layers have 8"):
         models.Backbone(models.EventEmbedding(2, 4, rngs=nnx.Rngs(0)), TINY, rngs=nnx.Rngs(0))
 
 

@@ -20,7 +20,7 @@ CHANNELS, MARKS, HORIZON = 3, 2, 4
 def forecaster(mechanism="aaren", **options):
     options = {"num_layers": 1, "targets": (2, 0), "memory": 5.0, "max_length": 8} | options
     return moved(
-        models.Forecaster(CHANNELS, HORIZON, num_marks=MARKS, features=8, num_heads=2,
+        models.Forecaster(CHANNELS, HORIZON, num_covariates=MARKS, features=8, num_heads=2,
                           hidden_features=12, mechanism=mechanism, rngs=nnx.Rngs(0), **options)
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_bad_options_are_refused():
 def test_encoder_decoder(mechanism):
     """Shapes, gradients everywhere, and levels that are carried through."""
     model = moved(
-        models.EncoderDecoder(CHANNELS, HORIZON, num_marks=MARKS, label_length=3, targets=(1,),
+        models.EncoderDecoder(CHANNELS, HORIZON, num_covariates=MARKS, label_length=3, targets=(1,),
                               features=8, num_heads=2, hidden_features=12, num_layers=1,
                               mechanism=mechanism, rngs=nnx.Rngs(0))
     )  # fmt: skip
@@ -101,12 +101,12 @@ def test_encoder_decoder(mechanism):
 
 def test_encoder_decoder_refuses_what_does_not_fit():
     model = models.EncoderDecoder(2, 3, label_length=2, features=8, num_heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=r"expected values \[B, L >= 2, 2\]"):
+    with pytest.raises(ValueError, match=r"expected values of shape \[B, L >= 2, 2\]"):
         model(jnp.ones((1, 1, 2)))
-    with pytest.raises(ValueError, match="expected no marks"):
+    with pytest.raises(ValueError, match="expected no covariates"):
         model(jnp.ones((1, 4, 2)), jnp.ones((1, 7, 1)))
     with pytest.raises(
-        ValueError, match=r"expected no marks, as the model was made, got \(1, 4, 1\)"
+        ValueError, match=r"expected no covariates, .* num_covariates=0, got shape \(1, 4, 1\)"
     ):
         model(jnp.ones((1, 4, 2)), jnp.ones((1, 4, 1)))
     with pytest.raises(ValueError, match="no causal form"):

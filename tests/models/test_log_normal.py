@@ -17,7 +17,7 @@ SCALES = np.log([1e-9, 1.0, 1e9])
 
 
 def mixture(seed: int, K: int, shift: float, weights: str = "even") -> LogNormalMixture:
-    """K components of deviations from 0.01 to 10, in float32 NumPy."""
+    """K components of stds from 0.01 to 10, in float32 NumPy."""
     rng = np.random.default_rng(seed)
     logits = {"even": 1.0, "uneven": 30.0, "one": 1.0}[weights] * rng.normal(size=K)
     if weights == "one":
@@ -41,7 +41,7 @@ def case(K: int) -> LogNormalMixture:
         for i, shift in enumerate(SCALES)
         for j, kind in enumerate(kinds)
     ]
-    own[0] = own[0]._replace(deviations=np.geomspace(0.01, 10, K).astype(np.float32))
+    own[0] = own[0]._replace(stds=np.geomspace(0.01, 10, K).astype(np.float32))
     return stacked(own)
 
 
@@ -50,10 +50,10 @@ of_cases = pytest.mark.parametrize("own", CASES.values(), ids=CASES)
 
 
 def points(own: LogNormalMixture) -> np.ndarray:
-    """Log times [n, rows]: 30 deviations to both sides of the middle of some component."""
+    """Log times [n, rows]: 30 stds to both sides of the middle of some component."""
     z = np.concatenate([np.linspace(-20, 20, 41), [-30, -25, 25, 30]])
     component = np.arange(len(z)) % own.means.shape[1]
-    return (own.means[:, component] + z * own.deviations[:, component]).T.astype(np.float32)
+    return (own.means[:, component] + z * own.stds[:, component]).T.astype(np.float32)
 
 
 class Reference(NamedTuple):
@@ -61,7 +61,7 @@ class Reference(NamedTuple):
 
     log_weights: np.ndarray
     means: np.ndarray
-    deviations: np.ndarray
+    stds: np.ndarray
 
     @classmethod
     def of(cls, own: LogNormalMixture) -> "Reference":
@@ -69,8 +69,8 @@ class Reference(NamedTuple):
 
     def terms(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Log densities, survivals and distributions [..., K], times their weights."""
-        z = (x[..., None] - self.means) / self.deviations
-        log_pdf = stats.norm.logpdf(z) - np.log(self.deviations) - x[..., None]
+        z = (x[..., None] - self.means) / self.stds
+        log_pdf = stats.norm.logpdf(z) - np.log(self.stds) - x[..., None]
         return tuple(
             self.log_weights + a for a in (log_pdf, special.log_ndtr(-z), special.log_ndtr(z))
         )
@@ -90,8 +90,8 @@ class Reference(NamedTuple):
         Of the component that weighs most, and the weights as float32 holds them do not quite sum to
         one. Eight roundings are two of each term.
         """
-        z = (x[..., None] - self.means) / self.deviations
-        size = z**2 / 2 + np.abs(np.log(self.deviations)) + np.abs(self.log_weights)
+        z = (x[..., None] - self.means) / self.stds
+        size = z**2 / 2 + np.abs(np.log(self.stds)) + np.abs(self.log_weights)
         largest = [np.argmax(terms, axis=-1)[..., None] for terms in self.terms(x)]
         found = [np.take_along_axis(size, index, axis=-1)[..., 0] for index in largest]
         return 8 * EPS * (1 + np.abs(x) + np.maximum.reduce(found))
@@ -130,7 +130,7 @@ def test_what_is_known_of_a_time(own: LogNormalMixture) -> None:
     assert_within(got["log_distribution"], np.minimum(distribution, 0), tolerance, "distribution")
     assert_within(got["log_hazard"], density - survival, 2 * tolerance, "hazard")
     assert (got["log_survival"] <= 0).all() and (got["log_distribution"] <= 0).all()
-    exponents = reference.means + reference.deviations**2 / 2
+    exponents = reference.means + reference.stds**2 / 2
     mean = special.logsumexp(reference.log_weights + exponents, axis=-1)
     assert_within(got["log_mean"], mean, 8 * EPS * (30 + np.abs(mean)), "mean")
 
@@ -158,14 +158,14 @@ def test_no_time_and_all_time() -> None:
 def test_the_density_integrates_to_one() -> None:
     own = CASES["eight components"]
     steps = np.linspace(-9, 9, 4001)
-    for component in range(8):  # each by itself: their deviations differ too much for one grid
-        mean, deviation = own.means[:, component], own.deviations[:, component]
+    for component in range(8):  # each by itself: their stds differ too much for one grid
+        mean, deviation = own.means[:, component], own.stds[:, component]
         single = LogNormalMixture(np.zeros((9, 1), np.float32), mean[:, None], deviation[:, None])
         x = (mean + deviation * steps[:, None]).astype(np.float32)
         density = np.exp(np.asarray(told(single, x)["log_density"], np.float64) + x)
         # Rows whose deviation is that of some roundings have no even steps.
         np.testing.assert_allclose(np.trapezoid(density, x, axis=0), 1, rtol=2e-4)
-    alike = own._replace(deviations=np.full_like(own.deviations, 2.0))
+    alike = own._replace(stds=np.full_like(own.stds, 2.0))
     x = (np.linspace(-40, 40, 4001)[:, None] + np.repeat(SCALES, 3)).astype(np.float32)
     density = np.exp(np.asarray(told(alike, x)["log_density"], np.float64) + x)
     np.testing.assert_allclose(np.trapezoid(density, x, axis=0), 1, rtol=2e-5)
@@ -216,7 +216,7 @@ def test_quantiles(own: LogNormalMixture) -> None:
 
 @of_cases
 def test_quantiles_after_waiting(own: LogNormalMixture) -> None:
-    """However long: 30 deviations beyond the middle of a component, where none may be left."""
+    """However long: 30 stds beyond the middle of a component, where none may be left."""
     for waited in points(own)[::11]:
         waited = np.broadcast_to(waited[None], (1, 9))
         q = np.asarray(quantiles(own, SHARES[:, None], waited), np.float64)
@@ -228,12 +228,12 @@ def test_a_quantile_of_the_distribution_is_the_time() -> None:
     """Where float32 tells shares apart: down to its smallest, and less near one."""
     own = CASES["one component"]
     z = np.linspace(-12, 3, 45)
-    x = (own.means[:, 0] + z[:, None] * own.deviations[:, 0]).astype(np.float32)
+    x = (own.means[:, 0] + z[:, None] * own.stds[:, 0]).astype(np.float32)
     shares = np.exp(told(own, x)["log_distribution"])
     back = np.asarray(quantiles(own, shares, np.full((1, 9), -np.inf, np.float32)), np.float64)
     # A share near 1 is rounded by 6e-8, which divided by the density is more of a deviation.
     upper = EPS * special.ndtr(z) / stats.norm.pdf(z) * (z > 0)
-    room = (2e-5 + 2 * upper)[:, None] * own.deviations[:, 0] + 8 * EPS * (np.abs(x) + 1)
+    room = (2e-5 + 2 * upper)[:, None] * own.stds[:, 0] + 8 * EPS * (np.abs(x) + 1)
     assert (np.abs(back - x) <= room).all()
 
 
@@ -280,15 +280,15 @@ def test_probability_by(own: LogNormalMixture) -> None:
 VALUES = ("log_density", "log_survival", "log_distribution", "log_hazard")
 
 
-def summed(name: str, logits, means, deviations, x):
+def summed(name: str, logits, means, stds, x):
     """Weights by a softmax, as models make them: their gradients are of weights that sum to one."""
-    own = LogNormalMixture(jax.nn.log_softmax(logits), means, deviations)
+    own = LogNormalMixture(jax.nn.log_softmax(logits), means, stds)
     return jnp.sum(getattr(own, name)(x))
 
 
 @jax.jit
 def gradients(*arguments):
-    """Of each value of each time, into logits, means, deviations and the time."""
+    """Of each value of each time, into logits, means, stds and the time."""
     one = {name: jax.grad(lambda *a, n=name: summed(n, *a), (0, 1, 2, 3)) for name in VALUES}
     return jax.vmap(lambda *a: {name: f(*a) for name, f in one.items()}, (None, None, None, 0))(
         *arguments
@@ -307,8 +307,8 @@ def differences(name: str, x: np.ndarray, h: float = 1e-5) -> list[np.ndarray]:
     """Central ones, of the reference in float64."""
 
     def value(arguments: list[np.ndarray], x: np.ndarray) -> np.ndarray:
-        logits, means, deviations = arguments
-        reference = Reference(special.log_softmax(logits), means, deviations)
+        logits, means, stds = arguments
+        reference = Reference(special.log_softmax(logits), means, stds)
         if name == "log_hazard":
             return reference.log_density(x) - reference.log_survival(x)
         return getattr(reference, name)(x)

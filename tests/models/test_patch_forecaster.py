@@ -19,10 +19,11 @@ MEMORY = 5.0
 @functools.cache
 def forecaster(mechanism="aaren", **options):
     options = {"num_layers": 1, "targets": (2, 0), "context": CONTEXT} | options
-    num_marks = MARKS + CHANNELS * options.get("missing", False)
+    num_covariates = MARKS + CHANNELS * options.get("missing", False)
     return moved(
         models.PatchForecaster(
-            CHANNELS, HORIZON, patch_length=PATCH, num_marks=num_marks, memory=MEMORY, features=8,
+            CHANNELS, HORIZON, patch_length=PATCH, num_covariates=num_covariates, memory=MEMORY,
+            features=8,
             num_heads=2, hidden_features=12, mechanism=mechanism, rngs=nnx.Rngs(0), **options,
         )
     )  # fmt: skip
@@ -217,18 +218,21 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
         ({"patch_length": 0}, "patch_length must be at least 1"),
         ({"context": -1}, "context must be at least 0"),
         ({"horizon": 0}, "horizon must be at least 1"),
-        ({"memory": 0.0}, "expected memory above 0"),
+        ({"memory": 0.0}, "memory must be above 0"),
         ({"targets": (3,)}, "channels 0 to 2"),
         ({"position": "learned"}, "position"),
         ({"kernel_size": 3}, "kernel_size"),
         ({"mechanism": "linformer:max_length=8"}, "no causal form"),
-        ({"channel_mechanism": "gated_linear"}, "channels have no order"),
+        ({"channel_mechanism": "gated_linear"}, "since channels have no order"),
         ({"channel_mechanism": "softmax:window=2"}, "'softmax:window=2' is causal only"),
-        ({"channel_mechanism": "nothing"}, "unknown mechanism"),
-        ({"channel_mechanism": "nothing:order=2"}, "those for them are: softmax, "),
+        (
+            {"channel_mechanism": "nothing"},
+            "must be a non-causal mechanism, one of .*got 'nothing'",
+        ),
+        ({"channel_mechanism": "nothing:order=2"}, "mechanism, one of softmax, "),
         ({"channel_mechanism": "softmax:order=2"}, "has no hyperparameter 'order'"),
-        ({"channel_mechanism": "aft:max_length=1"}, "is to have 1 positions"),
-        ({"channel_mechanism": "softmax", "targets": (0,)}, "no other to look at"),
+        ({"channel_mechanism": "aft:max_length=1"}, "has max_length=1, but the model"),
+        ({"channel_mechanism": "softmax", "targets": (0,)}, "needs several channels to forecast"),
     ],
 )
 def test_bad_options_are_refused(options, message):

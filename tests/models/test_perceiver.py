@@ -85,7 +85,10 @@ REFUSED = [
     ({"rotary": True, "mechanism": "softmax"}, "latents have no positions"),
     ({"reads_by": "softmax"}, "latents read by aaren or forgetting_aaren"),
     ({"num_latents": 0}, "num_latents must be at least 1"),
-    ({"mechanism": "gated_linear"}, "latents have no order, and 'gated_linear' is causal only"),
+    (
+        {"mechanism": "gated_linear"},
+        "since latents have no order, but 'gated_linear' is causal only",
+    ),
     ({"colour": 1}, "colour"),
 ]
 

@@ -122,7 +122,7 @@ def test_a_saved_model_keeps_its_correction(kind, tmp_path):
 @pytest.mark.parametrize("levels", [(0.5, 0.1), (0.1, 0.1), (0.0, 0.5), (0.5, 1.0), (np.nan,)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_levels_that_are_none_are_refused(kind, levels):
-    with pytest.raises(ValueError, match="rising levels between 0 and 1, such as"):
+    with pytest.raises(ValueError, match="increasing levels between 0 and 1, such as"):
         KINDS[kind](CHANNELS, HORIZON, quantiles=levels, rngs=nnx.Rngs(0))
 
 

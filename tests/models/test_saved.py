@@ -80,7 +80,7 @@ MODELS = {
     ),
     "event embedding": lambda: models.EventEmbedding(3, 8, position="sinusoidal", rngs=nnx.Rngs(0)),
     "forecaster": lambda: models.Forecaster(
-        3, np.int64(4), num_marks=2, targets=(2, 0), memory=np.float32(9.5), layers=TINY,
+        3, np.int64(4), num_covariates=2, targets=(2, 0), memory=np.float32(9.5), layers=TINY,
         rngs=nnx.Rngs(0),
     ),
     "forecaster without moments": lambda: keyed(
@@ -91,7 +91,7 @@ MODELS = {
         11, tied=False, position="none", layers=TINY, remat="dots", rngs=nnx.Rngs(0)
     ),
     "encoder-decoder": lambda: models.EncoderDecoder(
-        3, 4, label_length=2, num_marks=1, targets=[1], num_decoder_layers=2, layers=TINY,
+        3, 4, label_length=2, num_covariates=1, targets=[1], num_decoder_layers=2, layers=TINY,
         embedding_padding="causal", is_causal=False, normalize=False, rngs=nnx.Rngs(0),
     ),
     "backbone with a class token": lambda: backbone(
@@ -119,7 +119,7 @@ MODELS = {
         np.int64(3), np.int64(4), patch_length=np.int64(2), layers=TINY, rngs=nnx.Rngs(0)
     ),
     "patch forecaster with options": lambda: keyed(
-        models.PatchForecaster, 3, 4, context=0, num_marks=2, targets=[1, 0],
+        models.PatchForecaster, 3, 4, context=0, num_covariates=2, targets=[1, 0],
         memory=np.float32(9.5), position="none", channel_mechanism="softmax", max_length=9,
         layers=TINY, mechanism="aft", param_dtype=jnp.bfloat16,
     ),
@@ -133,7 +133,7 @@ MODELS = {
         param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0),
     ),
     "observation embedding": lambda: models.ObservationEmbedding(
-        3, 8, num_marks=2, kernel_size=1, rngs=nnx.Rngs(0)
+        3, 8, num_covariates=2, kernel_size=1, rngs=nnx.Rngs(0)
     ),
     "token embedding": tokens,
     "backbone of one-hot tokens": lambda: backbone(models.OneHotEmbedding(8)),
@@ -224,6 +224,18 @@ def test_any_options_come_back(layers, pooling, position, streams):
     assert json.dumps(describe(again)) == text
 
 
+def test_keys_of_options_are_stable():
+    """Arguments that were renamed have the keys of earlier files."""
+    series = models.ObservationEmbedding(3, 8, num_covariates=2, rngs=nnx.Rngs(0))
+    events = models.EventEmbedding(5, 8, rngs=nnx.Rngs(0))
+    window = models.EncoderDecoder(3, 4, num_covariates=1, label_length=2, features=8,
+                                   num_heads=2, rngs=nnx.Rngs(0))  # fmt: skip
+    for model, count in ((series, 2), (events, 5), (window, 1)):
+        ((_, options),) = describe(model).items()
+        assert options["num_marks"] == count
+        assert make(describe(model)).options == model.options
+
+
 def test_files_that_are_older_than_an_option_have_its_default(small, tmp_path):
     """As those of 0.2, which knew no class token, drop path, layer scale or activation."""
     path = shutil.copytree(small, tmp_path / "model")
@@ -284,7 +296,7 @@ def test_a_module_of_ones_own_is_loaded_like_another(tmp_path):
     loaded = models.load_model(tmp_path, like=other)
     assert_same_bits(nnx.state(loaded), nnx.state(model))
     assert_same_bits(checkpoint.copy_to_host(nnx.state(other)), before)  # it stays as it is
-    with pytest.raises(ValueError, match=r"Own is no class of .*load_model\(path, like=model\)"):
+    with pytest.raises(ValueError, match=r"Own is not a class of .*load_model\(path, like=model\)"):
         models.load_model(tmp_path)
     with pytest.raises(ValueError, match=r"attention.key_projection.bias: saved float32\[4\]"):
         models.load_model(tmp_path, like=own(features=8))
@@ -308,9 +320,9 @@ def test_parts_that_are_not_of_the_package(what, tmp_path):
         return model
 
     reason = {
-        "embedding": "Embedding is no class",
-        "mechanism": "the mechanism 'mine' is none",
-        "head": "its parts are not those that SequenceClassifier makes",
+        "embedding": "Embedding is not a class",
+        "mechanism": "the mechanism 'mine' is not registered",
+        "head": "its modules differ from those that SequenceClassifier makes",
     }
     models.save_model(tmp_path, build())
     with pytest.raises(ValueError, match=reason[what]):
@@ -330,7 +342,9 @@ def test_on_a_mesh_it_lies_as_the_model_given(tmp_path):
 
 
 def test_a_model_without_variables_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="this OneHotEmbedding has no variables, so there is"):
+    with pytest.raises(
+        ValueError, match="with variables to save, got a OneHotEmbedding without any"
+    ):
         models.save_model(tmp_path / "model", models.OneHotEmbedding(3))
     assert not (tmp_path / "model").exists()
 
@@ -389,26 +403,26 @@ def test_files_of_later_versions(small, tmp_path):
     with pytest.raises(ValueError, match=r"cannot make the SequenceClassifier .*depth.*that saved"):
         models.load_model(path)
     rewritten(path, description={"Oracle": {}})
-    with pytest.raises(ValueError, match="there is no model 'Oracle'"):
+    with pytest.raises(ValueError, match="unknown model class 'Oracle'"):
         models.load_model(path)
     rewritten(path, format=2)
     with pytest.raises(ValueError, match=r"later version \(format 2, this one reads 1\)"):
         models.load_model(path)
     checkpoint.write_json(path / saved.FILE, {"hello": 1})
-    with pytest.raises(ValueError, match=r"model.json is no file of save_model\. Restore it"):
+    with pytest.raises(ValueError, match=r"model.json was not written by save_model\. Restore it"):
         models.load_model(path)
 
 
 def test_folders_of_something_else(small, tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no folder"):
         models.load_model(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"holds no model of save_model.*training.load_best"):
+    with pytest.raises(ValueError, match=r"holds no model saved by save_model.*training.load_best"):
         models.load_model(tmp_path)
     model = models.load_model(small)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds other things than a model, 'notes.txt'"):
+    with pytest.raises(ValueError, match=r"holds other files, such as 'notes.txt'"):
         models.save_model(tmp_path, model)
-    with pytest.raises(ValueError, match="is a file; give a folder"):
+    with pytest.raises(ValueError, match="expected a folder to save the model in, got the file"):
         models.save_model(tmp_path / "notes.txt", model)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
@@ -465,7 +479,7 @@ def test_arrays_are_read_from_a_folder_of_save_model_alone(folder, small, tmp_pa
     arrays = next(path.glob("arrays-*")) / "arrays"
     shutil.copytree(arrays, path / folder / "arrays", dirs_exist_ok=True)
     rewritten(path, folder=folder)
-    with pytest.raises(ValueError, match=r"model.json is no file of save_model"):
+    with pytest.raises(ValueError, match=r"model.json was not written by save_model"):
         models.load_model(path)
 
 
@@ -475,7 +489,9 @@ def test_a_model_is_compared_before_it_takes_memory(small, tmp_path, monkeypatch
     values = checkpoint.read_json(path / saved.FILE)
     values["description"]["SequenceClassifier"]["num_classes"] = 4 * 10**9
     rewritten(path, description=values["description"])
-    with pytest.raises(ValueError, match=r"kernel: saved float32\[1, 8, 4\], wanted float32\[1, 8"):
+    with pytest.raises(
+        ValueError, match=r"kernel: saved float32\[1, 8, 4\], requested float32\[1, 8"
+    ):
         models.load_model(path)
     shapes = {"kernel": f"float32[1, 8, {4 * 10**9}]", "bias": f"float32[{4 * 10**9}]"}
     values["manifest"]["arrays"]["model"] |= shapes
@@ -485,7 +501,7 @@ def test_a_model_is_compared_before_it_takes_memory(small, tmp_path, monkeypatch
 
     rewritten(path, manifest=values["manifest"])
     monkeypatch.setattr(np, "zeros", zeros)
-    with pytest.raises(ValueError, match="do not fit into the memory: Unable to allocate"):
+    with pytest.raises(ValueError, match="do not fit in memory: Unable to allocate"):
         models.load_model(path)
 
 

@@ -107,7 +107,7 @@ def test_same_neither_streams_nor_packs():
         model(x, segment_ids=x)
     causal = backbone("same", is_causal=True)
     assert not causal.streams
-    with pytest.raises(ValueError, match="has an embedding that is not causal"):
+    with pytest.raises(ValueError, match="has a non-causal embedding"):
         causal.init_state(2)
 
 

@@ -138,7 +138,7 @@ def test_it_generates_the_most_likely_symbols():
 def test_a_mechanism_that_learns_places_has_as_many_as_the_window():
     model = window_model("aft")
     assert model.backbone.mechanisms[0].max_length == CONTEXT
-    with pytest.raises(ValueError, match="'aft' is to have 2 positions and the model 4"):
+    with pytest.raises(ValueError, match="'aft' has max_length=2, but the model needs 4 positions"):
         window_model("aft:max_length=2")
 
 
@@ -166,7 +166,7 @@ def test_layers_with_weights_of_each_position_do_not_step_alone():
     state = attention.init_state(CONTEXT, CONTEXT)
     with pytest.raises(ValueError, match="each position of this layer has weights of its own"):
         attention.step(jnp.ones((CONTEXT, SYMBOLS)), state)
-    with pytest.raises(ValueError, match="so that they cannot stream"):
+    with pytest.raises(ValueError, match="so they cannot stream"):
         backbone.init_state(2)
 
 
@@ -189,7 +189,10 @@ def test_initialisers_reach_the_projections_of_positions():
         ({"projections": "own"}, "projections must be one of position, shared, got 'own'"),
         ({"mechanism": "nystrom"}, "'nystrom' has no causal form, which this model needs; choose"),
         ({"mechanism": ops.get_mechanism("linformer")}, "'linformer' has no causal form"),
-        ({"layers": models.Layers(8)}, "the embedding has 6 features and the layers 8; make them"),
+        (
+            {"layers": models.Layers(8)},
+            "the embedding has 6 features, but the layers have 8; make them",
+        ),
         ({"mechanisn": "aaren"}, "got 'mechanisn'; did you mean 'mechanism'"),
         ({"is_causal": False}, "option must be one of features, .*got 'is_causal'"),
     ],

@@ -52,19 +52,20 @@ def test_block_is_the_loop_of_steps(mechanism, norm):
     assert_close(y[1:], alone, "float32")
 
 
-@pytest.mark.parametrize("num_marks", [pytest.param(0, marks=slow), 2])
+@pytest.mark.parametrize("num_covariates", [pytest.param(0, marks=slow), 2])
 @pytest.mark.parametrize(
     "mechanism", ["softmax", "aaren", pytest.param("elementwise_series", marks=slow)]
 )
-def test_encoder_decoder_steps_over_its_horizon(mechanism, num_marks):
+def test_encoder_decoder_steps_over_its_horizon(mechanism, num_covariates):
     """With causal embeddings; the forecasts of one call, one after another."""
     model = models.EncoderDecoder(
-        3, 4, label_length=2, num_marks=num_marks, targets=(1, 2), features=8, num_heads=2,
+        3, 4, label_length=2, num_covariates=num_covariates, targets=(1, 2), features=8,
+        num_heads=2,
         num_layers=1, hidden_features=12, mechanism=mechanism, embedding_padding="causal",
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     values = jnp.asarray(normal(1, 2, 6, 3))
-    marks = jnp.asarray(normal(2, 2, 10, num_marks)) if num_marks else None
+    marks = jnp.asarray(normal(2, 2, 10, num_covariates)) if num_covariates else None
     want = call(model, values, marks)
     state = jax.jit(model.init_state)(values, None if marks is None else marks[:, :6])
     step = jax.jit(model.step)

@@ -49,5 +49,5 @@ def test_an_initialiser_may_carry_a_sharding():
 @pytest.mark.parametrize("shape", [(IN,), (2, POSITIONS - 1, IN)])
 def test_other_numbers_of_positions_are_refused(shape):
     layer = nn.PositionLinear(POSITIONS, IN, OUT, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=r"expected inputs of 5 positions, \[..., 5, 4\], got"):
+    with pytest.raises(ValueError, match=r"expected inputs of shape \[..., 5, 4\], a row for each"):
         layer(jnp.ones(shape))

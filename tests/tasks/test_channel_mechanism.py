@@ -51,6 +51,10 @@ def test_a_stream_forecasts_as_the_whole_does(run_dir):
 
 def test_others_are_refused(capsys):
     train = ["train", "forecast", "--channel-mechanism"]
-    assert "channels have no order" in fail(capsys, *train, "gated_linear", "--model", "patch")
-    assert "unknown mechanism" in fail(capsys, *train, "sofmax", "--model", "patch")
+    assert "since channels have no order" in fail(
+        capsys, *train, "gated_linear", "--model", "patch"
+    )
+    assert "must be a non-causal mechanism, one of" in fail(
+        capsys, *train, "sofmax", "--model", "patch"
+    )
     assert "an option of the model 'patch'" in fail(capsys, *train, "softmax", "--model", "decoder")

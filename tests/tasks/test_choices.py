@@ -58,7 +58,7 @@ def test_the_shortest_context_that_is_as_good_is_chosen():
     ]
     within = [one for one, error in zip(lengths, errors, strict=True) if error < 1.01 * min(errors)]
     assert config.data.context_length == within[0] > 24
-    assert f"context length {within[0]} was chosen on the validation rows (season 12)" in notes[0]
+    assert f"context_length={within[0]} was chosen on the validation rows (season 12)" in notes[0]
     given, notes = choices.choose(panel, preset(context_length=30, season=7))
     assert (given.data.context_length, given.data.season, notes) == (30, 7, [])
     assert choices.choose(panel, config) == (config, [])
@@ -75,7 +75,7 @@ def test_training_in_memory_notes_what_was_chosen(capsys):
     options = {"features": 8, "num_heads": 2, "steps": 1, "epochs": 1}
     run = fit_data(FORECAST, preset(**options), make_panel(repeated(400)))
     length = run.config.data.context_length
-    assert f"note: context length {length} was chosen" in capsys.readouterr().err
+    assert f"note: context_length={length} was chosen" in capsys.readouterr().err
 
 
 def test_test_rows_choose_nothing():
@@ -119,13 +119,13 @@ def test_a_run_keeps_what_was_chosen_and_resumes_with_it(tmp_path, capsys):
 
     report = train(config)
     said = capsys.readouterr().err
-    assert "note: context length" in said and "attention to the ridge" in said
+    assert "note: context_length=" in said and "weight of the attention to" in said
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     found = tasks.load_run(tmp_path / "run")
     assert not found.config.auto_options and stored["season"] == 12
     assert found.model.context == stored["context_length"] == report.values["context_length"]
-    assert report.judged.keys() >= {"beaten_by", "beaten_by_in_crps"}
-    assert "CRPS" in report.verdict and "lie in the interval of 80 %" in report.verdict
+    assert report.all_values.keys() >= {"beaten_by", "beaten_by_in_crps"}
+    assert "CRPS" in report.verdict and "the 80 % interval covers" in report.verdict
     again = train(config.replace(epochs=2), resume=True)
     assert again.values["context_length"] == stored["context_length"]
     with pytest.raises(ValueError, match="has horizon=4, got 5"):

@@ -4,10 +4,13 @@ A task is trained by the command, small; most tests read that run, or a copy.
 """
 
 import json
+import os
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +19,7 @@ from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
 from flax_linattn.storage import file_lock
+from flax_linattn.tasks import lines as task_lines
 from flax_linattn.tasks import protocols
 from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
@@ -60,7 +64,7 @@ CASES = {
          *("--validate-every", "1"),
          *("--batch-size", "8", "--test-series", "2", "--learning-rate", "0.001")],
         [str(symbol) for symbol in (3, 1, 4, 5, 1, 6, 7, 5, 4, 1, 5, 6)],
-        ("8", "expected a symbol, a whole number from 0 to 7, got '8'"),
+        ("8", "expected a symbol, an integer from 0 to 7, got '8'"),
         ["--max-length", "6"],
         "longest_match_accuracy",
     ),
@@ -68,17 +72,17 @@ CASES = {
         [*("--process", "hawkes-marked", "--num-sequences", "10", "--length", "24"),
          *("--history", "0", "--num-components", "2", "--learning-rate", "0.001")],
         ["0.5,0", "0.75,2", "0.75,1", *(f"{time},{time % 3}" for time in range(1, 10))],
-        ("9.5,x", "expected one of the marks of the run (0, 1, 2), got 'x'"),
+        ("9.5,x", "expected one of the event types of the run (0, 1, 2), got 'x'"),
         ["--begin", "0"],
         "hawkes_nll",
     ),
     "offline-rl": Case(
         [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
-         *("--clone-steps", "10")],
+         *("--behavior-cloning-steps", "10")],
         lines_of("offline-rl", 12),
         ("-1,0.5,0.5", "expected 4 cells (reward, observation1, observation2, observation3), got"),
         ["--target-return", "-100"],
-        "clone_return",
+        "behavior_cloning_return",
     ),
     "sequence": Case(
         [*("--min-length", "6", "--max-length", "10", "--epoch-size", "32", "--warmup", "0"),
@@ -227,7 +231,7 @@ def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     succeed(capsys, *args, "--resume", "--parallel", "none", "--epochs", "2")
     assert_same_bits(parameters(folder), parameters(run_dir))
     message = fail(capsys, *args, "--resume", "--learning-rate", "0.5")
-    assert "learning_rate=0.001, got 0.5" in message and "(--learning-rate)" in message
+    assert "--learning-rate 0.001, got 0.5" in message
 
 
 @fast("synthetic", "bins")
@@ -261,7 +265,7 @@ def test_a_continued_run_resumes_to_the_same_bits(task, copied, tmp_path, capsys
     succeed(capsys, "train", task, "--run", str(parts), *args, "--epochs", "1")
     shutil.rmtree(copied)
     message = fail(capsys, "train", task, "--run", str(parts), "--resume", "--from", str(whole))
-    assert f"continues {copied.resolve()}, got {whole}" in message and "(--from)" in message
+    assert f"continues {copied.resolve()}, got {whole}" in message and "remove --from" in message
     succeed(capsys, "train", task, "--run", str(parts), "--resume", *args, "--epochs", "2")
     assert_same_bits(parameters(parts), parameters(whole))
 
@@ -270,14 +274,12 @@ def test_what_a_run_does_not_continue(task, run_dir, classify_run, tmp_path, cap
     """Refused before data are read."""
     args = ["train", task, "--run", str(tmp_path / "new")]
     message = fail(capsys, *args, "--from", str(run_dir), "--num-layers", "2")
-    assert (
-        "has num_layers=1, got 2; a run that continues" in message and "(--num-layers)" in message
-    )
+    assert "has --num-layers 1, got 2; a run that continues" in message
     assert "(--keep-optimizer, --from)" in fail(capsys, *args, "--keep-optimizer")
     assert "is not a run folder" in fail(capsys, *args, "--from", str(tmp_path))
     if task != "classify":
         message = fail(capsys, *args, "--from", str(classify_run))
-        assert f"is a run of task 'classify', expected '{task}'" in message
+        assert f"is a run of the task 'classify', expected '{task}'" in message
     assert not (tmp_path / "new").exists()
 
 
@@ -323,12 +325,12 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
         outputs += succeed(capsys, *args, *CASES[task].own).splitlines()[1:]
     assert outputs == whole.splitlines()[1:]
     assert len(outputs) == len(text)
-    assert "is a folder, expected a file" in fail(
+    assert "must be a file, got the folder" in fail(
         capsys, "stream", str(run_dir), "--state", str(tmp_path)
     )
     state.write_bytes(state.read_bytes()[:100])
     message = fail(capsys, "stream", str(run_dir), "--state", str(state))
-    assert "is no state file, or a damaged one" in message
+    assert "is no state file, or is damaged" in message
 
 
 @fast("forecast", "synthetic", "events")
@@ -344,28 +346,68 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert streams.out.splitlines()[1:] == whole[6:]
     assert "# state: 5 rows" in streams.err and "# skipped 5 rows" in streams.err
     assert cli.main([*again, str(lines)]) == 0
-    assert capsys.readouterr().err.splitlines()[-1] == "# no new observation came"
+    assert capsys.readouterr().err.splitlines()[-1] == "# the input has no new observations"
     assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
     told = capsys.readouterr().err.splitlines()[0]
     assert told.startswith("# state: 12 rows") and told.endswith("(--skip-processed)")
     assert ("the last of 2016-07-01 11:00:00" in told) == (task == "forecast")
-    assert "(--skip-processed, --state)" in fail(capsys, "stream", str(run_dir), "--skip-processed")
-    assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
+    assert "--skip-processed needs a state file; pass --state." in fail(
+        capsys, "stream", str(run_dir), "--skip-processed"
+    )
+    refused = fail(capsys, "stream", str(run_dir), "--durability", "every-9")
+    assert "--durability needs a state file to save to; pass --state." in refused
 
 
 @fast("synthetic")
-def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
-    saved, save = [], tasks.Streaming.save
+def test_a_state_is_saved_before_or_after_the_output(run_dir, lines, tmp_path, capsys, monkeypatch):
+    saved, printed, save = [], [], tasks.Streaming.save
 
     def note(stream, path):
-        saved.append(stream.num_rows)
+        printed.extend(capsys.readouterr().out.splitlines())
+        saved.append((stream.num_rows, max(0, len(printed) - 1)))  # without the header
         save(stream, path)
 
     monkeypatch.setattr(tasks.Streaming, "save", note)
-    args = ["stream", str(run_dir), "--input", str(lines), "--state", str(tmp_path / "state.npz")]
-    succeed(capsys, *args, "--save-every", "5")
-    assert saved == [5, 10, 12]
-    assert "(--save-every)" in fail(capsys, *args, "--save-every", "0")
+    monkeypatch.setattr("flax_linattn.tasks.stream.MAX_ROWS_PER_SAVE", 5)
+    args = ["stream", str(run_dir), "--input", str(lines), "--state"]
+    every_row = [(n, n) for n in range(1, 13)]
+    for name, expected in {
+        "before-output": [(5, 0), (10, 5), (12, 10)],
+        "after-output": [*every_row, (12, 12)],
+        "every-5": [(5, 5), (10, 10), (12, 12)],
+    }.items():
+        saved.clear(), printed.clear()
+        assert cli.main([*args, str(tmp_path / f"{name}.npz"), "--durability", name]) == 0
+        assert saved == expected
+        printed.extend(capsys.readouterr().out.splitlines())
+        assert len(printed) == 13
+    for wrong in ("every-0", "every-", "before"):
+        refused = fail(capsys, *args, str(tmp_path / "state.npz"), "--durability", wrong)
+        assert "'before-output', 'after-output' or 'every-N'" in refused
+        assert "(--durability)" in refused
+
+
+@fast("synthetic")
+def test_a_row_is_answered_when_no_other_has_arrived(run_dir, lines, tmp_path, monkeypatch, capsys):
+    """However long the next row takes; and a comment after it does not hold it up."""
+    read_end, write_end = os.pipe()
+    given = lines.read_text().splitlines(keepends=True)
+    given.insert(3, "# a comment\n")
+    given_before_wait, printed = iter(given), []
+
+    def arrives(descriptors, *_):
+        """A line arrives while the stream waits for one, and only then."""
+        printed.append(len(capsys.readouterr().out.splitlines()))
+        line = next(given_before_wait, None)
+        os.close(write_end) if line is None else os.write(write_end, line.encode())
+        return [], [], []
+
+    monkeypatch.setattr(task_lines, "select", SimpleNamespace(select=arrives))
+    with open(read_end) as monkeypatched:
+        monkeypatch.setattr(sys, "stdin", monkeypatched)
+        assert cli.main(["stream", str(run_dir), "--state", str(tmp_path / "state.npz")]) == 0
+    # A wait prints what came before the wait before: first the header, too, for a comment nothing.
+    assert printed == [0, 0, 2, 1, 1, 0, *[1] * 8]
 
 
 @fast("synthetic")
@@ -373,7 +415,7 @@ def test_a_figure_that_cannot_be_drawn_is_refused_at_once(run_dir, lines, tmp_pa
     args = ["stream", str(run_dir), "--input", str(lines), "--figure", str(tmp_path / "a.png")]
     assert cli.main(args) == 2
     streams = capsys.readouterr()
-    assert streams.out == "" and "a figure needs matplotlib" in streams.err
+    assert streams.out == "" and "figures need matplotlib" in streams.err
 
 
 def test_a_bad_line_is_named(task, run_dir, lines, capsys):
@@ -394,8 +436,8 @@ def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_p
     streams = capsys.readouterr()
     assert streams.out == "".join(whole.splitlines(keepends=True)[:-1])
     (note,) = [line for line in streams.err.splitlines() if "newline" in line]
-    assert note.startswith(f"# note: {cut}:{len(some) + 4}: left out the last line of ")
-    assert f" {len(last) - 1} characters" in note and note.endswith("(--accept-partial-line)")
+    assert note.startswith(f"# note: {cut}:{len(some) + 4}: skipped the last line (")
+    assert f"({len(last) - 1} characters)" in note and note.endswith("(--accept-partial-line)")
     cut.write_text(last)
     assert succeed(capsys, *args).splitlines()[1:] == whole.splitlines()[-1:]
     state.unlink()
@@ -409,16 +451,19 @@ def test_no_line_at_all(run_dir, lines, tmp_path, capsys):
     empty.write_text("")
     assert cli.main(["stream", str(run_dir), "--input", str(empty)]) == 0
     streams = capsys.readouterr()
-    assert (streams.out, streams.err) == ("", "# no observation came: give one a line\n")
+    assert (streams.out, streams.err) == (
+        "",
+        "# the input has no observations; write one per line\n",
+    )
 
 
 def test_help_is_made_of_the_options(task, run_dir, capsys):
-    assert cli.main(["train", task, "--help"]) == 0
+    assert cli.main(["train", task, "--help-all"]) == 0
     shown = capsys.readouterr().out
     for name in tasks.get_task(task).Config.of().flat():
         assert "--" + name.replace("_", "-") in shown
     assert cli.main(["stream", "--help"]) == 0
-    assert f"a run of {task} also takes" in capsys.readouterr().out
+    assert f"\n  {task} " in capsys.readouterr().out
     assert cli.main(["--help"]) == 0
     assert f"train {task}" in capsys.readouterr().out
 
@@ -445,9 +490,9 @@ def test_data_that_changed_are_refused(task, copied, capsys):
     changed = data_spec["checksum"]
     data_spec["checksum"] = dict.fromkeys(changed, "0") if isinstance(changed, dict) else "0"
     (copied / "data_spec.json").write_text(json.dumps(data_spec))
-    assert "the data of the run have changed since" in fail(capsys, "evaluate", str(copied))
+    assert "have changed since training" in fail(capsys, "evaluate", str(copied))
     message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
-    assert "the data are not those that the run" in message
+    assert "the data differ from those that the run" in message
     assert json.loads((copied / "config.json").read_text())["epochs"] == 2
 
 
@@ -472,7 +517,7 @@ def test_predictions_of_its_own_data(task, run_dir, tmp_path, capsys):
     shares = [name for name in rows[0] if name.startswith("p(")]
     for row in rows if shares else []:
         assert sum(row[name] for name in shares) == pytest.approx(1, abs=1e-5)
-    assert "ends in .csv, .json" in fail(capsys, "predict", str(run_dir), "--out", "table.xls")
+    assert "must end in .csv, .json" in fail(capsys, "predict", str(run_dir), "--out", "table.xls")
     message = fail(
         capsys, "predict", str(run_dir), "--out", str(tmp_path / "b.csv"), "--input", "gone.csv"
     )
@@ -538,7 +583,7 @@ def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
     message = fail(
         capsys, "predict", str(run_dir), "--out", str(tmp_path / "a.csv"), "--input", str(path)
     )
-    assert "has 2 channels, the run was trained on 12" in message
+    assert "expected sequences of 12 channels, as in training, got 2" in message
 
 
 @only("offline-rl")
@@ -565,7 +610,7 @@ def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
     image_module = pytest.importorskip("PIL.Image")
     run = tasks.load_run(run_dir)
     batch = run.task.test_batches(run, None).batch(0)
-    scaled = batch["image"][:2] * np.array(run.data_spec.deviation) + np.array(run.data_spec.mean)
+    scaled = batch["image"][:2] * np.array(run.data_spec.std) + np.array(run.data_spec.mean)
     for name, pixels in zip("ab", np.round(scaled * 255).astype(np.uint8), strict=True):
         image_module.fromarray(pixels[..., 0]).save(tmp_path / f"{name}.png")
     own = predicted(capsys, run_dir, tmp_path / "own.jsonl")[:2]
@@ -592,11 +637,16 @@ def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     for number in (1, 3, None):
         path.write_text(json.dumps({**config, "format": number}))
         told = fail(capsys, "evaluate", str(copied))
-        assert f"has the format {number}, this version reads 2; use the version that made" in told
+        assert (
+            f"has the format {number}, but this version reads format 2; use the version that made"
+            in told
+        )
     path.write_text(json.dumps({**config, "colour": "red"}))
     assert "'colour'" in fail(capsys, "evaluate", str(copied))
     path.write_text(json.dumps({**config, "task": "tides"}))
-    assert "is a run of task 'tides', expected one of" in fail(capsys, "evaluate", str(copied))
+    assert "is a run of the unknown task 'tides'; expected one of" in fail(
+        capsys, "evaluate", str(copied)
+    )
     del config["activation"]  # an option that came later has its default
     path.write_text(json.dumps(config))
     assert tasks.load_run(copied).config == tasks.load_run(run_dir).config

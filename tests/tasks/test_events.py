@@ -14,9 +14,9 @@ from scipy import optimize, special, stats
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.cells import join_cells
 from flax_linattn.data.events import EventSplit, load_events, split_events
-from flax_linattn.data.sets import processes
+from flax_linattn.data.generators import processes
+from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.events import (
     EventsConfig,
@@ -27,11 +27,10 @@ from flax_linattn.tasks.events import (
     baselines,
     evaluate,
 )
-from flax_linattn.tasks.events.baselines import few, fit_processes, forecast_marks, guesses
 from flax_linattn.tasks.events.data import (
     END,
     EVENT,
-    NOTHING,
+    NO_TARGET,
     PROCESSES,
     describe,
     make_batches,
@@ -41,7 +40,7 @@ from flax_linattn.tasks.events.evaluate import test_values as values_of
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.events.task import events_loss
 from flax_linattn.tasks.prediction_table import write_table
-from tests.data.processes.events import any_events, sequences, some_events
+from tests.data.generators.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED, moved
 from tests.tasks import states
 from tests.tasks.commands import SIZES, fail, fast, flags, no_drawing, one_line, read_lines
@@ -66,7 +65,7 @@ def make_run(events, **options) -> Run:
 
 def drawn(*lengths):
     """Sequences of so many events of three marks, observed from 0 to the last one."""
-    whole = PROCESSES["hawkes-marked"].draw(60, 60.0, seed=1)
+    whole = PROCESSES["hawkes-marked"].sample(60, 60.0, seed=1)
     long = [i for i, own in enumerate(whole.times) if len(own) >= max(lengths)][: len(lengths)]
     return dataclasses.replace(
         whole.select(long),
@@ -133,7 +132,7 @@ def scores_by_hand(run, events):
             found["sequence"].append(i)
             found["log_gap"].append(math.log(gap))
             found["time"].append(log_density(mixture, x) - x - math.log(data_spec.scale))
-            found["mark"].append(marks[events.marks[i][event]])
+            found["event_type"].append(marks[events.marks[i][event]])
             found["rank"].append(sum(other > marks[events.marks[i][event]] for other in marks))
             found["rescaled"].append(-log_survival(mixture, x))
             logs, means, deviations = mixture
@@ -195,17 +194,17 @@ def test_scores_are_those_of_the_definition(kind):
     n, ends = len(gaps), expected.survival.sum()
     sums = [sum((mean - gaps)[expected.sequence == i]) for i in range(len(events))]
     defined = {
-        "test_nll": -(expected.time.sum() + expected.mark.sum() + ends) / n,
+        "test_nll": -(expected.time.sum() + expected.event_type.sum() + ends) / n,
         "test_rmse": math.sqrt(sum((mean - gaps) ** 2) / n),
         "test_rmse_of_median": math.sqrt(sum((median - gaps) ** 2) / n),
         "test_mae": sum(abs(median - gaps)) / n,
         "test_rmse_of_sequence_sums": math.sqrt(sum(np.square(sums)) / n),
         "test_ks": stats.kstest(expected.rescaled, "expon").statistic,
     }
-    if run.data_spec.num_marks > 1:
+    if run.data_spec.num_event_types > 1:
         defined |= {
             "test_time_nll": -(expected.time.sum() + ends) / n,
-            "test_mark_nll": -expected.mark.sum() / n,
+            "test_mark_nll": -expected.event_type.sum() / n,
             "test_mark_accuracy": sum(expected.rank == 0) / n,
             "test_mark_top3": sum(expected.rank <= 2) / n,
         }
@@ -234,23 +233,23 @@ def test_what_is_asked_and_seen_by_hand():
         first.observations[3, 3:], [*np.cos(angle), *np.sin(angle)], atol=1e-6
     )
     np.testing.assert_allclose(first.log_gap, np.log([0.25, 0.125, 1, 1]), rtol=1e-6)
-    assert first.asked.tolist() == [NOTHING, EVENT, EVENT, END]
-    assert first.mark.tolist()[:3] == [1, 0, 1]
+    assert first.target.tolist() == [NO_TARGET, EVENT, EVENT, END]
+    assert first.event_type.tolist()[:3] == [1, 0, 1]
     assert second.observations[:, :3].tolist() == [[0, 0, 0], [np.float32(np.log(2)), 1, 1]]
-    assert second.asked.tolist() == [EVENT, NOTHING] and second.mark[0] == 1
+    assert second.target.tolist() == [EVENT, NO_TARGET] and second.event_type[0] == 1
 
 
 @given(any_events())
 def test_any_events_are_asked_for_once_and_told_in_finite_numbers(events):
     data_spec = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
     tokens = tokenize_sequences(events, data_spec)
-    asked = [own.asked == EVENT for own in tokens]
+    asked = [own.target == EVENT for own in tokens]
     found = np.concatenate([own.log_gap[rows] for own, rows in zip(tokens, asked, strict=True)])
     gaps = np.maximum(np.concatenate(events.gaps()), 0.25)
     np.testing.assert_allclose(2 * np.exp(found), gaps, rtol=1e-5)
-    marks = np.concatenate([own.mark[rows] for own, rows in zip(tokens, asked, strict=True)])
-    np.testing.assert_array_equal(marks, forecast_marks(events))
-    ends = [bool((own.asked == END).any()) for own in tokens]
+    marks = np.concatenate([own.event_type[rows] for own, rows in zip(tokens, asked, strict=True)])
+    np.testing.assert_array_equal(marks, baselines.forecast_event_types(events))
+    ends = [bool((own.target == END).any()) for own in tokens]
     assert ends == (events.ends > [times[-1] for times in events.times]).tolist()
     assert all(np.isfinite(own.observations).all() for own in tokens)
 
@@ -265,7 +264,7 @@ def test_long_sequences_are_scored_in_spans(mechanism, monkeypatch):
     events = drawn(30, 21, 5)
     run = make_run(events, mechanism=spec(mechanism, 64))
     whole = evaluate.score(run.model, events, run.data_spec)
-    monkeypatch.setattr(evaluate, "SPAN", 8)
+    monkeypatch.setattr(evaluate, "CHUNK_LENGTH", 8)
     for name, values in evaluate.score(run.model, events, run.data_spec)._asdict().items():
         np.testing.assert_allclose(values, getattr(whole, name), **CLOSE)
 
@@ -277,12 +276,12 @@ def test_scores_do_not_depend_on_their_company(monkeypatch):
     order = [3, 0, 4, 2, 1]
     shuffled = evaluate.score(run.model, events.select(order), run.data_spec)
     for index, old in enumerate(order):
-        for name in ("time", "mark", "rank", "rescaled", "log_mean", "log_median"):
+        for name in ("time", "event_type", "rank", "rescaled", "log_mean", "log_median"):
             own = getattr(shuffled, name)[shuffled.sequence == index]
             np.testing.assert_allclose(
                 own, getattr(whole, name)[whole.sequence == old], rtol=1e-6, atol=1e-6
             )
-    monkeypatch.setattr(evaluate, "ROWS", 2)
+    monkeypatch.setattr(evaluate, "BATCH_SIZE", 2)
     for name, values in evaluate.score(run.model, events, run.data_spec)._asdict().items():
         np.testing.assert_allclose(values, getattr(whole, name), rtol=1e-6, atol=1e-6)
 
@@ -343,7 +342,7 @@ def check_no_leak(run, events):
         for own, given in zip(events.times, events.num_given, strict=True)
     ]
     number = np.concatenate(numbers)
-    for name in ("time", "mark", "rank", "rescaled", "log_mean", "log_median"):
+    for name in ("time", "event_type", "rank", "rescaled", "log_mean", "log_median"):
         predicted = number <= KEPT if name.startswith("log") else number < KEPT
         one, two = getattr(found, name), getattr(other, name)
         np.testing.assert_array_equal(two[predicted], one[predicted])
@@ -367,7 +366,7 @@ def test_badges(data_dir):
     scores = evaluate.score(run.model, events, run.data_spec)
     stream = EventsStream(run, EventsStreamOptions())
     found = steps(stream, [*text_of(events, names=True, blank=True).splitlines()])
-    np.testing.assert_allclose(found, scores.time + scores.mark, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, scores.time + scores.event_type, rtol=1e-4, atol=1e-4)
 
 
 # -- pieces --------------------------------------------------------------------------------
@@ -395,9 +394,9 @@ def test_every_event_is_asked_for_once(length, history):
     for batch in batches:
         real = batch["mask"] & (batch["weight"][:, None] > 0)
         for row in range(len(real)):
-            own = real[row] & (batch["asked"][row] > 0)
+            own = real[row] & (batch["target"][row] > 0)
             assert own.sum() <= length + 1
-            if own.any() and not (batch["asked"][row][own] == EVENT).any():
+            if own.any() and not (batch["target"][row][own] == EVENT).any():
                 # An end alone is a piece of the sequence that has nothing else.
                 gap = np.exp(batch["log_gap"][row][own]) * run.data_spec.scale
                 assert gap == pytest.approx(101)
@@ -428,7 +427,7 @@ def test_the_loss_of_pieces_is_that_of_the_whole():
     assert in_file_units(whole["loss"], run.data_spec) == pytest.approx(
         -scores.total / scores.num_events, rel=1e-5
     )
-    assert whole["mark_nll"] == pytest.approx(-scores.mark.mean(), rel=1e-5)
+    assert whole["mark_nll"] == pytest.approx(-scores.event_type.mean(), rel=1e-5)
     assert whole["mark_accuracy"] == pytest.approx((scores.rank < 1).mean())
 
 
@@ -490,7 +489,7 @@ def tied_run(tied):
 
 def test_a_begin_that_was_not_learned_is_refused(tied):
     run = make_run(tied)
-    with pytest.raises(OptionError, match="trained without starts of observation"):
+    with pytest.raises(OptionError, match="needs a run trained with starts of observation"):
         EventsStream(run, EventsStreamOptions(begin="0"))
 
 
@@ -498,7 +497,7 @@ def test_a_stream_is_one_sequence():
     """Where a header names the column of sequences, their names are looked at."""
     lines = ["time,mark,sequence", "1,x,anna", "2,y,anna", "", "1,x,ben"]
     assert parsed(NUMBERS, lines) == [Event(1.0, 0), Event(2.0, 1), None, Event(1.0, 0)]
-    with pytest.raises(ValueError, match=r"lines:4: a stream is one sequence, and 'ben' follows"):
+    with pytest.raises(ValueError, match=r"lines:4: expected one sequence .*, got 'ben' after"):
         parsed(NUMBERS, [line for line in lines if line])
 
 
@@ -506,7 +505,7 @@ def test_a_stream_is_one_sequence():
 def test_a_stream_says_what_the_scores_are(tied, tied_run, begin):
     events = dataclasses.replace(tied, begin=np.full(3, -3.0)) if begin else tied
     scores = evaluate.score(tied_run.model, events, tied_run.data_spec)
-    stream = EventsStream(tied_run, EventsStreamOptions(begin=begin, marks=2, within=1.5))
+    stream = EventsStream(tied_run, EventsStreamOptions(begin=begin, top_event_types=2, within=1.5))
     rows = streamed(stream, text_of(events, blank=True).splitlines())
     assert stream.header == [
         *("step", "time", "log_likelihood", "mean", "q0.05", "q0.5", "q0.95", "within"),
@@ -515,12 +514,12 @@ def test_a_stream_says_what_the_scores_are(tied, tied_run, begin):
     assert [row[0] for row in rows] == [n for own in events.times for n in range(1, len(own) + 1)]
     assert [float(row[1]) for row in rows] == np.concatenate(events.times).tolist()
     told = [float(row[2]) for row in rows if row[2]]
-    np.testing.assert_allclose(told, scores.time + scores.mark, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(told, scores.time + scores.event_type, rtol=2e-5, atol=2e-5)
     assert sum(not row[2] for row in rows) == (0 if begin else 3)
     n = scores.num_events
-    nll = -(scores.time.sum() + scores.mark.sum()) / n
+    nll = -(scores.time.sum() + scores.event_type.sum()) / n
     assert stream.log_likelihood == pytest.approx(-nll * n, rel=1e-5)
-    assert stream.end() == f"{n} events foreseen with an NLL of {nll:.4f} each"
+    assert stream.end() == f"mean NLL of {n} events: {nll:.4f}"
     # A line tells of the event that comes after it.
     number = np.concatenate([np.arange(len(own)) for own in events.times])
     before = [row for row, later in zip(rows, [*number[1:], 0], strict=True) if later]
@@ -567,7 +566,7 @@ def two_lines(tied_run, tmp_path_factory):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"_stream.num_steps": -1}, "expected num_steps as whole numbers from 0 on"),
+        ({"_stream.num_steps": -1}, "expected num_steps as integers of at least 0"),
         ({"_stream.num_steps": 1}, "expected a state after"),
         ({"_stream.num_steps": 3}, "expected at least 3 observations, got 2"),
         ({"num_steps": 1}, "expected at least 2 observations, got 1"),
@@ -576,7 +575,7 @@ def two_lines(tied_run, tmp_path_factory):
         ({"log_likelihood": math.inf}, "expected log_likelihood as finite numbers"),
         ({"num_foreseen": 3}, "contradict each other"),
         ({"_length": 1}, "contradict each other"),
-        ({"num_foreseen": -1}, "expected num_foreseen as whole numbers from 0 on"),
+        ({"num_foreseen": -1}, "expected num_foreseen as integers of at least 0"),
     ],
 )
 def test_damaged_states_are_refused(two_lines, tmp_path, values, message):
@@ -594,9 +593,9 @@ def test_damaged_states_are_refused(two_lines, tmp_path, values, message):
 
 def test_futures_are_drawn_by_their_seed(tied, tied_run):
     """As the model says; and none where there is no event, or no room."""
-    options = EventsStreamOptions(max_length=8, quantiles="0.25,0.5", within=2.0, marks=2)
+    options = EventsStreamOptions(max_length=8, quantiles="0.25,0.5", within=2.0, top_event_types=2)
     stream, plain = (EventsStream(tied_run, options) for _ in range(2))
-    with pytest.raises(ValueError, match="expected an event for futures"):
+    with pytest.raises(ValueError, match="simulate needs an event"):
         stream.simulate(1000, 4, seed=0)
     lines = text_of(tied.select([1])).splitlines()
     (*_, row) = streamed(stream, lines)
@@ -616,10 +615,10 @@ def test_futures_are_drawn_by_their_seed(tied, tied_run):
     streamed(plain, lines)
     later = ["18,m0", "19,m0"]
     assert streamed(stream, later) == streamed(plain, later)
-    with pytest.raises(OptionError, match="no room for 4 events after the last") as refused:
+    with pytest.raises(OptionError, match="too small for 4 events after the last") as refused:
         stream.simulate(1000, 4, seed=0)
     assert refused.value.options == ("max_length", "events")
-    with pytest.raises(OptionError, match="A blank line begins a sequence") as refused:
+    with pytest.raises(OptionError, match="A blank line begins a new sequence") as refused:
         streamed(stream, [f"{time},m0" for time in range(20, 30)])
     assert "max_length" in refused.value.options
 
@@ -636,7 +635,7 @@ def test_lines_of_futures(tied, tied_run):
     np.testing.assert_allclose([float(row[2]) for row in rows], times.ravel(), rtol=1e-12)
     assert [row[3] for row in rows] == [f"m{mark}" for mark in marks.ravel()]
     streamed(stream, [""])
-    with pytest.raises(ValueError, match="an event for futures, got none since the last blank"):
+    with pytest.raises(ValueError, match="simulate needs an event, got none since the last blank"):
         list(stream.last_cells())
 
 
@@ -645,11 +644,11 @@ def test_a_figure_of_the_intensity(tied, tied_run, tmp_path):
     pytest.importorskip("matplotlib")
     stream = EventsStream(tied_run, EventsStreamOptions())
     streamed(stream, text_of(tied.select([1])).splitlines())
-    stream.draw(tmp_path / "intensity.png")
+    stream.plot(tmp_path / "intensity.png")
     assert (tmp_path / "intensity.png").stat().st_size > 5000
     streamed(stream, [""])
-    with pytest.raises(ValueError, match="an event for a figure, got none since the last blank"):
-        stream.draw(tmp_path / "none.png")
+    with pytest.raises(ValueError, match="the figure needs an event, got none since"):
+        stream.plot(tmp_path / "none.png")
 
 
 @pytest.mark.parametrize(
@@ -659,7 +658,7 @@ def test_a_figure_of_the_intensity(tied, tied_run, tmp_path):
         ({"quantiles": "0"}, "quantiles"),
         ({"quantiles": "half"}, "quantiles"),
         ({"quantiles": "nan"}, "quantiles"),
-        ({"marks": -1}, "marks"),
+        ({"top_event_types": -1}, "top_event_types"),
         ({"within": -1.0}, "within"),
         ({"within": math.inf}, "within"),
         ({"within": math.nan}, "within"),
@@ -677,17 +676,17 @@ def test_options_of_a_stream_out_of_range(options, name):
 
 def test_what_a_stream_refuses(tied_run):
     for begin in ("noon", "inf", "1e101"):
-        with pytest.raises(OptionError, match="begin: expected a time as a finite number"):
+        with pytest.raises(OptionError, match="begin: expected a time as a number"):
             EventsStream(tied_run, EventsStreamOptions(begin=begin))
     stream = EventsStream(tied_run, EventsStreamOptions(begin="1", within=1e-300, quantiles=""))
     assert stream.header[3:] == ["mean", "within", "mark1", "p1"]
-    with pytest.raises(OptionError, match=r"expected a first time from 1 on, .* got 0\.5"):
+    with pytest.raises(OptionError, match=r"expected times from begin='1' on, got 0\.5"):
         streamed(stream, ["0.5,m0"])
     assert streamed(stream, ["1,m0", "2,m1"])[1][4] == 0
-    with pytest.raises(ValueError, match="times go backwards, from 2 to 1"):
+    with pytest.raises(ValueError, match=r"do not decrease, got 1\.5 after 2"):
         streamed(stream, ["1.5,m0"])
     for event in (Event(math.nan, 0), Event(math.inf, 0), Event(3.0, -1), Event(3.0, 99)):
-        with pytest.raises(ValueError, match="a finite time and a mark from 0 to"):
+        with pytest.raises(ValueError, match="a finite time and an event type from 0 to"):
             stream.step(event)
     assert streamed(stream, ["2.5,m0"])[0][0] == 3
 
@@ -728,19 +727,19 @@ def test_dates_and_zones():
     [
         (NUMBERS, "1", "expected 2 cells (time, mark), got 1."),
         (NUMBERS, "1,x,y", "expected 2 cells (time, mark), got 3."),
-        (NUMBERS, "1,z", "expected one of the marks of the run (x, y), got 'z'"),
-        (NUMBERS, "1,", "expected one of the marks of the run (x, y), got ''"),
-        (NUMBERS, "noon,x", "expected a time as a finite number, at most 1e+100, got 'noon'"),
-        (NUMBERS, "inf,x", "expected a time as a finite number"),
-        (NUMBERS, "nan,x", "expected a time as a finite number"),
-        (NUMBERS, ",x", "expected a time as a finite number"),
-        (NUMBERS, "1e101,x", "expected a time as a finite number"),
-        (NUMBERS, "1970-01-01,x", "expected a time as a finite number"),
+        (NUMBERS, "1,z", "expected one of the event types of the run (x, y), got 'z'"),
+        (NUMBERS, "1,", "expected one of the event types of the run (x, y), got ''"),
+        (NUMBERS, "noon,x", "expected a time as a number of at most 1e+100, got 'noon'"),
+        (NUMBERS, "inf,x", "expected a time as a number"),
+        (NUMBERS, "nan,x", "expected a time as a number"),
+        (NUMBERS, ",x", "expected a time as a number"),
+        (NUMBERS, "1e101,x", "expected a time as a number"),
+        (NUMBERS, "1970-01-01,x", "expected a time as a number"),
         (NUMBERS, '"1,x', "quote"),
         (ONE, "1,2,3", "expected 1 cells (time) or 2 cells (time, mark), got 3."),
-        (DATES, "1,x", "expected a date such as 2016-07-01 00:00:00, as the run's are, got '1'"),
+        (DATES, "1,x", "expected a date such as 2016-07-01 00:00:00, as in the training data"),
         (DATES, "2016-13-01,x", "expected a date such as"),
-        (DATES, "2016-03-27 02:30,x", "expected a time that there is, got '2016-03-27 02:30'"),
+        (DATES, "2016-03-27 02:30,x", "expected a time that exists, got '2016-03-27 02:30'"),
     ],
 )
 def test_bad_lines_are_named(data_spec, line, message):
@@ -756,13 +755,13 @@ def test_bad_lines_are_named(data_spec, line, message):
         (["time,mark", "1,x,3"], "lines:2: expected 2 cells, as in the first line, got 3"),
         (
             ["time,kind", "1,x"],
-            "lines:1: expected the columns time, mark, got time, kind, none 'mark'",
+            "lines:1: expected the columns time, mark, got time, kind: 'mark' is missing",
         ),
         (
             ["time,mark,time", "1,x,2"],
-            "lines:1: expected the columns time, mark, got time, mark, time, 'time' twice",
+            "lines:1: expected the columns time, mark, got time, mark, time: 'time' appears twice",
         ),
-        (["1,x", "time,mark"], "lines:2: expected a time as a finite number"),
+        (["1,x", "time,mark"], "lines:2: expected a time as a number"),
     ],
 )
 def test_bad_headers_are_named(lines, message):
@@ -791,7 +790,7 @@ def test_dates_in_and_out(tmp_path):
         "2016-07-04 06:00:00+00:00", "2016-07-04 08:00:00.500000+00:00"
     ]  # fmt: skip
     assert stream.record()["_origin"] == 1467583200.0  # midnight in Berlin
-    with pytest.raises(ValueError, match="times go backwards, from 2016-07-04 08:00"):
+    with pytest.raises(ValueError, match=r"do not decrease, got .* after 2016-07-04 08:00"):
         streamed(stream, ["2016-07-04 09:00,a"])
     # Nanoseconds, as pandas writes them, are rounded and not cut off.
     late = pd.to_datetime(["2016-07-05 08:00:00.000000999", "2016-07-05 08:00:01.123456789"])
@@ -841,7 +840,7 @@ def test_guesses_by_hand():
     train = sequences([[0.0, 1.0, 3.0, 12.0]], [[1, 0, 0, 1]], 2, begin=[np.nan])
     test = sequences([[2.0, 4.0, 5.0], [1.0, 7.0]], [[0, 0, 1], [1, 1]], 2, begin=[0.0, np.nan])
     # Gaps to learn from: 1, 2, 9. Gaps to guess: 2, 2, 1 and 6.
-    assert guesses(train, test) == pytest.approx(
+    assert baselines.naive_scores(train, test) == pytest.approx(
         {
             "mean_gap_rmse": math.sqrt((4 + 4 + 9 + 4) / 4),
             "median_gap_mae": (0 + 0 + 1 + 4) / 4,
@@ -856,31 +855,39 @@ def test_processes_of_more_marks_than_can_excite_each_other():
     marks = [rng.integers(0, 101, 60) for _ in range(3)]
     times = [np.cumsum(rng.exponential(1.0, 60)) for _ in range(3)]
     events = sequences(times, marks, 101, begin=[0.0] * 3)
-    fitted = fit_processes(events, 1e-3)
+    fitted = baselines.fit_processes(events, 1e-3)
     assert isinstance(fitted["hawkes"], processes.IndependentMarks)
     for process in fitted.values():
         assert process.num_marks == 101
         assert np.isfinite(process.log_likelihood(events).total).all()
-    few_marks = fit_processes(dataclasses.replace(some_events(2)), 0.1)
+    few_marks = baselines.fit_processes(dataclasses.replace(some_events(2)), 0.1)
     assert isinstance(few_marks["hawkes"], processes.HawkesProcess)
 
 
 def test_a_few_of_the_sequences():
     events = sequences([np.arange(n) for n in (3.0, 4.0, 5.0)])
-    assert [len(few(events, most)) for most in (1, 3, 4, 7, 8, 12, 99)] == [1, 1, 2, 2, 3, 3, 3]
+    assert [len(baselines.take_events(events, most)) for most in (1, 3, 4, 7, 8, 12, 99)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+        3,
+    ]
 
 
 def test_a_hawkes_process_is_fitted_to_the_first_pieces_of_one_long_sequence(monkeypatch):
-    monkeypatch.setattr(baselines, "FITTED", 3000)
+    monkeypatch.setattr(baselines, "MAX_HAWKES_EVENTS", 3000)
     events = sequences([np.arange(20_000.0)])
-    fitted = baselines.for_hawkes(events)
+    fitted = baselines.hawkes_sequences(events)
     assert fitted.num_forecast == 3000 and fitted.times[-1][-1] == 3000.0
 
 
 def test_no_excitement_is_shorter_than_the_resolution():
     """Pairs of events at nearly one time: what the smallest gap would allow."""
     times = np.cumsum(np.tile([1e-3, 1.0], 100))
-    fitted = fit_processes(sequences([times]), 0.5)["hawkes"]
+    fitted = baselines.fit_processes(sequences([times]), 0.5)["hawkes"]
     assert isinstance(fitted, processes.HawkesProcess) and fitted.decay <= 2.0
 
 
@@ -893,7 +900,7 @@ SMALL = [*flags(SIZES | {"num_components": 2, "epochs": 1}), "--parallel", "none
 def csv(tmp_path_factory):
     """The events of the run of ``test_contract.py``, so that its programs do here, too."""
     path = tmp_path_factory.mktemp("data") / "drawn.csv"
-    path.write_text(text_of(PROCESSES["hawkes-marked"].draw(10, 100.0, seed=0), names=True))
+    path.write_text(text_of(PROCESSES["hawkes-marked"].sample(10, 100.0, seed=0), names=True))
     return path
 
 
@@ -937,7 +944,7 @@ def test_another_test_file(run_dir, csv, tmp_path, capsys):
     "text, message",
     [
         ("time,mark\n1,2\n2,cat\n", "{}: line 3: the mark 'cat' is none of the marks known: 0, 1"),
-        ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as the run has them, got da"),
+        ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as in the training"),
         ("when,mark\n1,2\n", "{}:1: expected a column 'time' of times, got columns when, mark; "
          "rename the column that holds them, as in the file of the run"),
         ("time,mark\n1,2\n0.5,0\n", "{}:3: expected times that never go backwards in sequence 0, "
@@ -969,7 +976,7 @@ def test_other_files_are_read_whole(tmp_path):
     config = dataclasses.replace(run.config, data=data)
     assert len(TASK.test_batches(run._replace(config=config), path).events) == 5
     path.write_text("time,mark\n1,0\n")
-    with pytest.raises(OptionError, match="expected events to forecast, got none") as refused:
+    with pytest.raises(OptionError, match=r"got first events only") as refused:
         TASK.test_batches(run, path)
     assert str(path) in str(refused.value) and refused.value.options == ("test_file",)
     path.write_text("time,mark\n1,0\n2,1\n")  # after drawn ones, too
@@ -985,9 +992,12 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
     try:
         assert cli.main(["evaluate", str(run_dir), "--test-file", str(other)]) == 0
         streams = capsys.readouterr()
-        assert "note: no baselines that learn, for the training data cannot be" in streams.err
+        assert (
+            "note: trained baselines are skipped, because the training data cannot be"
+            in streams.err
+        )
         assert "test_nll" in streams.out and "poisson" not in streams.out
-        assert "the data files of the run are missing" in one_line(
+        assert "a data file of the run is missing" in one_line(
             fail(capsys, "evaluate", str(run_dir))
         )
     finally:
@@ -1005,9 +1015,9 @@ def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
         ("time,mark\n2,a\n3,b\n", ["--begin", "noon"], "begin must be a number, as the times"),
         ("time,mark\n2,a\n3,b\n", ["--timezone", "Mars"], "timezone must be a name"),
         ("time,mark\n2,a\n3,b\n", [], "0.6/0.2/0.2 by time leaves none for train"),
-        ("time\n" + "2\n" * 9, [], "have no gap above 0, and so no scale of time"),
-        ("time,mark\n2,a\n", ["--periods", "1,-1"], "periods must be positive numbers"),
-        ("time,mark\n2,a\n", ["--scale", "-1"], "scale must be at least 0 and finite"),
+        ("time\n" + "2\n" * 9, [], "expected training events at different times"),
+        ("time,mark\n2,a\n", ["--periods", "1,-1"], "expected periods as positive numbers"),
+        ("time,mark\n2,a\n", ["--scale", "-1"], "expected scale as a number of at least 0"),
         ("time,mark\n2,a\n", ["--length", "0"], "length must be at least 1"),
         ("time\n1\n2\n3\n4\n5\n6\n", ["--mechanism", "linformer"], "has no causal form"),
     ],
@@ -1026,9 +1036,9 @@ def test_options_of_files_alone(tmp_path, capsys):
     own = (["--begin", "0"], ["--end", "9"], ["--marks-file", "a"], ["--sort"], ["--sequence", "a"])
     for args in (*own, ["--file-format", "npz"]):
         told = fail(capsys, "train", "events", "--run", str(tmp_path / "run"), *SMALL, *args)
-        assert "needs an event file; give one, or remove it" in one_line(told)
+        assert "needs an event file; set file, or remove" in one_line(told)
     with pytest.raises(
-        OptionError, match="process=poisson is an option of synthetic events"
+        OptionError, match="process='poisson' generates synthetic events"
     ) as refused:
         EventsData(file=tmp_path / "a.csv", process="poisson")
     assert refused.value.options == ("process", "file")

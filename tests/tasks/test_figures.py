@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flax_linattn.tasks.classify.figures import draw_confusion, draw_stream
-from flax_linattn.tasks.forecast.figures import draw_windows
+from flax_linattn.tasks.classify.figures import plot_confusion, plot_stream
+from flax_linattn.tasks.forecast.figures import plot_windows
 
 pytest.importorskip("matplotlib")
 
 DRAW = {
-    "confusion": lambda path: draw_confusion(np.eye(2, dtype=np.int64), "ab", path),
-    "stream": lambda path: draw_stream([1, 2], np.eye(2), "ab", path, "title"),
-    "forecasts": lambda path: draw_windows(
+    "confusion": lambda path: plot_confusion(np.eye(2, dtype=np.int64), "ab", path),
+    "stream": lambda path: plot_stream([1, 2], np.eye(2), "ab", path, "title"),
+    "forecasts": lambda path: plot_windows(
         [(np.zeros((3, 1)), None, np.zeros((2, 1)))], ["a"], path, ["title"]
     ),
 }
@@ -49,5 +49,5 @@ def test_the_name_says_the_format(file, begin, tmp_path):
 def test_figures_of_one_and_of_many_long_classes(tmp_path):
     for count in (1, 30):
         path = tmp_path / f"{count}.png"
-        draw_confusion(np.eye(count, dtype=int), [f"class {i}" for i in range(count)], path)
+        plot_confusion(np.eye(count, dtype=int), [f"class {i}" for i in range(count)], path)
         assert path.read_bytes().startswith(b"\x89PNG")

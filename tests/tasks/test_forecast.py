@@ -172,7 +172,7 @@ def patch_run(csv, tmp_path_factory) -> Path:
     args = ["train", "forecast", "--preset", "patch", "--csv", str(csv), "--run", str(folder)]
     options = ["--model", "patch", "--patch-length", "5", "--calendar", "--dropout-rate", "0"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("flax_linattn.tasks.forecast.evaluate.draw_forecasts", lambda *_: None)
+        patched.setattr("flax_linattn.tasks.forecast.evaluate.plot_forecasts", lambda *_: None)
         assert cli.main([*args, *ANY, *options]) == 0
     return folder
 
@@ -184,7 +184,7 @@ def test_patches_stream_as_they_are_trained(patch_run, csv):
     run, series = tasks.load_run(patch_run), data.load_series(csv)
     assert series.times is not None
     arrays = standardize(series, run.data_spec)
-    x = np.concatenate([arrays["values"], arrays["marks"]], axis=1)[None]
+    x = np.concatenate([arrays["values"], arrays["time_features"]], axis=1)[None]
     call = nnx.jit(lambda model, x: model(x, every_step=True))
     every, std = np.asarray(call(run.model, x))[0], run.data_spec.standardizer.std
     endless, anew = (ForecastStream(run, context=context) for context in (0, INPUT))
@@ -206,7 +206,7 @@ def test_patches_learn_from_their_ends(patch_run, csv):
     arrays = standardize(data.load_series(csv), run.data_spec)
     batch = PanelWindows([run.data_spec], arrays, [range(60, 76)], run.config).batch(0)
     loss = nnx.jit(make_loss(run.config, run.data_spec))
-    x = np.concatenate([batch["values"], batch["marks"]], axis=-1)
+    x = np.concatenate([batch["values"], batch["time_features"]], axis=-1)
     every = np.asarray(nnx.jit(lambda model, x: model(x, every_step=True))(run.model, x))
     real = batch["weight"] > 0
 
@@ -257,8 +257,8 @@ def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
     printed, told = capsys.readouterr()
     assert len(printed.splitlines()) == 10  # the row whose time stands twice is taken, too
     late = lines[6].split(",")[0]
-    assert f"note: {late} is not one step of 'h' after the last observation" in told
-    assert "note: 3 observations did not follow at the run's step" in told
+    assert f"note: the time {late} breaks the frequency h of the run" in told
+    assert "note: 3 observations broke the step of the run" in told
 
 
 def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
@@ -316,21 +316,24 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ("noon,1,2", "expected a time such as .* got 'noon'"),
         ("date,a,b\nnoon,1,2", "expected a time such as .* got 'noon'"),
         ("1,1_0", "got '1_0'"),
-        ('{"a": 1', "not valid JSON"),
-        ('{"a":' + "[" * 100_000, "not valid JSON \\(too deeply nested\\)"),
-        ("date,a,a,b\n2024-01-01,1,2,3", "standard input:1: expected the columns .*, 'a' twice"),
+        ('{"a": 1', "got invalid JSON"),
+        ('{"a":' + "[" * 100_000, "got invalid JSON \\(too deeply nested\\)"),
+        (
+            "date,a,a,b\n2024-01-01,1,2,3",
+            "standard input:1: expected the columns .*: 'a' appears twice",
+        ),
         ('{"a": 1, "b": 2, "a": 3}', "standard input:1: expected each name once, got 'a' twice"),
         ('{"a": 1, "b": %s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('{"a": 1, "b": -%s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
-        ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B, none 'b'; write null"),
+        ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B: 'b' is missing; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
         ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
         ("date,date,a,b\n1,2,3,4", "one column of times, got date, date"),
         ("date,time,a,b\n1,2,3,4", "one column of times, got date, time"),
         ('{"a": 1, "b": 2, "date": 3, "time": 4}', "input:1: expected one column of times"),
-        ("time,A,B", "expected the columns a, b, got time, A, B, none 'a'"),
+        ("time,A,B", "expected the columns a, b, got time, A, B: 'a' is missing"),
     ],
 )
 def test_bad_rows_are_named(line, message):
@@ -359,7 +362,7 @@ def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
     ("lines", "message"),
     [
         (["2024-01-01 01:00,1,2", "2024-01-01 00:00,1,2"], "2: expected a time after 2024"),
-        (["1,2"], "1: the run looks at the calendar"),
+        (["1,2"], "1: expected a row with a time, from which"),
         (["", "2024-01-01 00:00,1,1e60"], "2: expected values within"),
     ],
 )
@@ -397,7 +400,7 @@ def test_rows_of_one_time_are_taken_once_each(run_dir, csv, tmp_path, capsys, ta
     if taken < 3:
         message = fail(capsys, *args)
         assert f"lines.csv:1: expected a time after {time}" in message
-        assert "may have read this row already" in message and "(--skip-processed)" in message
+        assert "may have processed this row already" in message and "--skip-processed" in message
     source.write_text("".join(lines))
     found = succeed(capsys, *args, "--skip-processed").splitlines()[1:]
     whole = succeed(capsys, *args[:4]).splitlines()[1:]
@@ -428,7 +431,7 @@ def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys, re
     assert cli.main([*args, *options]) == 0
     assert "stream_max_error" not in tasks.evaluate_run(folder)
     message = fail(capsys, "stream", str(folder))
-    assert "Train a decoder" in message and message.endswith("(--mechanism, --model decoder)\n")
+    assert "train a decoder" in message and message.endswith("(--mechanism, --model decoder)\n")
 
 
 @pytest.mark.usefixtures("no_figures", "no_steps")
@@ -455,7 +458,7 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     assert decoder == kind.of(**given, **sizes, **shape, season=24)
     assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
     assert options("same", "--model=patch") == usual
-    assert "Without another --model it is patch." in one_line(
+    assert "minutes (the default, unless --model names another model)" in one_line(
         succeed(capsys, "train", "forecast", "--help")
     )
 
@@ -492,11 +495,11 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     no_times = tmp_path / "bare.csv"
     no_times.write_text("load,OT\n" + "1,2\n" * 30)
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(no_times))
-    assert "expected times, from which the run computes hour" in message
+    assert "expected rows with times, from which the run computes hour" in message
     days = tmp_path / "days.csv"
     days.write_text("date,load,OT\n" + "".join(f"2024-01-{d:02},1,2\n" for d in range(1, 30)))
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(days))
-    assert "expected rows of the frequency h" in message and "got D" in message
+    assert "expected rows at the frequency h" in message and "got D" in message
 
 
 @pytest.fixture
@@ -523,9 +526,7 @@ def test_data_that_are_gone_are_told(copied, capsys):
     folder, own = copied
     own.unlink()
     message = fail(capsys, "evaluate", str(folder))
-    assert (
-        "the data files of the run are missing; restore them, or give another test file" in message
-    )
+    assert "a data file of the run is missing; restore it, or pass another test file" in message
 
 
 @pytest.mark.usefixtures("no_figures", "no_steps")
@@ -536,8 +537,9 @@ def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert notes == [
-        "note: missing values, which take the last known one and are not tested on: 1",
-        "note: channels that never change (still), of no use as targets: 1",
+        "note: missing values: 1; each is replaced by the last known value of its channel, and "
+        "excluded from test errors",
+        "note: constant channels (still): 1; choose other targets",
     ]
     assert tasks.evaluate_run(tmp_path / "run")["stream_max_error"] < 1e-4
 
@@ -569,14 +571,14 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     assert "weather.csv:302: expected a time after 2020-01-03 02:00:00" in message
     assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert "weather: 410 rows of p (mbar), SWDR (W/m²)," in told[2]
+    assert "weather: 410 rows, channels p (mbar), SWDR (W/m²)," in told[2]
     assert [line[:9] for line in told if line.startswith("epoch")] == ["epoch 1/1"]
     assert [line for line in told if line.startswith("note")] == [
-        "note: rows of the time of the row before: 1 (line 302, 2020-01-03 02:00:00 after "
-        "2020-01-03 02:00:00); they are taken in order",
-        "note: rows that do not follow by the frequency 10min: 2 (line 303, 2020-01-03 02:20:00 "
-        "after 2020-01-03 02:00:00; line 352, 2020-01-03 12:00:00 after 2020-01-03 10:20:00); they "
-        "are taken in order",
+        "note: rows with the same time as the row before: 1 (line 302, 2020-01-03 02:00:00 after "
+        "2020-01-03 02:00:00); the rows are used in their order",
+        "note: rows that break the frequency 10min: 2 (line 303, 2020-01-03 02:20:00 after "
+        "2020-01-03 02:00:00; line 352, 2020-01-03 12:00:00 after 2020-01-03 10:20:00); the rows "
+        "are used in their order",
     ]
     assert np.isfinite(json.loads((tmp_path / "run" / "test.json").read_text())["test_mse"])
     run = tasks.load_run(tmp_path / "run")
@@ -585,8 +587,8 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     series = data.load_series(weather, dialect=run.config.data.dialect)
     arrays = standardize(series, run.data_spec)
     # A row has the calendar of its own stamp.
-    np.testing.assert_array_equal(arrays["marks"][299], arrays["marks"][300])
-    hours = arrays["marks"][:, run.data_spec.marks.index("hour")]
+    np.testing.assert_array_equal(arrays["time_features"][299], arrays["time_features"][300])
+    hours = arrays["time_features"][:, run.data_spec.marks.index("hour")]
     assert [round(23 * (hour + 0.5)) for hour in hours[[349, 350]]] == [10, 12]
 
 
@@ -607,20 +609,19 @@ def test_splits_of_known_files(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--split", "190/3/7"], "makes 3 validation rows; expected at least 4 for context_len"),
-        (["--split", "150/48/2"], "makes 2 test rows; expected at least 4 for context_length=12 "),
-        (["--horizon", "200"], "makes 140 training rows; expected at least 212 for context_length="
-         "12 and horizon=200 (1987 rows in all); give more rows"),
+        (["--split", "190/3/7"], "expected at least 4 validation rows for --context-length 12 "),
+        (["--split", "150/48/2"], "expected at least 4 test rows for --context-length 12 "),
+        (["--horizon", "200"], "expected at least 212 training rows for --context-length 12 and "
+         "--horizon 200 (1987 rows in all), got 140 by --split "),
         (["--horizon", "200", "--context-length", "0"],
-         "expected at least 201 for horizon=200 "),
+         "expected at least 201 training rows for --horizon 200 "),
     ],
 )  # fmt: skip
 def test_data_without_a_window_are_refused_when_loaded(csv, tmp_path, capsys, args, message):
     run = ["--run", str(tmp_path / "run"), *SMALL]
     told = fail(capsys, "train", "forecast", "--csv", str(csv), *run, *args)
-    assert told.startswith(f"error: {csv} has 200 rows, of which split=") and message in told
-    named = "--horizon" if "0" in args else "--horizon, --context-length"
-    assert told.endswith(f"({named}, --split)\n")
+    assert told.startswith(f"error: {csv}: expected at least") and message in told
+    assert "--horizon " in told and ("--context-length " in told) != ("0" in args)
     assert not (tmp_path / "run").exists()
 
 
@@ -629,7 +630,7 @@ def test_new_rows_that_are_too_few_to_continue_say_so(run_dir, csv, tmp_path, ca
     few.write_text("\n".join(csv.read_text().splitlines()[:9]))
     args = ["--csv", str(few), "--from", str(run_dir), "--run", str(tmp_path / "run")]
     message = fail(capsys, "train", "forecast", *args)
-    assert "few.csv has 8 rows" in message and " rows in all); give more" in message
+    assert "few.csv: expected at least" in message and "of 8 rows; add rows" in message
     assert f"A run that continues {run_dir} is trained, selected and tested on these" in message
 
 
@@ -646,11 +647,11 @@ def test_predictions_note_what_is_odd_in_the_rows_that_they_are_made_from(
     cli.main(["predict", str(run_dir), "--input", str(new), "--out", str(tmp_path / "x.csv")])
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert [line.split(";")[0] for line in notes] == [
-        "note: rows of the time of the row before: 1 (line 15, 2024-01-03 23:00:00 after "
+        "note: rows with the same time as the row before: 1 (line 15, 2024-01-03 23:00:00 after "
         "2024-01-03 23:00:00)",
-        "note: rows that do not follow by the frequency h: 1 (line 16, 2024-01-04 02:00:00 after "
+        "note: rows that break the frequency h: 1 (line 16, 2024-01-04 02:00:00 after "
         "2024-01-03 23:00:00)",
-        "note: missing values, which take the last known one and are not tested on: 1",
+        "note: missing values: 1",
     ]
 
 
@@ -708,13 +709,13 @@ def test_a_value_that_flattens_its_channel_is_told(tmp_path, capsys):
     assert FORECAST.load(
         ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
-        "values so far out that they flatten all others of their channel: 1 ('load' 1e+30, line "
-        "23); leave the cell empty where one stands for a missing value"
+        "values so large that scaling flattens all other values of their channel: 1 (1e+30 in "
+        "'load', line 23); leave the cell empty if one is a missing value"
     ]
     write(row20="1e39,1", row90="1,-1e39")
     message = fail(capsys, *args)
-    assert "far.csv, line 23: expected values up to 3.4e+38, the largest of float32" in message
-    assert "got 1e+39 for channel 'load'" in message and "(--channels)" in message
+    assert "far.csv, line 23: expected values up to 3.4e+38 (the maximum of float32)" in message
+    assert "got 1e+39 in channel 'load'" in message and "(--channels)" in message
     write(row90="1,1e30")  # of the test rows
     message = fail(capsys, *args)
     assert "far, line 93: expected values within 1e+18 standard deviations" in message
@@ -728,7 +729,8 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
     assert FORECAST.load(
         ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
-        "channels of one value but for a few rows ('event' 0 but for 1, the first 1, line 22): 1"
+        "channels with the same value in all but a few rows ('event' is 0 in all but 1 rows, first "
+        "1 in line 22): 1"
     ]
 
 
@@ -743,7 +745,7 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     arrays = standardize(late, describe(SeriesPanel.from_series(late, split), config))
     assert (arrays["values"][:30, 1] == 0).all() and arrays["values"][30, 1] != 0
     values[: split.train.stop, 1] = np.nan
-    with pytest.raises(ValueError, match="channel 'OT' has no value in the training rows"):
+    with pytest.raises(ValueError, match="expected values of channel 'OT' in the training rows"):
         empty = dataclasses.replace(series, values=values)
         describe(SeriesPanel.from_series(empty, split), config)
 
@@ -853,5 +855,5 @@ def test_parts_without_any_value_are_refused_before_training(tmp_path, capsys):
     path.write_text("load,other\n" + "".join(f"{i % 7},5\n" for i in range(80)) + "?,5\n" * 20)
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
     message = one_line(fail(capsys, *args, "--targets", "load", "--split", "60/20/20"))
-    assert "the test rows (80 to 99) have no value of load" in message
+    assert "expected values of load in the test rows (80 to 99)" in message
     assert not (tmp_path / "run").exists()

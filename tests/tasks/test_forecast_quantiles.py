@@ -186,7 +186,7 @@ def test_corrections_are_the_ranks_of_errors_on_validation_rows(run_dir, csv):
     assert windows.num_examples * told[0].size < MAX_ERRORS  # all of them
 
 
-def test_the_report_scores_the_model_and_the_yardsticks(run_dir, csv, capsys):
+def test_the_report_scores_the_model_and_the_baselines(run_dir, csv, capsys):
     report = json.loads((run_dir / "test.json").read_text())
     for name in ("test", "naive", "seasonal_naive", "ridge"):
         assert {f"{name}_{key}" for key in ("crps", "wql", "coverage_80", "width_80")} <= set(
@@ -253,7 +253,7 @@ def test_without_its_calibration_a_run_says_so(run_dir, tmp_path, capsys):
     damaged = tmp_path / "damaged"
     shutil.copytree(run_dir, damaged)
     (damaged / "calibration.npz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="is no state file, or a damaged one"):
+    with pytest.raises(ValueError, match="is no state file, or is damaged"):
         tasks.load_run(damaged)
 
 
@@ -261,7 +261,7 @@ def test_without_its_calibration_a_run_says_so(run_dir, tmp_path, capsys):
     ("options", "message"),
     [
         (["--quantiles", "0.1,x"], "expected quantiles as levels such as 0.1,0.5,0.9, got '0.1,x'"),
-        (["--quantiles", "0.9,0.1"], "expected quantiles as rising levels between 0 and 1"),
+        (["--quantiles", "0.9,0.1"], "quantiles must be increasing levels between 0 and 1"),
         (["--quantiles", "0.5", "--model", "encoder-decoder"], "'decoder' and 'patch'"),
     ],
 )

@@ -38,10 +38,10 @@ def test_another_horizon_is_refused_by_name(forecaster):
         init.fill([model])
     assert str(error.value) == (
         "2 of 22 arrays of the model do not fit those of the given run:\n"
-        "  head.bias: expected float32[21], found float32[14]\n"
-        "  head.kernel: expected float32[8, 21], found float32[8, 14]\n"
-        "Options of the data that differ: horizon=3 (was 2). Use the options and data of the run, "
-        "or let the arrays that do not fit be initialized."
+        "  head.bias: expected float32[21], got float32[14]\n"
+        "  head.kernel: expected float32[8, 21], got float32[8, 14]\n"
+        "Data options that differ: horizon=3 (was 2). Use the options and data of that run, "
+        "or pass reinitialize_mismatched=True to initialize these arrays."
     )
     assert error.value.options == ("reinitialize_mismatched",)
     assert_same_bits(nnx.state(model), before)
@@ -56,8 +56,8 @@ def test_what_does_not_fit_is_initialized_and_named(forecaster):
     assert_same_bits(nnx.state(model.head), head)
     assert_same_bits(nnx.state(model.backbone), nnx.state(forecaster.model.backbone))
     assert init.notes == [
-        "initialized, for it does not fit: head.bias: expected float32[21], found float32[14]",
-        "initialized, for it does not fit: head.kernel: expected float32[8, 21], found "
+        "initialized because the shape differs: head.bias: expected float32[21], got float32[14]",
+        "initialized because the shape differs: head.kernel: expected float32[8, 21], got "
         "float32[8, 14]",
     ]
 
@@ -128,12 +128,12 @@ def test_other_outputs_are_refused(forecaster):
     data_spec = forecaster.data_spec
     fewer = dataclasses.replace(data_spec, targets=(0,))
     expected = (
-        r"expected data with the targets of the run to continue \(\[0, 1.*\), got \[0\]; give"
+        r"expected data with the same targets as the run to continue \(\[0, 1.*\), got \[0\]; pass"
     )
     with pytest.raises(OptionError, match=expected):
         fewer.continue_from(data_spec)
     marks = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
-    with pytest.raises(OptionError, match=r"mark_names of the run to continue \(\['x', 'y'\]\)"):
+    with pytest.raises(OptionError, match=r"mark_names as the run to continue \(\['x', 'y'\]\)"):
         dataclasses.replace(marks, mark_names=("x", "z")).continue_from(marks)
 
 
@@ -146,7 +146,7 @@ def test_sequences_stay_as_long_as_the_model_takes():
 
 def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):
     given = InitRun(forecaster, keep_optimizer=True)
-    with pytest.raises(OptionError, match="kept from the folder of a single run"):
+    with pytest.raises(OptionError, match="needs the folder of a single run"):
         Initializer(given, forecaster.task, forecaster.config)
 
 
@@ -178,5 +178,5 @@ def test_seeds_continue_one_by_one(tmp_path, capsys):
         assert_same_bits(state, best)
     with pytest.raises(OptionError, match=r"holds 2 runs, got runs=3; continue each of them"):
         tasks.train(task, config.replace(runs=3), tmp_path / "no", init_run=two)
-    with pytest.raises(OptionError, match="from the folder of a single run"):
+    with pytest.raises(OptionError, match="needs the folder of a single run"):
         tasks.train(task, config, tmp_path / "no", init_run=InitRun(two, keep_optimizer=True))

@@ -71,8 +71,8 @@ def test_a_stream_prints_integer_times(stream_lines):
 
 def test_a_stream_notes_gaps_of_integer_times(stream_lines):
     _, notes = stream_lines(table([2020, 2021, 2023, 2024]))
-    assert "2023 is not one step of 1 after the last observation" in notes
-    assert "not one step" not in stream_lines(table([2020, 2021]))[1]
+    assert "the time 2023 breaks the step 1 of the run" in notes
+    assert "breaks the step" not in stream_lines(table([2020, 2021]))[1]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_state_remembers_integer_times(stream_lines, run_dir, tmp_path, capsys
     assert found == [f"{11 + i},{2010 + i}" for i in range(5)]
     assert "the last of 2009" in said and "skipped 5 rows" in said
     (tmp_path / "lines.csv").write_text(table([2014]))
-    assert "2014; the saved stream may have read this row already" in fail(capsys, *args)
+    assert "2014; the saved stream may have processed this row already" in fail(capsys, *args)
 
 
 def test_predictions_continue_integer_times(run_dir, tmp_path, capsys):
@@ -140,7 +140,9 @@ def test_a_run_without_times_takes_times_of_one_kind():
     stream = make_stream(None)
     stream.step(row)
     assert stream.last_time == 5
-    with pytest.raises(ValueError, match="expected a time of the kind of the last one, 5, got"):
+    with pytest.raises(
+        ValueError, match="expected a time of the same kind as the last one, 5, got"
+    ):
         stream.step(Row(datetime(2024, 1, 1), np.zeros(7)))
     with pytest.raises(ValueError, match="expected a time after 5"):
         stream.step(Row(4, np.zeros(7)))
@@ -170,7 +172,7 @@ def test_a_channel_that_is_named_as_times_and_rises_is_noted(tmp_path, capsys):
     rows = "".join(f"{np.sin(i / 3):.4f},{i / 50},{i}\n" for i in range(ROWS))
     train(tmp_path, f"y,time,date\n{rows}".replace(",0\n", ",5\n", 1))
     said = "".join(capsys.readouterr())
-    assert "channels that look like times (time), which are read as numbers: 1;" in said
+    assert "channels that look like times (time) but are read as values: 1;" in said
 
 
 def test_a_channel_that_counts_in_equal_steps_is_noted():
@@ -198,5 +200,5 @@ def test_integer_times_of_a_saved_estimator_are_those_of_its_run(tmp_path, capsy
 def test_a_gap_of_integer_times_is_reported(tmp_path, capsys):
     train(tmp_path, table(np.delete(np.arange(FIRST, FIRST + ROWS + 1), 50)))
     said = "".join(capsys.readouterr())
-    note = "rows that do not follow by the step 1: 1 (line 52, 1951 after 1949); they are taken"
+    note = "rows that break the step 1: 1 (line 52, 1951 after 1949); the rows are used"
     assert note in said and "from 1900 to 2020, step 1" in said

@@ -78,14 +78,17 @@ def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, 
     last = [float(cell) for cell in printed.splitlines()[-1].split(",")[2:]]
     np.testing.assert_allclose(last, expected[:, 0], rtol=1e-4)
     with pytest.raises(
-        ValueError, match=r"2 values of now and 4 of the horizon \(4 steps of price"
+        ValueError,
+        match=r"2 values of the current step and 4 known future covariates \(4 steps of price",
     ):
         stream.step(Row(None, values[0]))
 
     table_ = ["sales,price", *(f"{s!r},{p!r}" for s, p in values[:INPUT].tolist())]
     file = tmp_path / "ahead.csv"
     file.write_text("\n".join(table_) + "\n")
-    with pytest.raises(ValueError, match="expected 4 rows to forecast at the end, with price"):
+    with pytest.raises(
+        ValueError, match="expected 4 rows of the horizon at the end, with values of price"
+    ):
         run.task.predict(run, file)
     table_ += [f",{price!r}" for price in values[INPUT : INPUT + HORIZON, 1].tolist()]
     file.write_text("\n".join(table_) + "\n")
@@ -94,8 +97,8 @@ def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, 
     assert "note:" not in capsys.readouterr().err
     file.write_text("\n".join([*table_[:-1], ","]) + "\n")
     run.task.predict(run, file)
-    note = "note: missing values of 'price' in the horizon repeat the last known one\n"
-    assert capsys.readouterr().err == note
+    note = "note: 'price' has missing values in the horizon, which are replaced by"
+    assert capsys.readouterr().err == f"{note} the last known value\n"
 
 
 def test_errors_of_predictions_name_no_option_of_training(run_dir, tmp_path, capsys):
@@ -110,7 +113,7 @@ def test_errors_of_predictions_name_no_option_of_training(run_dir, tmp_path, cap
 
 def test_what_a_row_of_a_stream_has_to_tell_is_said(run_dir, csv, capsys):
     """The rows that a run was trained on do not tell it."""
-    hint = "of the 4 rows after it: as price+1 to price+4, named by the first line, or in a JSON"
+    hint = "needs price of the next 4 rows, as price+1 to price+4; name these columns in the"
     stream = ["stream", str(run_dir), "--input"]
     assert hint in one_line(fail(capsys, *stream, str(csv)))
     rows = csv.parent / "rows"

@@ -11,8 +11,8 @@ from flax_linattn.tasks.forecast import task as forecast_task
 from flax_linattn.tasks.forecast.baselines import (
     FOLDS,
     best_attention_weights,
+    bounded_lstsq,
     fit_windows_ridge,
-    least_squares,
     set_to_ridge,
 )
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
@@ -65,8 +65,8 @@ def errors(forecast, windows):
     return np.concatenate(found)
 
 
-def mean_share(added, linear):
-    """The mean over parts of the validation windows of the share with the least squares."""
+def mean_weight(added, linear):
+    """The mean over parts of the validation windows of the weight with the least squares."""
     parts = [
         np.clip(np.sum(a * e) / np.sum(a**2), 0, 1)
         for a, e in zip(np.array_split(added, FOLDS), np.array_split(linear, FOLDS), strict=True)
@@ -81,33 +81,33 @@ def test_a_new_model_is_the_ridge(config):
     assert found == pytest.approx(want, rel=1e-6)
 
 
-def test_training_leaves_the_map_and_the_run_keeps_the_share(config, trained):
+def test_training_leaves_the_map_and_the_run_saves_the_weight(config, trained):
     new, splits = made(config)
     kernels = [run.model.linear_map.kernel[...] for run in (new, trained)]
     np.testing.assert_array_equal(*kernels)
     assert np.abs(trained.model.head.kernel[...]).max() > 0
-    share = float(trained.model.share[...])
+    weight = float(trained.model.share[...])
     validation = splits.validation
     linear = errors(compile_forecast(new), validation)
     trained.model.share[...] = np.float32(1)
     added = linear - errors(compile_forecast(trained), validation)
-    assert share == pytest.approx(mean_share(added, linear), abs=1e-5)
+    assert weight == pytest.approx(mean_weight(added, linear), abs=1e-5)
 
 
 @pytest.mark.usefixtures("no_steps")
 def test_a_run_that_is_the_ridge_alone_says_so(config, tmp_path, monkeypatch, capsys):
     told = []
-    for share in (0.0, 0.25):
+    for weight in (0.0, 0.25):
         monkeypatch.setattr(
-            forecast_task, "best_attention_weights", lambda *_, share=share: [share]
+            forecast_task, "best_attention_weights", lambda *_, weight=weight: [weight]
         )
-        session = training.Session(tmp_path / str(share), parallel=training.Parallel("none"))
+        session = training.Session(tmp_path / str(weight), parallel=training.Parallel("none"))
         with no_drawing():
             report = train_report("forecast", config.replace(steps=2), session)
-        assert f"chose to add {share:g} of the attention to the ridge" in capsys.readouterr().err
+        assert f"weight of the attention to {weight:g}, where 0 is" in capsys.readouterr().err
         told.append(report.verdict)
-    assert told[0].endswith("; the attention adds nothing here: the forecasts are the ridge's")
-    assert "adds nothing" not in told[1] and told[1]
+    assert told[0].endswith("attention is 0, so the forecasts are those of the ridge")
+    assert "weight of the attention" not in told[1] and told[1]
 
 
 def test_what_holds_on_no_other_row_is_not_added(config):
@@ -115,17 +115,17 @@ def test_what_holds_on_no_other_row_is_not_added(config):
     run, splits = made(config)
     run.model.head.bias[...] = np.full(HORIZON, 1e3, np.float32)
     linear = errors(compile_forecast(made(config)[0]), splits.validation)
-    (share,) = best_attention_weights(run, splits.validation)
+    (weight,) = best_attention_weights(run, splits.validation)
     helps = [np.mean(part) > 0 for part in np.array_split(linear, FOLDS)]
-    assert 0 <= share < 1e-2 and (share > 0) == any(helps)
+    assert 0 <= weight < 1e-2 and (weight > 0) == any(helps)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_shares_are_the_least_squares_within_bounds(seed):
+def test_weights_are_the_least_squares_within_bounds(seed):
     rng = np.random.default_rng(seed)
     a = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 2))
     b = a @ rng.uniform(-0.5, 1.5, 2) + 0.1 * rng.normal(size=30)
-    found = least_squares(a.T @ a, a.T @ b)
+    found = bounded_lstsq(a.T @ a, a.T @ b)
     want = lsq_linear(a, b, bounds=(0, 1), tol=1e-12).x
     np.testing.assert_allclose(found, want, atol=1e-5)
 
@@ -137,8 +137,8 @@ def test_what_known_columns_tell_is_weighed_by_itself(config):
     linear = errors(compile_forecast(run), splits.validation)[..., :1]
     run.model.added.contract.bias[...] = np.ones(1, np.float32)
     added = linear - errors(compile_forecast(run), splits.validation)[..., :1]
-    shares = best_attention_weights(run, splits.validation)
-    assert shares[0] == 0 and shares[1] == pytest.approx(mean_share(added, linear), abs=1e-5)
+    weights = best_attention_weights(run, splits.validation)
+    assert weights[0] == 0 and weights[1] == pytest.approx(mean_weight(added, linear), abs=1e-5)
 
 
 def test_the_ridge_of_several_series_is_that_of_all_their_windows():
@@ -162,7 +162,7 @@ def test_the_ridge_of_several_series_is_that_of_all_their_windows():
     assert min(distances) < 1e-9 and found.num_windows == len(past)
     short = fit_ridge(joined, [range(40), range(60, 62)], rows[1], 6, 3, begins=(0, 60))
     np.testing.assert_allclose(short.num_windows, 32)
-    with pytest.raises(ValueError, match="the rows have no window"):
+    with pytest.raises(ValueError, match="in the rows of the series, got too few rows"):
         fit_ridge(joined, [range(4), range(60, 62)], rows[1], 6, 3, begins=(0, 60))
 
 
@@ -178,7 +178,7 @@ def test_the_map_sees_at_most_the_rows_that_a_ridge_is_fitted_on(config, monkeyp
 
 
 def test_a_fixed_map_takes_a_map():
-    with pytest.raises(ValueError, match="fixed_map is of the linear map"):
+    with pytest.raises(ValueError, match="fixed_map needs a linear map"):
         models.PatchForecaster(2, 3, context=0, fixed_map=True, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="ridge sets the linear map"):
         ForecastConfig.of(model="patch", ridge=True, linear_path=False)

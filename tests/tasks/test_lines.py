@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.tables.dialect import Dialect
 from flax_linattn.tasks.forecast.rows import RowLines
 from flax_linattn.tasks.lines import Rows, open_lines
 from tests.tasks.commands import read_lines
@@ -41,7 +41,7 @@ def test_a_cell_that_begins_with_a_hash_is_no_comment():
 
 def test_a_binary_table_is_no_stream(tmp_path):
     for name in ("sales.parquet", "sales.XLSX", "sales.feather"):
-        with pytest.raises(OptionError, match=rf"{name}, got a binary table; .* Save the"):
+        with pytest.raises(OptionError, match=rf"{name}, got a binary table; save the"):
             open_lines(tmp_path / name).__enter__()
 
 
@@ -54,7 +54,7 @@ def test_a_binary_table_on_standard_input_is_named(suffix, kind, tmp_path, monke
     getattr(pd.DataFrame({"ds": range(5), "y": 1.0}), write)(path)
     text = io.TextIOWrapper(io.BytesIO(path.read_bytes()), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", text)
-    message = rf"standard input:1: expected lines of text, got an? {kind} file; .*predict` read it"
+    message = rf"standard input:1: expected lines of text, got an? {kind} file; .*predict`, which"
     with pytest.raises(OptionError, match=message), open_lines(None) as rows:
         list(rows.parse(RowLines(("y",)).parse))
 

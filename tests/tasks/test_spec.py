@@ -45,11 +45,11 @@ def test_a_spec_comes_back_from_json():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sizes": ...}, "expected sizes, got nothing"),
-        ({"colour": 1}, "expected one of sizes, scale, parts, checksum, got 'colour'"),
+        ({"sizes": ...}, "the field sizes is missing"),
+        ({"colour": 1}, "unknown field 'colour'; expected one of sizes, scale, parts, checksum"),
         ({"sizes": "34"}, "sizes must be a list, each a whole number, got '34'"),
         ({"sizes": [3, 0.5]}, "sizes must be a list, each a whole number"),
-        ({"scale": {"mean": [0.1]}}, "expected std, got nothing"),
+        ({"scale": {"mean": [0.1]}}, "the field std is missing"),
         ({"scale": {"mean": [0.1], "std": [0.0]}}, "expected finite means and finite positive"),
         ({"scale": 3}, "scale must be a Standardizer"),
         ({"parts": [{"name": 1, "split": []}]}, "name must be text, got 1"),

@@ -14,9 +14,9 @@ from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.synthetic import SyntheticConfig, SyntheticData, recall
 from flax_linattn.tasks.synthetic.data import make_batches, make_generator
-from flax_linattn.tasks.synthetic.evaluate import LOSSES, fit_lag, longest_match, matches
+from flax_linattn.tasks.synthetic.evaluate import LOSSES, count_matches, fit_lag, longest_match
 from flax_linattn.tasks.synthetic.options import RECALL
-from flax_linattn.tasks.synthetic.stream import Questions
+from flax_linattn.tasks.synthetic.stream import RecallQueries
 from flax_linattn.tasks.synthetic.task import SyntheticTask
 from tests.nn.cases import call
 from tests.tasks.commands import fail, fast, no_drawing, one_line, succeed
@@ -130,8 +130,8 @@ def test_the_longest_match_is_the_longest():
 def test_the_longest_match_recalls_what_it_is_asked():
     rng = np.random.default_rng(0)
     for task in (data.AssociativeRecall(3, 20, 16), data.Induction(20, 16)):
-        assert matches(task.draw(rng, 50)) in [(150, 150), (50, 50)]
-    right, asked = matches(data.Parity(20).draw(rng, 50))
+        assert count_matches(task.sample(rng, 50)) in [(150, 150), (50, 50)]
+    right, asked = count_matches(data.Parity(20).sample(rng, 50))
     assert 0.3 < right / asked < 0.7
 
 
@@ -143,7 +143,7 @@ def test_one_lag_guesses_by_the_cycles(context, lag, expected):
     every = {"tokens": series[:, :context], "target": series[:, context]}
     drawn = make_generator(SyntheticConfig.of(context=context).data)
     rng = np.random.default_rng(0)
-    for batches, error in (([every], 0), ((drawn.draw(rng, 40) for _ in range(500)), 0.05)):
+    for batches, error in (([every], 0), ((drawn.sample(rng, 40) for _ in range(500)), 0.05)):
         found, guesses = fit_lag(batches, 16)
         right = np.mean(guesses[every["tokens"][:, -found]] == every["target"])
         assert found == lag and right == pytest.approx(expected, abs=error)
@@ -222,17 +222,17 @@ def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
     """Of drawn sequences the same places and answers, also where a state was saved between."""
     options = SyntheticData(rules, **ASKED[rules])
     drawn = make_generator(options)
-    batch = drawn.draw(np.random.default_rng(0), 50)
-    whole = Questions(options, drawn.num_tokens)
+    batch = drawn.sample(np.random.default_rng(0), 50)
+    whole = RecallQueries(options, drawn.num_tokens)
     for tokens, targets, asked in zip(
         *(batch[n] for n in ("tokens", "targets", "asked")), strict=True
     ):
         whole.reset()
-        parts = Questions(options, drawn.num_tokens)
+        parts = RecallQueries(options, drawn.num_tokens)
         answers = []
         for token in tokens.tolist():
             answers.append(whole.answer(token))
-            again = Questions(options, drawn.num_tokens)
+            again = RecallQueries(options, drawn.num_tokens)
             again.step, again.stored = parts.step, parts.stored.copy()
             parts = again
             assert parts.answer(token) == answers[-1]
@@ -241,9 +241,9 @@ def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
 
 
 def test_behind_what_is_asked_a_stream_asks_nothing():
-    copying = Questions(SyntheticData("copying", base=5, context=4), 6)
+    copying = RecallQueries(SyntheticData("copying", base=5, context=4), 6)
     assert [copying.answer(x) for x in (1, 2, 5, 1, 2, 5)] == [None, None, 1, 2, None, None]
-    induction = Questions(SyntheticData("induction", base=5, context=4), 6)
+    induction = RecallQueries(SyntheticData("induction", base=5, context=4), 6)
     assert [induction.answer(x) for x in (5, 3, 1, 5, 5)] == [None, None, None, 3, 3]
 
 
@@ -255,7 +255,7 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     succeed(capsys, "train", "synthetic", *args, "--run", folder)
     run = tasks.load_run(folder)
     drawn = make_generator(run.config.data)
-    batch = drawn.draw(np.random.default_rng(5), 3)
+    batch = drawn.sample(np.random.default_rng(5), 3)
     lines = "\n\n".join("\n".join(map(str, row)) for row in batch["tokens"]).splitlines()
     guesses = call(run.model, batch["tokens"]).argmax(-1)
     hits = ((guesses == batch["targets"]) & batch["asked"]).cumsum()
@@ -284,7 +284,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         patch.setattr(SyntheticTask, "batches", stopping)
         assert cli.main(args) == 130
     told = capsys.readouterr().err.splitlines()
-    assert "To go on, start the same runs again with the option resume." in told[-2]
+    assert "To continue, start the same runs again with the resume option." in told[-2]
     assert told[-1] == shlex.join(["flax-linattn", *args, "--resume"])
     succeed(capsys, *shlex.split(told[-1])[1:])
     assert len(json.loads((tmp_path / "test.json").read_text())["runs"]) == 2
@@ -302,20 +302,32 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         (["--rules", "fibonacci"], "nt-r, recall, copying"),
         (["--rules", "nt+nt"], "twice"),
         (["--rules", "nt-r", "--condition", "x9=0"], "condition"),
-        (["--base", "8"], "takes features=8"),
+        (["--base", "8"], "needs --features 8"),
         (["--rules", "recall", "--delay", "2"], "context must be at least 32, 4 tokens"),
         (["--rules", "recall", "--delay", "2"], "(--context, --num-pairs)"),
         (["--rules", "recall", "--delay", "2", "--context", "32"], "base must be at least 16"),
-        (["--rules", "copying", "--delay", "2", "--context", "5"], "copying takes an even context"),
-        (["--rules", "copying"], "delay is an option of series, which copying is not; leave it"),
-        (["--rules", "parity", "--delay", "2", "--readout", "last"], "(--readout, --rules)"),
-        (["--rules", "parity", "--delay", "2", "--projections", "shared"], "projections is an"),
-        (["--rules", "parity", "--delay", "2", "--init-scale", "1"], "init_scale is an option of"),
-        (["--rules", "nt+nt-s", "--condition", "x1=1"], "condition is an option of the rules nt-r"),
-        (["--num-pairs", "2"], "num_pairs is an option of the rules recall, which nt is not"),
-        (["--position", "none"], "position is an option of sequences that are no series, which"),
+        (["--rules", "copying", "--delay", "2", "--context", "5"], "needs an even context"),
+        (
+            ["--rules", "copying"],
+            "--delay has an effect only on series, got --rules copying; remove",
+        ),
+        (
+            ["--rules", "parity", "--delay", "2", "--readout", "last"],
+            "--readout has an effect only",
+        ),
+        (["--rules", "parity", "--delay", "2", "--projections", "shared"], "--projections has"),
+        (
+            ["--rules", "parity", "--delay", "2", "--init-scale", "1"],
+            "--init-scale has",
+        ),
+        (
+            ["--rules", "nt+nt-s", "--condition", "x1=1"],
+            "effect only on --rules nt-r",
+        ),
+        (["--num-pairs", "2"], "effect only on --rules recall, got --rules nt"),
+        (["--position", "none"], "effect only on tasks other than series"),
         (["--optimizer", "adam", "--momentum", "0.5"], "(--momentum, --optimizer)"),
-        (["--runs-at-once", "2"], "runs_at_once=2 is for several runs"),
+        (["--runs-at-once", "2"], "--runs-at-once 2 needs several runs"),
         (["--runs", "2", "--runs-at-once", "0"], "runs_at_once must be at least 1, got 0"),
         (["--rules", "nt", "--init-scale", "0"], "init_scale must be positive"),
         (["--momentum", "1.5"], "momentum"),

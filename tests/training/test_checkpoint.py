@@ -13,10 +13,12 @@ from flax import nnx
 
 from flax_linattn.training import (
     CorruptCheckpointError,
+    checkpointer,
     list_checkpoints,
     load_best,
     load_checkpoint,
 )
+from tests.power_loss import PowerLoss
 from tests.training.problem import Net, bits, fingerprint, make_batches, signal_at, train
 
 
@@ -129,7 +131,7 @@ def test_reads_parameters_of_another_width(finished, capfd):
     load_checkpoint(exact, load_best(half, finished[0]))
     for got, want in zip(*(jax.tree.leaves(nnx.state(m)) for m in (half, exact)), strict=True):
         np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
-    assert "are read as bfloat16; they were saved as float32." in capfd.readouterr().err
+    assert "are converted from float32 to bfloat16." in capfd.readouterr().err
 
 
 def test_none_readable(run_dir):
@@ -151,11 +153,21 @@ def test_what_a_kill_left_unfinished_is_cleared(run_dir, finished):
     assert fingerprint(run_dir) == finished[2]
 
 
-def test_keeps_the_latest_and_the_best(tmp_path):
+def test_keeps_the_latest_and_the_best(tmp_path, monkeypatch):
+    """And a power loss leaves each one from the moment on that the older ones are removed."""
+    power_loss, run_dir, lost = PowerLoss(tmp_path, monkeypatch), tmp_path / "runs" / "a", []
+    remove_old = checkpointer._remove_old
+
+    def check(*args):
+        lost.append(power_loss.lost(run_dir / "checkpoints"))
+        remove_old(*args)
+
+    monkeypatch.setattr(checkpointer, "_remove_old", check)
     # The wrong way round: the loss falls, so that the first epoch stays the best.
-    _, result = train(tmp_path, epochs=5, mode="max")
+    _, result = train(run_dir, epochs=5, mode="max")
+    assert lost == [[]] * 5 and power_loss.lost() == []
     assert result.best_epoch == 1
-    assert names(tmp_path) == [
+    assert names(run_dir) == [
         "step_000000005_epoch_00001",
         "step_000000020_epoch_00004",
         "step_000000025_epoch_00005",
@@ -182,9 +194,9 @@ def test_load_best_into_a_fresh_model(run_dir, finished):
 def test_load_best_names_what_differs(run_dir):
     model = Net(width=6)
     before = bits(model)
-    with pytest.raises(ValueError, match=r"layers\.0\.bias: saved .*\[4\], wanted .*\[6\]"):
+    with pytest.raises(ValueError, match=r"layers\.0\.bias: saved .*\[4\], requested .*\[6\]"):
         load_best(model, run_dir)
-    with pytest.raises(ValueError, match=r"kernel: saved not, wanted float32\[2, 2\]"):
+    with pytest.raises(ValueError, match=r"kernel: saved not, requested float32\[2, 2\]"):
         load_best(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), run_dir)
     assert bits(model) == before
 
@@ -218,5 +230,5 @@ def test_another_format_is_refused(run_dir):
     for checkpoint in list_checkpoints(run_dir):
         file = checkpoint.path / "progress.json"
         file.write_text(file.read_text().replace('"format": 2', '"format": 1'))
-    with pytest.raises(ValueError, match="has format 1, this version reads 2"):
+    with pytest.raises(ValueError, match="has format 1, but this version reads format 2"):
         load_best(Net(), run_dir)

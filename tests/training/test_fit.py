@@ -187,7 +187,7 @@ def test_hyperparameters_are_for_several_runs(tmp_path):
 
 
 def test_a_model_without_parameters_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"has no nnx\.Param variables"):
+    with pytest.raises(ValueError, match=r"expected a model with nnx\.Param variables"):
         train(tmp_path, model=nnx.Module(), loss=lambda *_: (jnp.float32(0), {}))
 
 

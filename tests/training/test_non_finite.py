@@ -95,7 +95,7 @@ def explode_at(step, part):
     [
         ("loss", "The loss was inf"),
         ("gradient", r"gradient was not finite in layers\.0\.bias, layers\.0\.kernel, layers\.1"),
-        ("update", "the gradient finite, but the updated parameters were not"),
+        ("update", "the gradient was finite, but the new parameters were not"),
     ],
 )
 @pytest.mark.parametrize(("accumulate", "step"), [(1, 7), (2, 2)])

@@ -67,7 +67,7 @@ def test_processes_are_one_run(
 
 def assert_lost(err: str) -> None:
     """Our message where a computation of both fails first, else that of JAX itself."""
-    assert "cannot go on: another one has ended" in err or "another task died" in err
+    assert "cannot continue: another process has ended" in err or "another task died" in err
 
 
 def check_examples(folder: Path, epochs: int, shared_by: int) -> None:
@@ -120,7 +120,7 @@ def test_a_dead_process_stops_the_others(
     (status, _, err), _ = finish(processes)
     assert status != 0
     assert_lost(err)
-    assert f"start all processes again with the option resume: {run_dir}." in err
+    assert f"start all processes again with the resume option: {run_dir}." in err
     done = list_checkpoints(run_dir)[-1].step
     if count > 1:
         for status, _, err in finish(start(children, run_dir, count, "resume")):
@@ -138,7 +138,7 @@ def test_what_differs_between_processes_is_named(children: Children, tmp_path: P
     """Before anything is trained; and an error of one process does not keep the others waiting."""
     for status, _, err in finish(start(children, tmp_path / "a", 2, "differ")):
         assert status == 1
-        assert "need the same options and data, but FitConfig differs; process" in err
+        assert "need the same options and data, but FitConfig differs: process" in err
     begin = time.monotonic()
     for status, _, err in finish(start(children, tmp_path / "b", 2, "apart")):
         assert status == 1

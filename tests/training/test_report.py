@@ -74,7 +74,7 @@ def test_learning_curve_needs_epochs(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no .*metrics\.jsonl"):
         learning_curve(tmp_path)
     write_lines(tmp_path, 0)
-    with pytest.raises(ValueError, match="no epoch of the run has finished"):
+    with pytest.raises(ValueError, match="no epoch of the run has finished; resume"):
         learning_curve(tmp_path)
 
 

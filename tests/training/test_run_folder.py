@@ -138,7 +138,7 @@ def test_a_damaged_best_is_found_before_training(first_is_best, tmp_path, capfd,
     best = list_checkpoints(run_dir)[0].path
     shutil.rmtree(best if gone else best / "arrays" / "model")
     with pytest.raises(
-        CorruptCheckpointError, match=r"is the best of the run: restore it .*resume"
+        CorruptCheckpointError, match=r"is the best checkpoint of the run: restore it .*resume"
     ):
         load_best(Net(), run_dir)
     _, result = train(run_dir, epochs=epochs, mode="max", resume=True)
@@ -147,7 +147,7 @@ def test_a_damaged_best_is_found_before_training(first_is_best, tmp_path, capfd,
     assert load_best(Net(), run_dir) == result.best_checkpoint
     assert result.best_checkpoint.name == "step_000000020_epoch_00004"
     stderr = capfd.readouterr().err
-    assert f"{best} is damaged" in stderr and "after step 20, takes its place" in stderr
+    assert f"{best} is damaged" in stderr and "after step 20, is selected instead" in stderr
 
 
 def test_a_damaged_best_and_nothing_in_its_place(tmp_path, capfd):
@@ -157,7 +157,7 @@ def test_a_damaged_best_and_nothing_in_its_place(tmp_path, capfd):
     shutil.rmtree(list_checkpoints(tmp_path)[0].path / "arrays")
     _, result = train(tmp_path, mode="max", resume=True)
     assert result.best_step == 10
-    assert "the next validation selects" in capfd.readouterr().err
+    assert "the next validation selects the best again" in capfd.readouterr().err
 
 
 def _rewrite(path: Path, text: str) -> None:
@@ -213,7 +213,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capfd):
         error = _full(full, epochs=2, resume=True)
         assert str(error) == (
             "The checkpoint after step 10 could not be written: File too large. The last one is "
-            f"{last}. Make room if the disk is full, and go on with the option resume."
+            f"{last}. Make room if the disk is full, then resume the run."
         )
         assert list((full / "checkpoints").iterdir()) == [last]
     assert capfd.readouterr().err == ""

@@ -24,7 +24,7 @@ from flax_linattn.training import (
     load_runs,
     read_runs,
 )
-from flax_linattn.training.step import CACHE, over_runs
+from flax_linattn.training.step import CPU_CACHE_BYTES, map_runs
 from tests.training import problem
 from tests.training.problem import (
     Net,
@@ -236,7 +236,7 @@ def test_a_run_that_fails_ends_alone_in_its_group(tmp_path):
 
 def sizes_of_groups(function, *arrays, placement):
     """The lengths of the loops over groups that a program of many runs has."""
-    jaxpr = jax.make_jaxpr(over_runs(function, placement))(*arrays)
+    jaxpr = jax.make_jaxpr(map_runs(function, placement))(*arrays)
     return [int(length) for length in re.findall(r"length=(\d+)", str(jaxpr))]
 
 
@@ -244,10 +244,10 @@ def sizes_of_groups(function, *arrays, placement):
     "numbers, runs, loops",
     [
         (64, 16, []),  # all at once
-        (CACHE // 4 // 16, 16, []),
-        (CACHE // 4 // 4, 16, [4]),  # four at once
-        (CACHE // 4 // 4, 7, [7]),  # a number that no other divides
-        (CACHE, 6, [6]),  # one is larger than the cache
+        (CPU_CACHE_BYTES // 4 // 16, 16, []),
+        (CPU_CACHE_BYTES // 4 // 4, 16, [4]),  # four at once
+        (CPU_CACHE_BYTES // 4 // 4, 7, [7]),  # a number that no other divides
+        (CPU_CACHE_BYTES, 6, [6]),  # one is larger than the cache
     ],
 )
 def test_on_a_cpu_groups_fit_the_cache(numbers, runs, loops):
@@ -263,7 +263,7 @@ def test_what_counts_is_the_largest_array_within(monkeypatch):
 
     @jax.jit
     def inner(x):
-        return jax.lax.fori_loop(0, 2, lambda i, y: jnp.tile(x, CACHE // 6)[:3] + y, x)
+        return jax.lax.fori_loop(0, 2, lambda i, y: jnp.tile(x, CPU_CACHE_BYTES // 6)[:3] + y, x)
 
     assert 4 in sizes_of_groups(inner, x, placement=placement)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -312,7 +312,7 @@ def test_before_any_validation_no_run_is_the_best(tmp_path):
     with pytest.raises(Interrupted):
         train(tmp_path, train=[signal_at(first, 1), *rest])
     for read in (best_run, lambda run_dir: load_runs(Net(), run_dir)):
-        with pytest.raises(ValueError, match=r"no run in .* was validated yet"):
+        with pytest.raises(ValueError, match=r"No run in .* was validated yet"):
             read(tmp_path)
 
 
@@ -344,10 +344,10 @@ def test_another_number_of_runs_cannot_go_on(tmp_path, finished):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"model": []}, "expected a model for each run, got none"),
-        ({"train": [make_batches()] * 3}, "expected splits of each of the 4 runs .* got 3"),
-        ({"hyperparameters": [{}] * 2}, "expected hyperparameters of each of the 4 runs .* got 2"),
-        ({"model": [Net(0), Net(1), Net(2), Net(3, width=5)]}, "runs 0 and 3 have other"),
+        ({"model": []}, "expected one model, or a list .* got an empty list"),
+        ({"train": [make_batches()] * 3}, "expected as many splits as models, 4, got 3"),
+        ({"hyperparameters": [{}] * 2}, "expected as many hyperparameters as models, 4, got 2"),
+        ({"model": [Net(0), Net(1), Net(2), Net(3, width=5)]}, "runs 0 and 3 differ in structure"),
         (
             {"hyperparameters": [{"learning_rate": 0.1}] * 4},
             "no hyperparameter .*inject_hyperparams",
@@ -357,10 +357,13 @@ def test_another_number_of_runs_cannot_go_on(tmp_path, finished):
             "learning_rate follows a schedule",
         ),
         ({"seed": 2**32 - 2}, "too large for 4 runs"),
-        ({"parallel": Parallel("pmap")}, "split over devices by runs alone"),
-        ({"parallel": Parallel("jit", "data=2,seq=2")}, "split over devices by runs alone"),
+        ({"parallel": Parallel("pmap")}, "split over devices by runs only"),
+        ({"parallel": Parallel("jit", "data=2,seq=2")}, "split over devices by runs only"),
         ({"parallel": Parallel("jit", "data=3")}, "4 runs cannot be split evenly over 3 dev"),
-        ({"parallel": Parallel("none", accumulate=3)}, "8 rows cannot be taken in 3 equal"),
+        (
+            {"parallel": Parallel("none", accumulate=3)},
+            "8 rows cannot be split into accumulate=3 equal",
+        ),
         ({"monitor": "f1"}, "monitor"),
     ],
 )
@@ -373,8 +376,8 @@ def test_what_does_not_fit_together(tmp_path, arguments, message):
 def test_batches_of_other_shapes(tmp_path):
     trains = batches_of_runs()
     trains[2] = make_batches(seed=2, size=10, count=50)
-    with pytest.raises(ValueError, match="batches of one shape in a step"):
+    with pytest.raises(ValueError, match="batches of the same shapes for each run"):
         train(tmp_path / "shapes", train=trains)
     trains[2] = make_batches(seed=2, count=60)
-    with pytest.raises(ValueError, match="equally many batches"):
+    with pytest.raises(ValueError, match="same number of batches per epoch"):
         train(tmp_path / "numbers", train=trains)

@@ -70,7 +70,7 @@ def test_rates_of_python_numbers_are_those_of_arrays():
     [
         (
             lambda: warmup_cosine(0.1, 10, warmup_steps=10),
-            "a warm-up of 10 steps leaves none of 10",
+            "a warmup of 10 steps leaves none of the 10",
         ),
         (lambda: warmup_cosine(0.1, 0, warmup_steps=0), "total_steps must be at least 1, got 0"),
         (lambda: warmup_cosine(0.1, 9, warmup_steps=-1), "warmup_steps must be at least 0, got -1"),
@@ -111,7 +111,7 @@ FORMULAS = {
 @pytest.mark.parametrize(("warmup", "steps"), [(0.2, 12), (12, 12), (0.0, 0)])
 @pytest.mark.parametrize("schedule", FORMULAS)
 def test_schedules_of_options(schedule, warmup, steps):
-    """A warm-up is a fraction of all steps, or a number of steps."""
+    """A warmup is a fraction of all steps, or a number of steps."""
     if schedule == "reciprocal_sqrt":  # which cannot begin without one
         warmup, steps = warmup or 0.2, steps or 12
     options = OptimizerOptions(learning_rate=0.4, schedule=schedule, warmup=warmup)
@@ -141,7 +141,7 @@ def test_a_cosine_by_default_ends_at_a_hundredth():
 
 def test_a_warm_up_leaves_steps_for_the_cosine():
     options = OptimizerOptions(schedule="cosine", warmup=10)
-    with pytest.raises(OptionError, match="a warm-up of 10 steps leaves none of 10"):
+    with pytest.raises(OptionError, match="a warmup of 10 steps leaves none of the 10"):
         make_schedule(options, 10, 5)
 
 

@@ -153,7 +153,7 @@ def test_progress_is_shown_in_steps(tmp_path, capfd):
         f"step 10/30  {shown}  best",
         f"step 20/30  {shown}",
         f"step 30/30  {shown}  best",
-        "the last validation was the best: more steps may do better",
+        "note: the last validation was the best; more steps may improve it",
     ]
 
 

@@ -40,8 +40,8 @@ def test_a_signal_saves_and_sets_the_exit_code(children, tmp_path, signum, code)
         f"Stopped by {signum.name} after step {newest.step} ({newest.epochs_done} of {LONG} epochs"
         in stderr
     )
-    assert f"Saved {newest.path}. To go on" in stderr
-    assert "with the option resume" in stderr
+    assert f"Saved {newest.path}. To continue" in stderr
+    assert "with the resume option" in stderr
     assert "Traceback" not in stderr
 
 

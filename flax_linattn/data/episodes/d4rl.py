@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.episodes.episodes import Episodes, environment_name
 from flax_linattn.data.episodes.hdf5_file import Hdf5File, import_h5py
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
-from flax_linattn.data.files import DataFormatError, check_is_file, printed
+from flax_linattn.data.errors import DataFormatError, printed
+from flax_linattn.data.files.arrays import read_arrays
+from flax_linattn.data.files.text_files import check_is_file
 from flax_linattn.storage import atomic_write
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")

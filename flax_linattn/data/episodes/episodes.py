@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import MAX_SEED, OptionError, at_least, quote
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 """That float32 can hold."""
@@ -29,7 +29,7 @@ def refuse_discrete(place: str, actions: NDArray, shape: str = "[N, A]") -> None
 
 
 def to_float32(place: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
-    """Finite numbers as float32, of so many axes; an error names the row, as ``file:key[row]``."""
+    """Finite numbers as float32 with ``ndim`` axes; errors name the row as ``file:key[row]``."""
     array = np.asarray(values)
     form = "[N, numbers]" if ndim == 2 else "[N]"
     if array.dtype.kind not in "fiu":
@@ -211,11 +211,11 @@ class Episodes:
 
         Undiscounted, and with the reward of the step itself. Summed from the end in float64.
         """
-        found = np.empty(self.num_steps, np.float32)
+        totals = np.empty(self.num_steps, np.float32)
         rewards = self.rewards.astype(np.float64)
         for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True):
-            found[start:stop] = np.cumsum(rewards[start:stop][::-1])[::-1]
-        return found
+            totals[start:stop] = np.cumsum(rewards[start:stop][::-1])[::-1]
+        return totals
 
     def take(self, episodes: ArrayLike) -> Episodes:
         """Some of the episodes, in this order; one may be taken more than once.
@@ -256,16 +256,16 @@ class Episodes:
             terminated=self.terminated[chosen],
         )
 
-    def top(self, share: float) -> Episodes:
-        """The episodes of highest return, as many as hold at least that share of the steps.
+    def top(self, fraction: float) -> Episodes:
+        """The episodes of highest return that hold at least a fraction of the steps.
 
         Of equal returns the earlier one is taken first. They stay in their order.
 
         Args:
-            share: Of the steps, above 0 and up to 1; to clone 0.1 of them is known as 10 % BC.
+            fraction: Of the steps, above 0 and up to 1; 0.1 gives the data of 10 % BC.
 
         Raises:
-            OptionError: ``share`` is outside that.
+            OptionError: ``fraction`` is outside (0, 1].
 
         Example:
             >>> one = Episodes("toy", np.zeros((4, 2)), np.zeros((4, 1)), np.arange(4.0),
@@ -273,11 +273,11 @@ class Episodes:
             >>> one.top(0.5).returns.tolist(), one.top(0.75).returns.tolist()
             ([5.0], [1.0, 5.0])
         """
-        if not 0 < share <= 1:
-            raise OptionError(f"share must be above 0 and up to 1, got {share}.", "share")
+        if not 0 < fraction <= 1:
+            raise OptionError(f"fraction must be above 0 and up to 1, got {fraction}.", "fraction")
         best = np.argsort(-self.returns, kind="stable")
-        # Divided, not multiplied: 7 of 100 steps are a share of 0.07, while 0.07 * 100 is above 7.
-        enough = np.cumsum(self.lengths[best]) / self.num_steps >= share
+        # Divided, not multiplied: 7 of 100 steps are 0.07 of them, while 0.07 * 100 is above 7.
+        enough = np.cumsum(self.lengths[best]) / self.num_steps >= fraction
         return self.take(np.sort(best[: int(np.argmax(enough)) + 1]))
 
     def checksum(self) -> str:
@@ -385,7 +385,7 @@ def split_episodes(episodes: Episodes, validation: float, seed: int) -> tuple[Ep
     at_least(0, MAX_SEED, seed=seed)
     if not 0 < validation < 1:
         raise OptionError(
-            f"validation must be a share above 0 and below 1, got {validation}.", "validation"
+            f"validation must be a fraction above 0 and below 1, got {validation}.", "validation"
         )
     number = episodes.num_episodes
     if number < 2:

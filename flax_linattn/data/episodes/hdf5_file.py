@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import import_extra
-from flax_linattn.data.files import DataFormatError, check_is_file, printed, report_damage
+from flax_linattn.data.errors import DataFormatError, printed, report_damage
+from flax_linattn.data.files.text_files import check_is_file
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of such a file."""
@@ -73,24 +74,24 @@ class Hdf5File:
         """An array of numbers by its key, such as "rewards" or "episode_0/rewards"."""
         group, _, name = key.rpartition("/")
         with self._guard():
-            found = self._member(self._group(group), key, name)
-            if not isinstance(found, self._h5py.Dataset):
-                parts = f" of {printed([*found])}" if isinstance(found, self._h5py.Group) else ""
+            data = self._resolve(self._group(group), key, name)
+            if not isinstance(data, self._h5py.Dataset):
+                parts = f" of {printed([*data])}" if isinstance(data, self._h5py.Group) else ""
                 raise DataFormatError(
                     f"{self.place(key)}: expected an array of numbers, got a "
-                    f"{type(found).__name__}{parts}; observations and actions of several parts are "
-                    "not handled: save them as one array"
+                    f"{type(data).__name__}{parts}; observations and actions of several parts are "
+                    "not supported: save them as one array"
                 )
-            self._bytes = check_dataset(self.place(key), found, self._bytes)
-            return np.asarray(found[()])
+            self._bytes = check_dataset(self.place(key), data, self._bytes)
+            return np.asarray(data[()])
 
     def text(self, name: str) -> str | None:
         """An attribute of the file that is a short text; None where there is none."""
         with self._guard():
             if name not in self._file.attrs:
                 return None
-            kept = self._file.attrs.get_id(name)
-            if kept.shape != () or kept.get_storage_size() > _MAX_TEXT_BYTES:
+            attribute = self._file.attrs.get_id(name)
+            if attribute.shape != () or attribute.get_storage_size() > _MAX_TEXT_BYTES:
                 return None
             value = self._file.attrs[name]
             if isinstance(value, bytes):
@@ -98,15 +99,15 @@ class Hdf5File:
             return value if isinstance(value, str) and len(value) <= _MAX_TEXT_BYTES else None
 
     def _group(self, name: str) -> Any:
-        found = self._member(self._file, name, name) if name else self._file
-        if not isinstance(found, self._h5py.Group):
+        group = self._resolve(self._file, name, name) if name else self._file
+        if not isinstance(group, self._h5py.Group):
             raise DataFormatError(
                 f"{self.place(name)}: expected a group, got an array; check that this is the right "
                 "file"
             )
-        return found
+        return group
 
-    def _member(self, group: Any, key: str, name: str) -> Any:
+    def _resolve(self, group: Any, key: str, name: str) -> Any:
         link = group.get(name, getlink=True)
         if not isinstance(link, self._h5py.HardLink):
             raise DataFormatError(
@@ -148,29 +149,29 @@ def _check_chunks(place: str, dataset: Any, size: int) -> None:
     filters = _filters(place, dataset)
     shape, chunk = dataset.shape, dataset.chunks
     expected = math.prod(-(-length // own) for length, own in zip(shape, chunk, strict=True))
-    if (found := dataset.id.get_num_chunks()) != expected:
+    if (count := dataset.id.get_num_chunks()) != expected:
         raise DataFormatError(
-            f"{place}: expected {expected} chunks for {list(shape)}, got {found}; the file is not "
-            "whole: fetch it again, or write it anew"
+            f"{place}: expected {expected} chunks for {list(shape)}, got {count}; the file is not "
+            "complete: fetch it again, or save it again"
         )
     chunk_size = math.prod(chunk) * dataset.dtype.itemsize
     if chunk_size > MAX_BYTES:
         raise DataFormatError(
             f"{place}: expected chunks of at most {MAX_BYTES:,} bytes, got {chunk_size:,}; write "
-            "it anew with smaller ones"
+            "the file again with smaller chunks"
         )
-    most = chunk_size + chunk_size // 1000 + _SLACK
+    max_size = chunk_size + chunk_size // 1000 + _SLACK
     chunks: list[Any] = []
     dataset.id.chunk_iter(chunks.append)
     for info in chunks:
-        if info.size > most:
+        if info.size > max_size:
             raise _incomplete(place, chunk_size, info.size)
         skipped = _GZIP in filters and bool(info.filter_mask >> filters.index(_GZIP) & 1)
         if _GZIP in filters and not skipped:
             # HDF5 inflates to whatever length comes out: here no more than one byte too many.
             _, raw = dataset.id.read_direct_chunk(info.chunk_offset)
-            inflated = len(zlib.decompressobj().decompress(raw, most + 1))
-            if not chunk_size <= inflated <= most:
+            inflated = len(zlib.decompressobj().decompress(raw, max_size + 1))
+            if not chunk_size <= inflated <= max_size:
                 raise _incomplete(place, chunk_size, inflated)
         elif info.size < chunk_size:
             raise _incomplete(place, chunk_size, info.size)
@@ -182,7 +183,7 @@ def _filters(place: str, dataset: Any) -> list[int]:
     filters = [creation.get_filter(index)[0] for index in range(creation.get_nfilters())]
     if not set(filters) <= {_GZIP, _SHUFFLE, _CHECKSUM} or len(set(filters)) < len(filters):
         raise DataFormatError(
-            f"{place}: expected gzip or no compression, got HDF5 filters {filters}; write it anew "
+            f"{place}: expected gzip or no compression, got HDF5 filters {filters}; write it again "
             "with gzip, as h5repack with GZIP=4 does"
         )
     return filters
@@ -191,5 +192,5 @@ def _filters(place: str, dataset: Any) -> list[int]:
 def _incomplete(place: str, expected: int, got: int) -> DataFormatError:
     return DataFormatError(
         f"{place}: expected {expected:,} bytes, got {got:,}; the file is damaged or not whole: "
-        "fetch it again, or write it anew"
+        "fetch it again, or save it again"
     )

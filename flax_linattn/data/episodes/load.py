@@ -12,7 +12,8 @@ from flax_linattn.data.episodes.d4rl import read_d4rl
 from flax_linattn.data.episodes.episodes import Episodes, join_episodes
 from flax_linattn.data.episodes.hdf5_file import SIGNATURE, Hdf5File
 from flax_linattn.data.episodes.minari import EPISODE, read_minari
-from flax_linattn.data.files import DataFormatError, check_is_file
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.text_files import check_is_file
 
 EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
 """Formats of files; "auto" looks at them."""

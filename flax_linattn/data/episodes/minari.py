@@ -19,7 +19,7 @@ from flax_linattn.data.episodes.episodes import (
 )
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
 from flax_linattn.data.episodes.statistics import about_cut_short, about_left_out
-from flax_linattn.data.files import DataFormatError, printed
+from flax_linattn.data.errors import DataFormatError, printed
 
 MAIN = "main_data.hdf5"
 """The file of the episodes."""
@@ -67,18 +67,19 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
     """
     main = _main_file(Path(path))
     with Hdf5File(main) as file:
-        found = {int(match[1]): name for name in file.names() if (match := EPISODE.fullmatch(name))}
-        if not found:
+        matches = map(EPISODE.fullmatch, file.names())
+        groups = {int(match[1]): match[0] for match in matches if match}
+        if not groups:
             raise DataFormatError(
                 f"{main}: expected groups episode_0, episode_1, ..., got "
                 f"{printed(file.names())}; check that this is a data set of Minari"
             )
-        episodes = [_episode(file, found[number]) for number in sorted(found)]
+        episodes = [_episode(file, groups[number]) for number in sorted(groups)]
     parts = [part for part in episodes if keep_unfinished or part.terminated is not None]
     if not parts:
         raise DataFormatError(
             f"{main}: expected an episode that terminates or is truncated, got none of "
-            f"{len(found)}; take them as they are with keep_unfinished=True",
+            f"{len(groups)}; take them as they are with keep_unfinished=True",
             "keep_unfinished",
         )
     parts = [_finite(main, part) for part in parts]
@@ -193,11 +194,11 @@ def _env_id(path: Path) -> str | None:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
         spec = metadata.get("env_spec")
-        found = json.loads(spec).get("id") if spec is not None else None
+        env_id = json.loads(spec).get("id") if spec is not None else None
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataFormatError(
             f"{path}:{getattr(error, 'lineno', 1)}: expected JSON with a text env_spec, which is "
             f"JSON with the id of the environment, got something else ({quote(error, 100)}); fetch "
             "it again"
         ) from None
-    return environment_name(found)
+    return environment_name(env_id)

@@ -68,10 +68,10 @@ def find_family(env_id: str) -> str | None:
         >>> find_family("Pendulum-v1") is None
         True
     """
-    if found := _OF_GYMNASIUM.fullmatch(env_id):
-        return found[1] if found[1] in REFERENCE_RETURNS else None
-    if found := _OF_D4RL.fullmatch(env_id):
-        return {name.lower(): name for name in REFERENCE_RETURNS}.get(found[1])
+    if match := _OF_GYMNASIUM.fullmatch(env_id):
+        return match[1] if match[1] in REFERENCE_RETURNS else None
+    if match := _OF_D4RL.fullmatch(env_id):
+        return {name.lower(): name for name in REFERENCE_RETURNS}.get(match[1])
     return None
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import numpy as np
 
 from flax_linattn.checks import OptionError, quote
-from flax_linattn.data.cells import is_number, parse_time
+from flax_linattn.data.tables.cells import is_number, parse_time
 
 MAX_TIME = 1e100
 """Of times, either side of 0: differences and sums of such ones are finite."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flax_linattn.checks import OptionError, choice, quote
-from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.npz import read_event_npz
 from flax_linattn.data.events.readers import (
     has_jodie_header,
@@ -19,9 +18,10 @@ from flax_linattn.data.events.readers import (
 )
 from flax_linattn.data.events.rows import EventFileError, EventRows
 from flax_linattn.data.events.sequences import EventSequences
-from flax_linattn.data.files import LineReader
-from flax_linattn.data.tables import BINARY_SUFFIXES
-from flax_linattn.data.time_index import parse_zone
+from flax_linattn.data.files.text_files import LineReader
+from flax_linattn.data.tables.cells import is_number
+from flax_linattn.data.tables.tables import BINARY_SUFFIXES
+from flax_linattn.data.tables.time_index import parse_zone
 
 Format = Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"]
 
@@ -45,7 +45,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 _LINES = 10
-"""That are looked at."""
+"""Number of lines from which the format is inferred."""
 
 
 def load_events(
@@ -142,15 +142,8 @@ def load_events(
     path, zone = Path(path), parse_zone(timezone)
     chosen = _format(path, marks is not None) if format == "auto" else format
     reader, takes = _READERS[chosen]
-    options = {
-        "marks": marks,
-        "time": time,
-        "mark": mark,
-        "sequence": sequence,
-        "timezone": timezone,
-        "gaps": gaps,
-        "sort": sort,
-    }
+    options: dict[str, Any] = {"marks": marks, "time": time, "mark": mark, "sequence": sequence}
+    options |= {"timezone": timezone, "gaps": gaps, "sort": sort}
     options = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
     for name in options:
         if name not in takes:

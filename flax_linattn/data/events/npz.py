@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import quote
-from flax_linattn.data.arrays import read_arrays
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.events.clock import MAX_TIME
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.files.arrays import read_arrays
 
 KEYS = ("times", "marks", "masks", "lengths", "t_max")
 """Of the arrays that are read."""
@@ -67,7 +67,7 @@ def _are_gaps(times: NDArray[np.float64], owner: NDArray[np.int64]) -> bool:
 
 
 class _EventArrays:
-    """The arrays of a file; events are indices into them as if they were flat.
+    """The arrays of a file; an event is an index into the flattened arrays.
 
     Args:
         path: The file.
@@ -150,7 +150,7 @@ class _EventArrays:
         return values.astype(np.int64)
 
     def ends(self, count: int) -> NDArray[np.float64]:
-        """When the observation of each of so many sequences ended, float64 [N]."""
+        """When the observation of each of N sequences ended, float64 [N]."""
         ends = self._array("t_max", "fiu", "numbers")
         if ends.shape not in ((), (1,), (count,)):
             expected = f"a number, or one for each of {count} sequences"

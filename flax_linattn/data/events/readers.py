@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, choice, itemize, quote
-from flax_linattn.data.cells import BadCellError, is_number, parse_numbers
+from flax_linattn.data.errors import REPAIR_ADVICE
 from flax_linattn.data.events.clock import MAX_TIME, SkippedTimeError, parse_date
 from flax_linattn.data.events.rows import MAX_EVENT_TYPE, EventFileError, EventRows
-from flax_linattn.data.files import REPAIR_ADVICE, LineReader
-from flax_linattn.data.tables import Table, read_table
+from flax_linattn.data.files.text_files import LineReader
+from flax_linattn.data.tables.cells import BadCellError, is_number, parse_numbers
+from flax_linattn.data.tables.tables import Table, read_table
 
 _OPTIONAL = {"mark": "mark", "sequence": "sequence"}
 """Columns that a table may lack, as long as no other is asked for."""
@@ -208,7 +209,7 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
 
 
 def has_jodie_header(text: str) -> bool:
-    """Whether a line is the header of such a file, as far as the features."""
+    """Whether a line is the header of a JODIE file, up to its features."""
     names = tuple(name.strip() for name in text.split(",", 4)[:4])
     return names in (_JODIE, ("user", "item", *_JODIE[2:]))
 
@@ -243,7 +244,7 @@ def read_rmtpp(path: Path, marks: str | Path | None = None) -> EventRows:
 
 
 def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
-    found: list[int] = []
+    event_types: list[int] = []
     pair = "pair the files of one set, or fetch them again if one is cut short"
     with LineReader(path) as reader:
         for cells in _sequences(reader):
@@ -265,10 +266,10 @@ def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
                         "correct it; check that this is the file of marks and the other that of "
                         "times",
                     )
-            found += map(int, cells)
+            event_types += map(int, cells)
         if reader.line < len(sizes):
             raise reader.error(f"{len(sizes)} lines, as in {other}", f"{reader.line}", pair)
-    return np.array(found, np.int64)
+    return np.array(event_types, np.int64)
 
 
 def _sequences(reader: LineReader) -> Iterator[list[str]]:
@@ -306,12 +307,12 @@ def read_easytpp(path: Path) -> EventRows:
                 )
             count = declared
             times.append(_object_times(reader, value))
-            most = MAX_EVENT_TYPE if count is None else count - 1
-            expected = f"type_event as whole numbers from 0 to {most}"
+            max_type = MAX_EVENT_TYPE if count is None else count - 1
+            expected = f"type_event as whole numbers from 0 to {max_type}"
             expected += "" if count is None else f", as dim_process is {count}"
             own = _list(reader, value, "type_event", len(times[-1]))
             for at, mark in enumerate(own):
-                if type(mark) is not int or not 0 <= mark <= most:
+                if type(mark) is not int or not 0 <= mark <= max_type:
                     raise reader.error(expected, f"{quote(mark)} as event {at + 1}", REPAIR_ADVICE)
             marks += own
             line.append(reader.line)
@@ -393,7 +394,7 @@ def _json_values(reader: LineReader) -> Iterator[Any]:
     at = 0
 
     def move(stop: int) -> str:
-        """Goes on behind blanks, and tells what comes."""
+        """Skips blanks and returns the next character."""
         nonlocal at
         blanks = _BLANKS.match(text, stop)
         stop = blanks.end() if blanks else stop

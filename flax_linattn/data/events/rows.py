@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import quote
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.events.clock import format_date, parse_bound
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
-from flax_linattn.data.files import DataFormatError
 
 MAX_EVENT_TYPE = 10**15
 """Of marks that are numbers; float64 holds each one exactly."""
@@ -38,7 +38,7 @@ class EventFileError(DataFormatError):
 
 @dataclasses.dataclass
 class EventRows:
-    """The n events of a file; those of a sequence are in order, and need not be adjacent.
+    """The n events of a file; a sequence is in order, its rows need not be adjacent.
 
     Attributes:
         path: The file.

@@ -159,13 +159,13 @@ class EventSequences:
             raise ValueError(
                 f"{self.name}: expected given as whole numbers, got {self.given.dtype}."
             )
-        least = np.isnan(self.begins).astype(np.int64)
-        most = np.array([len(times) for times in self.times])
-        if (bad := np.flatnonzero((self.given < least) | (self.given > most))).size:
+        lower = np.isnan(self.begins).astype(np.int64)
+        upper = np.array([len(times) for times in self.times])
+        if (bad := np.flatnonzero((self.given < lower) | (self.given > upper))).size:
             at = int(bad[0])
-            reason = ", as its begin is not known" if least[at] else ""
+            reason = ", as its begin is not known" if lower[at] else ""
             raise ValueError(
-                f"{self.name}: sequence {at}: expected from {least[at]} to {most[at]} given events"
+                f"{self.name}: sequence {at}: expected from {lower[at]} to {upper[at]} given events"
                 f"{reason}, got {self.given[at]}."
             )
 
@@ -224,7 +224,7 @@ class EventSequences:
         return f"sequence {sequence}, event {event}, from 0"
 
     def with_marks(self, mark_names: Sequence[str]) -> EventSequences:
-        """The same events, their marks as indices into another list of names.
+        """The same events, with marks as indices into another list of names.
 
         Args:
             mark_names: All marks that there may be, in any order.
@@ -298,9 +298,9 @@ class EventSequences:
         pieces = []
         for sequence, (times, given) in enumerate(zip(self.times, self.num_given, strict=True)):
             for forecast in range(given, max(len(times), given + 1), length):
-                kept = history if forecast > given else max(history, 1)
+                num_context = history if forecast > given else max(history, 1)
                 stop = min(forecast + length, len(times))
-                pieces.append(Piece(sequence, max(forecast - kept, 0), int(forecast), stop))
+                pieces.append(Piece(sequence, max(forecast - num_context, 0), int(forecast), stop))
         return self.pieces(pieces)
 
     def pieces(self, pieces: Sequence[Piece]) -> EventSequences:

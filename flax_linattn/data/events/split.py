@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flax_linattn.checks import OptionError, choice
 from flax_linattn.data.events.sequences import EventSequences, Piece
-from flax_linattn.data.windows import Split, chronological_split
+from flax_linattn.data.series.windows import Split, chronological_split
 
 MIN_SEQUENCES = 5
 """From so many sequences on, whole ones go into the parts: of fewer, a fifth is none."""
@@ -55,16 +55,16 @@ def split_events(
         (10, [7], [1.0, 1.0, 1.0])
     """
     if by is None:
-        least = MIN_SEQUENCES if "." in split else len(EventSplit._fields)
-        by = "sequences" if len(events) >= least else "time"
+        min_sequences = MIN_SEQUENCES if "." in split else len(EventSplit._fields)
+        by = "sequences" if len(events) >= min_sequences else "time"
     choice(("sequences", "time"), by=by)
     parts = _by_time(events, split) if by == "time" else _whole(events, split)
     empty = _empty(parts)
     if empty is not None:
-        mend = "cut each sequence by time" if by == "sequences" else "give more events"
+        advice = "cut each sequence by time" if by == "sequences" else "give more events"
         raise OptionError(
             f"{events.name}: expected an event to forecast in each part, but {split} by {by} "
-            f"leaves none for {empty}; give it a larger fraction, or {mend}.",
+            f"leaves none for {empty}; give it a larger fraction, or {advice}.",
             "split",
             **({"split_by": "time"} if by == "sequences" else {}),
         )

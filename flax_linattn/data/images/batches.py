@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data.batching import Batches
+from flax_linattn.data.batches.batches import Batches
 from flax_linattn.data.images.images import LabelledImages
 
 PADDING = 4
@@ -89,11 +89,11 @@ class ImageBatches(Batches):
         self.augmentation = augmentation
         # One product and one sum: (x / 255 - mean) / std.
         channels = images.image_shape[-1]
-        deviation = _by_channel("std", std, channels)
-        if not np.all(deviation > 0):
+        std_values = _by_channel("std", std, channels)
+        if not np.all(std_values > 0):
             raise OptionError(f"std must be positive, got {std}.", "std")
-        self._factor = 1 / (255 * deviation)
-        self._shift = -_by_channel("mean", mean, channels) / deviation
+        self._factor = 1 / (255 * std_values)
+        self._shift = -_by_channel("mean", mean, channels) / std_values
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         pixels: NDArray[np.uint8] = self.arrays["image"]

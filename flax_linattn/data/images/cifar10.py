@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError, report_damage
+from flax_linattn.data.errors import DataFormatError, report_damage
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.images import LabelledImages
 from flax_linattn.data.labels import in_order
 
@@ -43,10 +43,10 @@ def read_cifar10(tree: FileTree) -> tuple[LabelledImages, LabelledImages]:
     The binary version's files end in ``.bin``: records of a label and 1024 red, 1024 green and 1024
     blue values. The Python version's are pickles, which cannot execute code: see ``read_pickle``.
     """
-    found = _version(tree)
-    if found is None:
+    version = _version(tree)
+    if version is None:
         raise DataFormatError(f"{tree.path}: expected CIFAR-10's files, got none; check the path")
-    top, suffix = found
+    top, suffix = version
     batches = sorted(
         (name for name in tree.sizes if _is_batch(name.removeprefix(top), suffix)),
         key=lambda name: int(re.findall(r"[0-9]+", name)[-1]),
@@ -116,8 +116,8 @@ def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
         lines = content.decode("utf-8", "backslashreplace").splitlines()
         names = [line.strip() for line in lines if line.strip()]
     else:
-        found = read_pickle(place, content).get("label_names")
-        values = found if isinstance(found, list) else []
+        label_names = read_pickle(place, content).get("label_names")
+        values = label_names if isinstance(label_names, list) else []
         texts = [v.decode("utf-8", "backslashreplace") if type(v) is bytes else v for v in values]
         names = [text if isinstance(text, str) else "" for text in texts]
     if not names or len(set(names)) < len(names) or not all(names):
@@ -142,9 +142,9 @@ def _from_binary(place: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray
 
 def _from_pickle(place: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Values uint8 [N, 3072] and labels uint8 [N]."""
-    found = read_pickle(place, content)
-    data: Any = found.get("data")
-    labels: Any = found.get("labels")
+    batch = read_pickle(place, content)
+    data: Any = batch.get("data")
+    labels: Any = batch.get("labels")
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != _PIXELS:
         got = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
         raise DataFormatError(
@@ -245,18 +245,18 @@ def read_pickle(place: str, content: bytes) -> dict[str, Any]:
         >>> read_pickle("a", pickle.dumps(print, protocol=2))
         Traceback (most recent call last):
         ...
-        flax_linattn.data.files.DataFormatError: a: expected a pickle of plain values and arrays...
+        flax_linattn.data.errors.DataFormatError: a: expected a pickle of plain values and arrays...
     """
     expected = "a pickle of plain values and arrays uint8"
     with report_damage(place, expected, "fetch it again from its official source"):
         if len(content) > MAX_PICKLE_SIZE:
             raise ValueError(f"{len(content):,} bytes, more than {MAX_PICKLE_SIZE:,}")
-        found = _Unpickler(io.BytesIO(content), encoding="latin1").load()
-        if not isinstance(found, dict):
-            raise ValueError(f"a {type(found).__name__} instead of a dict")
+        batch = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+        if not isinstance(batch, dict):
+            raise ValueError(f"a {type(batch).__name__} instead of a dict")
         return {
             key.decode("latin1") if isinstance(key, bytes) else key: (
                 value.values if isinstance(value, _Array) else value
             )
-            for key, value in found.items()
+            for key, value in batch.items()
         }

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import at_least, import_extra, quote
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.file_tree import FileTree
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
 """Of image files, in lower case."""
@@ -223,10 +223,10 @@ def _decode(
 
 def _orientation(image: Any) -> int:
     try:
-        found: int = image.getexif().get(_ORIENTATION, 1)
+        orientation: int = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # damaged metadata say nothing, and the image is whole
         return 1
-    return found
+    return orientation
 
 
 def _cropped(image_module: Any, image: Any, size: int) -> Any:

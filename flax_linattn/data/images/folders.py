@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.class_folders import (
+from flax_linattn.data.errors import REPAIR_ADVICE, DataFormatError
+from flax_linattn.data.files.class_folders import (
     ClassFolders,
     about_others,
     files_by_class,
     find_class_folders,
     make_split,
 )
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import REPAIR_ADVICE, DataFormatError
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.labels import in_order
 
@@ -65,7 +65,7 @@ def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, 
     """The class of each image of ``val``."""
     annotations, place = f"{top}{ANNOTATIONS}", tree.place(f"{top}{ANNOTATIONS}")
     text = tree.read_all([annotations])[annotations].decode("utf-8", "backslashreplace")
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for line, row in enumerate(text.splitlines(), 1):
         file, *rest = row.split("\t")
         name = f"{top}val/images/{file}"
@@ -75,15 +75,15 @@ def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, 
                 f"{place}:{line}: expected the name of an image, a tab and a class of "
                 f"{itemize(sorted(train), 3)}, got {got}; {REPAIR_ADVICE}"
             )
-        if name not in tree.sizes or not is_image(name) or name in found:
-            got = f"{quote(file)} again" if name in found else f"no {quote(file)} there"
+        if name not in tree.sizes or not is_image(name) or name in labels:
+            got = f"{quote(file)} again" if name in labels else f"no {quote(file)} there"
             raise DataFormatError(
                 f"{place}:{line}: expected an image in val/images, one a line, got {got}; fetch "
                 "the data set again"
             )
-        found[name] = rest[0]
-    if not found:
+        labels[name] = rest[0]
+    if not labels:
         raise DataFormatError(
             f"{place}:1: expected a line for each image, got none; {REPAIR_ADVICE}"
         )
-    return found
+    return labels

@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.decode import MAX_PIXELS
 from flax_linattn.data.images.images import LabelledImages
 
@@ -90,7 +90,7 @@ def _read(tree: FileTree, part: str, what: str, axes: int) -> tuple[str, NDArray
 def _unpacked(place: str, content: bytes) -> bytes:
     unpack = zlib.decompressobj(wbits=31)
     try:
-        found = unpack.decompress(content, MAX_PIXELS)
+        pixels = unpack.decompress(content, MAX_PIXELS)
         if not unpack.eof:
             raise EOFError("its end is missing")
     except (EOFError, zlib.error, gzip.BadGzipFile, MemoryError) as error:
@@ -98,4 +98,4 @@ def _unpacked(place: str, content: bytes) -> bytes:
             f"{place}: expected a whole .gz stream, got a damaged or truncated one ({error}); "
             "fetch the file again"
         ) from error
-    return found
+    return pixels

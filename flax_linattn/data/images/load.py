@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from flax_linattn.checks import at_least
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.images.cifar10 import has_cifar10, read_cifar10
 from flax_linattn.data.images.decode import MAX_SIDE, decode_images
 from flax_linattn.data.images.folders import find_image_folders
@@ -72,12 +72,12 @@ def load_images(
                 "size",
             )
         return train, test
-    found = find_image_folders(tree)
-    pixels, notes = decode_images(tree, [*found.train.names, *found.test.names], size)
-    middle = len(found.train.names)
-    notes = (*found.notes, *notes)
+    folders = find_image_folders(tree)
+    pixels, notes = decode_images(tree, [*folders.train.names, *folders.test.names], size)
+    middle = len(folders.train.names)
+    notes = (*folders.notes, *notes)
     train, test = (
-        LabelledImages(tree.name, found.classes, np.array(split.labels, np.int32), part, notes)
-        for split, part in ((found.train, pixels[:middle]), (found.test, pixels[middle:]))
+        LabelledImages(tree.name, folders.classes, np.array(split.labels, np.int32), part, notes)
+        for split, part in ((folders.train, pixels[:middle]), (folders.test, pixels[middle:]))
     )
     return train, test

@@ -1,1 +1,1 @@
-"""Data sets that come with the package as files, and those that are drawn by a rule."""
+"""Public data sets: their catalog, their downloads, and those that come with the package."""

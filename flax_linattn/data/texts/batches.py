@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import MAX_SEED, OptionError, at_least, choice
-from flax_linattn.data.batching import ALL_ROWS, Batches, LengthBatches
-from flax_linattn.data.packing import pack
+from flax_linattn.data.batches.batches import ALL_ROWS, Batches, LengthBatches
+from flax_linattn.data.batches.packing import pack
 from flax_linattn.data.texts.texts import LabelledTexts
 
 CROPS = ("prefix", "random")

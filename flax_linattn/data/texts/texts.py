@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.class_folders import Split, find_class_folders
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.class_folders import Split, find_class_folders
+from flax_linattn.data.files.file_tree import FileTree
 from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
 
 
@@ -113,10 +113,10 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
         (('neg', 'pos'), [0, 1], b'a pos text')
     """
     tree = FileTree(path)
-    found = find_class_folders(
+    folders = find_class_folders(
         tree, lambda name: name.lower().endswith(".txt"), "texts", no_class=UNLABELLED
     )
-    names = (*found.train.names, *found.test.names)
+    names = (*folders.train.names, *folders.test.names)
     if (needed := sum(tree.sizes[name] for name in names)) > MAX_BYTES:
         raise DataFormatError(
             f"{tree.path}: expected texts of at most {MAX_BYTES:,} bytes, got {needed:,}; take "
@@ -133,10 +133,10 @@ def load_texts(path: str | Path) -> tuple[LabelledTexts, LabelledTexts]:
     def chosen(split: Split) -> LabelledTexts:
         return LabelledTexts(
             tree.name,
-            found.classes,
+            folders.classes,
             np.array(split.labels, np.int32),
             tuple(texts[name] for name in split.names),
-            found.notes,
+            folders.notes,
         )
 
-    return chosen(found.train), chosen(found.test)
+    return chosen(folders.train), chosen(folders.test)

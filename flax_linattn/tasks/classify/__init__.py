@@ -1,4 +1,4 @@
-"""Classification: of time series, of sequences of tokens, of images."""
+"""Classification of time series, token sequences and images."""
 
 from flax_linattn.tasks.classify.class_stream import Prediction
 from flax_linattn.tasks.classify.images import ImageConfig, ImageSpec, ImageTask

@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.tasks.classify.figures import draw_stream
+from flax_linattn.tasks.classify.figures import plot_stream
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Streaming, explain_full_stream
 
-MAX_DRAWN = 10_000
-"""Predictions kept for a figure, so that an endless stream stays in constant memory."""
+MAX_PREDICTIONS = 10_000
+"""Maximum number of predictions in a figure; a stream without end needs constant memory."""
 
 Observation = TypeVar("Observation")
 
 
 class Prediction(NamedTuple):
-    """What is known after one observation.
+    """Class probabilities after an observation.
 
     Attributes:
-        step: observations of this sequence so far.
-        probabilities: float32 [classes].
+        step: Number of observations of this sequence so far.
+        probabilities: Class probabilities, float32 [classes].
     """
 
     step: int
@@ -38,17 +38,17 @@ class Prediction(NamedTuple):
 
 
 class ClassStream(Streaming, Generic[Observation]):
-    """Class probabilities after each observation, one compiled step each.
+    """Predicts class probabilities after each observation, with one compiled step.
 
     Args:
-        run: the trained run.
-        max_length: most observations of a sequence, for mechanisms with a cache; default the
-            longest sequence of the run's data.
+        run: The trained run.
+        max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
+            Default: the longest sequence in the data of the run.
 
     Attributes:
-        unit: what an observation is called.
-        advice: what a model needs to stream, beside a mechanism that has a state, in words.
-        remedy: the same as options, by name.
+        unit: Name of an observation.
+        advice: Model options that a stream needs besides a mechanism with a state, in words.
+        remedy: The same options by name.
 
     Raises:
         ValueError: the model cannot stream, or an option is out of range.
@@ -62,9 +62,8 @@ class ClassStream(Streaming, Generic[Observation]):
         at_least(1, max_length=max_length)
         if not run.model.streams:
             raise OptionError(
-                "the run cannot stream: its model is not causal, or its mechanism has no state. "
-                f"Train a causal model, with {self.advice} and a mechanism that has a "
-                "state.",
+                "the run cannot stream, because its model is not causal or its mechanism has no "
+                f"state; train a causal model with {self.advice} and a mechanism with a state.",
                 "mechanism",
                 causal=True,
                 **self.remedy,
@@ -76,12 +75,12 @@ class ClassStream(Streaming, Generic[Observation]):
             ["step", "prediction", *(f"p({name})" for name in run.data_spec.classes)],
             max_length=length,
         )
-        self._drawn: deque[Prediction] = deque(maxlen=MAX_DRAWN)
+        self._predictions: deque[Prediction] = deque(maxlen=MAX_PREDICTIONS)
         self._title = f"{run.data_spec.dataset}, {mechanism_name(run.config.layers)}"
 
     @abc.abstractmethod
     def _input(self, observation: Observation) -> NDArray:
-        """An observation as the model's step takes it, [1, ...].
+        """Converts an observation to the input of the model's step, [1, ...].
 
         Raises:
             ValueError: a value is out of range.
@@ -92,7 +91,7 @@ class ClassStream(Streaming, Generic[Observation]):
         self._stream.reset()
 
     def step(self, observation: Observation | None) -> Prediction | None:
-        """Takes in an observation; None begins a new sequence, and predicts nothing.
+        """Processes an observation; None begins a new sequence, and predicts nothing.
 
         Raises:
             ValueError: a sequence is longer than the model can take, or a value is out of range.
@@ -102,29 +101,28 @@ class ClassStream(Streaming, Generic[Observation]):
             self.num_breaks += 1
             return None
         x = self._input(observation)
-        with full_streams_explained():
+        with explain_full_stream():
             logits = self._stream.step(x)
         self.num_steps += 1
         probabilities = np.asarray(jax.nn.softmax(logits[0]))
         if np.isnan(probabilities).any():
             raise ValueError(
-                f"the answer to {self.unit} {self._stream.num_steps} of the sequence is NaN: the "
-                "model's numbers overflow, it has no position for so many, or its parameters hold "
-                "NaN."
+                f"the prediction after {self.unit} {self._stream.num_steps} of a sequence is NaN: "
+                "the model overflows, has no position for it, or has NaN parameters."
             )
         return Prediction(self._stream.num_steps, probabilities)
 
     def cells(self, observation: Observation | None) -> Sequence[Any] | None:
-        """Step, most likely class, and the probability of each."""
+        """Returns the step, the most likely class, and the probability of each class."""
         prediction = self.step(observation)
         if prediction is None:
             return None
-        self._drawn.append(prediction)
+        self._predictions.append(prediction)
         best = self._run.data_spec.classes[int(np.argmax(prediction.probabilities))]
         return [prediction.step, best, *prediction.probabilities]
 
-    def draw(self, path: Path) -> None:
-        """Draws the last 10,000 probabilities."""
-        steps = [prediction.step for prediction in self._drawn]
-        probabilities = np.stack([prediction.probabilities for prediction in self._drawn])
-        draw_stream(steps, probabilities, self._run.data_spec.classes, path, self._title)
+    def plot(self, path: Path) -> None:
+        """Plots the probabilities of the last 10,000 observations."""
+        steps = [prediction.step for prediction in self._predictions]
+        probabilities = np.stack([prediction.probabilities for prediction in self._predictions])
+        plot_stream(steps, probabilities, self._run.data_spec.classes, path, self._title)

@@ -1,4 +1,4 @@
-"""Figures of classifiers: confusions, accuracy by length, class probabilities over a stream."""
+"""Figures of classifiers: confusion matrix, accuracy by length, probabilities of a stream."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from numpy.typing import NDArray
 from flax_linattn.tasks.figures import new_figure, save_figure
 
 
-def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
-    """Draws the counts to a PNG file, colored by the fraction of each class."""
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+def plot_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
+    """Plots a confusion matrix to a PNG file, colored by the fraction of each class."""
+    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = 2.0 + 0.45 * len(classes)
     canvas = new_figure(side + 0.8, side)
     axes = canvas.subplots()
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     for (row, column), count in np.ndenumerate(counts):
         if count:
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, str(count), ha="center", va="center", color=colour)
+            color = "white" if fractions[row, column] > 0.5 else "black"
+            axes.text(column, row, str(count), ha="center", va="center", color=color)
     ticks = range(len(classes))
     longest = max(map(len, classes))
     axes.set_xticks(ticks, classes, rotation=90 if longest > 2 else 0)
     axes.set_yticks(ticks, classes)
     axes.set(xlabel="predicted", ylabel="class")
-    canvas.colorbar(image, label="share of the class", shrink=0.8)
+    canvas.colorbar(image, label="fraction of the class", shrink=0.8)
     save_figure(canvas, path)
 
 
-def draw_stream(
+def plot_stream(
     steps: Sequence[int], probabilities: NDArray, classes: Sequence[str], path: Path, title: str
 ) -> None:
-    """Draws class probabilities [N, classes] over the steps of sequences to a PNG file.
+    """Plots class probabilities [N, classes] over the steps of sequences to a PNG file.
 
     A line breaks where a sequence begins again at step 1.
     """
@@ -56,10 +56,10 @@ def draw_stream(
     save_figure(canvas, path)
 
 
-def draw_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draws the "accuracy" of rows against their "length" to a PNG file, in percent.
+def plot_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plots the "accuracy" of rows against their "length" to a PNG file, in percent.
 
-    The span of the lengths that were "trained_on" is shaded.
+    The range of training lengths ("trained_on") is shaded.
     """
     canvas = new_figure(6, 3.6)
     axes = canvas.subplots()
@@ -67,7 +67,7 @@ def draw_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.plot(lengths, [100 * row["accuracy"] for row in rows], marker="o", linewidth=2)
     trained = [row["length"] for row in rows if row["trained_on"]]
     if trained:
-        axes.axvspan(min(trained), max(trained), color="0.92", label="lengths of training")
+        axes.axvspan(min(trained), max(trained), color="0.92", label="training lengths")
         axes.legend()
     axes.set(xlabel="tokens", ylabel="accuracy, %", ylim=(0, 100))
     save_figure(canvas, path)

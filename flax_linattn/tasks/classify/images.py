@@ -1,4 +1,4 @@
-"""Classes of images: options, data, and the task as the commands see it."""
+"""The task of classifying images: options, data and model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError, at_least, check_same_length, positive
-from flax_linattn.data.catalog import IMAGES, Entry
-from flax_linattn.data.class_folders import about_others
-from flax_linattn.data.file_tree import FileTree
+from flax_linattn.data.files.class_folders import about_others
+from flax_linattn.data.files.file_tree import FileTree
+from flax_linattn.data.generators.pathfinder import Pathfinder
 from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
 from flax_linattn.data.images.batches import Augmentation
 from flax_linattn.data.images.decode import decode_images, is_image
-from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.data.sets.catalog import IMAGES, Entry
 from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.baselines import Vectors, read_vectors
 from flax_linattn.tasks.classify.label_options import (
@@ -84,7 +84,7 @@ class ImageModel(ModelOptions):
     """The classifier: a vision transformer.
 
     Attributes:
-        layers: Options of the backbone.
+        layers: Transformer blocks of the backbone.
         patch_size: Height and width of a patch in pixels; each patch is a token.
         patches: Patch embedding: "linear" (a linear layer) or "conv" (convolutions over the image).
         position: Positional encoding of the patches.
@@ -104,7 +104,7 @@ class ImageModel(ModelOptions):
 
 
 LAMB = dataclasses.replace(RECIPE, learning_rate=2e-3)
-"""The optimizer, unless another is given."""
+"""Default optimizer of image runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +119,9 @@ class ImageFit(RecipeFit):
 
 @dataclasses.dataclass(frozen=True)
 class ImageConfig(Config):
-    """Everything that a run on images depends on."""
+    """Options of an image classification run."""
 
+    main_options = ("folder", "patch_size", "learning_rate", *Config.main_options)
     data: ImageData = ImageData()
     model: ImageModel = ImageModel()
     fit: ImageFit = ImageFit()
@@ -135,33 +136,33 @@ class ImageConfig(Config):
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {"none": None, "light": shift_and_flip}
 MIN_STD = 1e-3
-"""Of a channel, from 0 to 1, so that one that is all of a color is not divided by 0."""
+"""Minimum standard deviation of a channel of values from 0 to 1, for images of one color."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec(LabelSpec):
-    """What the training data say; kept in the run folder.
+    """Metadata of the training images, saved in the run folder.
 
     Attributes:
-        dataset: its name.
-        classes: names of the classes, in the order of the logits.
-        image_shape: height, width, channels.
-        mean: of each channel, of values from 0 to 1.
-        deviation: of each channel.
-        checksum: of the data.
+        dataset: Name of the data set.
+        classes: Names of the classes, in the order of the logits.
+        image_shape: Height, width and channels.
+        mean: Mean of each channel, for values from 0 to 1.
+        std: Standard deviation of each channel.
+        checksum: Checksum of the data.
     """
 
     dataset: str
     classes: tuple[str, ...]
     image_shape: tuple[int, ...]
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    std: tuple[float, ...]
     checksum: str
-    scale_fields: ClassVar[tuple[str, ...]] = ("mean", "deviation")
+    scale_fields: ClassVar[tuple[str, ...]] = ("mean", "std")
 
     @property
     def kind(self) -> str:
-        """The shape and the classes."""
+        """The image shape and the classes, in words."""
         return f"images of {_by(self.image_shape)} of the classes {', '.join(self.classes)}"
 
     def check(self) -> None:
@@ -169,15 +170,13 @@ class ImageSpec(LabelSpec):
         super().check()
         if len(self.image_shape) != 3:
             raise ValueError(
-                f"expected image_shape as height, width and channels, got {self.image_shape}."
+                f"image_shape must be height, width and channels, got {self.image_shape}."
             )
         for size in self.image_shape:
             at_least(1, 2**16, image_shape=size)
-        check_same_length(
-            channels=range(self.image_shape[2]), mean=self.mean, deviation=self.deviation
-        )
-        for value in self.deviation:
-            positive(deviation=value)
+        check_same_length(channels=range(self.image_shape[2]), mean=self.mean, std=self.std)
+        for value in self.std:
+            positive(std=value)
 
 
 class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
@@ -193,11 +192,9 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
         return _moments(self.fitted.pixels)
 
     def describe(self, config: ImageConfig) -> ImageSpec:
-        """Scales are those of the training part."""
-        mean, deviation = self._scale
-        return ImageSpec(
-            self.name, self.classes, self.test.image_shape, mean, deviation, self._checksum
-        )
+        """Makes the data spec, with mean and standard deviation of the training images."""
+        mean, std = self._scale
+        return ImageSpec(self.name, self.classes, self.test.image_shape, mean, std, self._checksum)
 
     def about(self, config: ImageConfig) -> str:
         size = _by(self.test.image_shape)
@@ -212,7 +209,7 @@ class FileImages(TreeSource[ImageConfig, ImageSpec, LabelledImages]):
         *,
         training: bool,
     ) -> ImageBatches:
-        """Scaled images; those to train on with random changes."""
+        """Makes batches of scaled images, with augmentation for training."""
         if not training:
             return image_batches(part, config, data_spec)
         augmentation = AUGMENTATIONS[config.data.augmentation]
@@ -226,26 +223,26 @@ def image_batches(
     augmentation: Augmentation | None = None,
     seed: int | None = None,
 ) -> ImageBatches:
-    """Batches of scaled images, in their order unless a seed is given."""
+    """Makes batches of scaled images, shuffled if there is a seed."""
     return ImageBatches(
         images,
         config.fit.batch_size,
         augmentation=augmentation,
         seed=seed,
         mean=data_spec.mean,
-        std=data_spec.deviation,
+        std=data_spec.std,
     )
 
 
 class GeneratedImages(Source[ImageConfig, ImageSpec]):
-    """Pathfinder, generated: whether a dashed curve joins two dots."""
+    """Synthetic Pathfinder images: does a dashed curve join two dots?"""
 
     def __init__(self, options: ImageData) -> None:
         self.name, self.classes = "pathfinder", PATHFINDER_CLASSES
         self._task = Pathfinder(options.image_size or PATHFINDER_SIZE)
 
     def describe(self, config: ImageConfig) -> ImageSpec:
-        """A checksum is that of the first batches."""
+        """Makes the data spec from the first batch of each part."""
         unscaled = generated_splits(_ScaledPathfinder(self._task, 0.0, 1.0), config)
         images = [part.batch(0)["image"] for part in unscaled if part is not None]
         size = self._task.size
@@ -265,7 +262,7 @@ class GeneratedImages(Source[ImageConfig, ImageSpec]):
     def splits(
         self, config: ImageConfig, data_spec: ImageSpec, sequence_shards: int = 1
     ) -> training.Splits:
-        task = _ScaledPathfinder(self._task, data_spec.mean[0], data_spec.deviation[0])
+        task = _ScaledPathfinder(self._task, data_spec.mean[0], data_spec.std[0])
         return generated_splits(task, config)
 
 
@@ -275,24 +272,24 @@ class _ScaledPathfinder:
     def __init__(self, task: Pathfinder, mean: float, std: float) -> None:
         self._task, self._mean, self._std = task, mean, std
 
-    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+    def sample(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Samples a batch of scaled images and labels."""
-        drawn, size = self._task.draw(rng, rows), self._task.size
-        pixels = drawn["tokens"].reshape(rows, size, size, 1).astype(np.float32) / 255
+        batch, size = self._task.sample(rng, rows), self._task.size
+        pixels = batch["tokens"].reshape(rows, size, size, 1).astype(np.float32) / 255
         scaled = (pixels - np.float32(self._mean)) / np.float32(self._std)
-        return {"image": scaled, "labels": drawn["labels"]}
+        return {"image": scaled, "labels": batch["labels"]}
 
 
 def _moments(
-    pixels: NDArray, largest: float = 255.0
+    pixels: NDArray, max_value: float = 255.0
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, of values from 0 to 1."""
+    """Mean and standard deviation of each channel, for values from 0 to 1."""
     axes = (0, 1, 2)
-    mean = pixels.mean(axis=axes, dtype=np.float64) / largest
+    mean = pixels.mean(axis=axes, dtype=np.float64) / max_value
     square = np.mean(
         [np.square(part.astype(np.float64)).mean(axis=(0, 1)) for part in pixels], axis=0
     )
-    std = np.sqrt(np.maximum(square / largest**2 - mean**2, 0))
+    std = np.sqrt(np.maximum(square / max_value**2 - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.maximum(std, MIN_STD).tolist())
 
 
@@ -308,15 +305,15 @@ def image_names(file: Path) -> list[str]:
 
 
 def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages:
-    """Images of these names to predict, of the run's size where it has one; their labels are 0."""
+    """Reads images to predict, resized if the run has an image size; labels are 0."""
     tree = FileTree(file.parent if file.is_file() and is_image(file.name) else file)
     shape = run.data_spec.image_shape
     size = run.config.data.image_size or None
     pixels, _ = decode_images(tree, names, size, mode="L" if shape[2] == 1 else "RGB")
     if pixels.shape[1:] != shape:
         raise ValueError(
-            f"{file}: expected images of {_by(shape)}, as the run was trained on, got "
-            f"{_by(pixels.shape[1:])}; bring them to that size."
+            f"{file}: expected images of {_by(shape)}, as in training, got "
+            f"{_by(pixels.shape[1:])}; resize them."
         )
     labels = np.zeros(len(names), np.int32)
     return LabelledImages(tree.name, run.data_spec.classes, labels, pixels)
@@ -328,7 +325,7 @@ def _by(shape: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ImageStreamOptions:
-    """Options of image streams, of which there are none."""
+    """Options of image streams; there are none, because images do not stream."""
 
 
 class ImageTask(SourceTask[ImageConfig, ImageSpec]):
@@ -343,7 +340,7 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
     kinds = (IMAGES,)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
-        """The folder of the files."""
+        """Returns the folder of the files as an option."""
         (folder,) = {file.parent for file in files}
         return {"folder": folder}
 
@@ -356,12 +353,12 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
             else FileImages(options, options.folder)
         )
 
-    def config_of_file(self, config: ImageConfig, file: Path) -> ImageConfig:
-        """Options that name a folder or an archive."""
+    def with_file(self, config: ImageConfig, file: Path) -> ImageConfig:
+        """Returns the options with another folder or archive of images."""
         return config.replace(folder=file)
 
     def baseline_config(self, config: ImageConfig) -> ImageConfig:
-        """Training images as they are."""
+        """Returns the options without augmentation."""
         return config if config.data.folder is None else config.replace(augmentation="none")
 
     def model(
@@ -398,9 +395,9 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
     def predict_batches(
         self, run: Run, file: Path | None
     ) -> tuple[training.BatchSource, Sequence[str] | None]:
-        """Of a single image, or of all below a folder or in an archive, by name.
+        """Makes batches of one image, or of all images in a folder or archive, by name.
 
-        Without a file, or where a folder holds an official format, those that are tested on.
+        Without a file, or for a folder in an official format, they are the test images.
         """
         names = [] if file is None else image_names(file)
         if file is None or not names:
@@ -408,9 +405,9 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
         return image_batches(read_unlabeled(run, file, names), run.config, run.data_spec), names
 
     def stream(self, run: Run, options: ImageStreamOptions) -> NoReturn:
-        """Refused: an image comes as a whole."""
+        """Raises OptionError: images do not stream."""
         raise OptionError(
-            "a run on images does not stream, for an image comes as a whole; to stream pixels, "
-            "train on them as a sequence.",
+            "an image run does not stream, because the model needs whole images; train the task "
+            "sequence on the pixels to stream them.",
             "run",
         )

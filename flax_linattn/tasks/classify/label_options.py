@@ -1,4 +1,4 @@
-"""Options that the tasks with labels share: how data are split, and how classifiers are trained."""
+"""Shared options of the classification tasks: data splits and training."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flax_linattn.tasks.options import FitOptions, Options
 from flax_linattn.training import OptimizerOptions
 
 GENERATED_DATA_OPTIONS = ("epoch_size", "validation_size", "test_size")
-"""Options that change nothing of files."""
+"""Options that have no effect on data from files."""
 FILE_OPTIONS = ("validation_fraction", "split_seed", "select_on")
-"""Options that change nothing of generated data."""
+"""Options that have no effect on synthetic data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelData(Options):
-    """Sizes of generated data, and the split of files.
+    """Sizes of synthetic data, and the split of data from files.
 
     Attributes:
         image_size: Height and width of the images in pixels; image files are resized. 0 keeps the
-            size of image files, and generates images of 32 x 32.
+            size of image files, and generates images of 32 x 32 pixels.
         epoch_size: Number of examples per epoch, for synthetic data.
         validation_size: Number of validation examples, for synthetic data.
         test_size: Number of test examples, for synthetic data.
@@ -52,14 +52,14 @@ class LabelData(Options):
         check_fraction(validation_fraction=self.validation_fraction)
 
     def refuse(self, names: Iterable[str], kind: str, chosen_by: str) -> None:
-        """Refuses options that change nothing of this kind of data, unless they are defaults."""
+        """Raises OptionError for options that have no effect on this kind of data."""
         for name in names:
             if getattr(self, name) != getattr(type(self), name):
                 raise OptionError(f"{name} has no effect on {kind}; remove it.", name, chosen_by)
 
 
 def check_fraction(**options: float) -> None:
-    """Refuses a fraction, given by its option's name, that is not between 0 and 1."""
+    """Raises OptionError for fractions, by option name, that are not between 0 and 1."""
     for name, value in options.items():
         if not 0 < value < 1:
             raise OptionError(f"{name} must be between 0 and 1, got {value}.", name)
@@ -74,10 +74,10 @@ SMALL_LAYERS = Layers(
     norm="pre",
     dropout_rate=0.0,
 )
-"""Small ones of TaylorShift's kind; its own sizes are presets."""
+"""Default layers: small layers of TaylorShift's kind; presets have the published sizes."""
 
 RECIPE = OptimizerOptions("lamb", schedule="cosine", warmup=0.05, last_rate=1e-5, weight_decay=1e-3)
-"""TaylorShift's optimizer, unless another is given."""
+"""Default optimizer: that of TaylorShift."""
 
 
 @dataclasses.dataclass(frozen=True)

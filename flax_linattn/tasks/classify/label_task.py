@@ -1,4 +1,4 @@
-"""What the tasks with labels share: classes of series, of sequences of tokens, of images."""
+"""Base classes of the classification tasks: series, token sequences and images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Baselines
 from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, predict_vectors
-from flax_linattn.tasks.classify.figures import draw_confusion
+from flax_linattn.tasks.classify.figures import plot_confusion
 from flax_linattn.tasks.classify.label_options import RecipeFit
 from flax_linattn.tasks.classify.metrics import (
     class_table,
@@ -30,11 +30,11 @@ from flax_linattn.typing import Array
 
 
 class LabelTask(Task[C, Source[C, P], P]):
-    """A task of classes: one loss, one set of metrics, baselines, predictions and figures.
+    """A classification task: loss, metrics, baselines, predictions and figures.
 
     Attributes:
-        baselines: names of the simple methods that a report compares with.
-        selections: what a report calls the data that select the parameters, by ``select_on``.
+        baseline_names: Names of the baselines that a report compares the model with.
+        selections: Description of the data that select the parameters, by ``select_on``.
     """
 
     baseline_names: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbour", "ridge")
@@ -46,21 +46,21 @@ class LabelTask(Task[C, Source[C, P], P]):
     @staticmethod
     @abc.abstractmethod
     def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
-        """Logits of a batch, float [B, classes]."""
+        """Computes the logits of a batch, float [B, classes]."""
 
     @abc.abstractmethod
     def vectors(self, batches: training.BatchSource) -> Vectors:
-        """Examples of one pass as the baselines receive them."""
+        """Reads the examples of one epoch as inputs of the baselines."""
 
     @abc.abstractmethod
     def train_batches(self, run: Run) -> training.BatchSource:
-        """The training data of a run for the baselines, without random changes."""
+        """Makes training batches for the baselines, without augmentation."""
 
     @abc.abstractmethod
     def predict_batches(
         self, run: Run, file: Path | None
     ) -> tuple[training.BatchSource, Sequence[str] | None]:
-        """Batches of examples to predict, and their names where they have any; see ``predict``."""
+        """Makes batches of examples to predict, with their names, if any; see ``predict``."""
 
     def describe(self, data: Source[C, P], config: C) -> P:
         return data.describe(config)
@@ -74,7 +74,7 @@ class LabelTask(Task[C, Source[C, P], P]):
         return data.splits(config, data_spec, sequence_shards)
 
     def objective(self, config: C, data_spec: P, steps_per_epoch: int) -> training.Objective:
-        """Cross-entropy, and the metric that selects the parameters."""
+        """Makes the objective: cross-entropy, and the metric that selects the parameters."""
         fit, monitor = config.fit, self.monitor(config)
         smoothing = fit.label_smoothing if isinstance(fit, RecipeFit) else 0.0
         return training.Objective(
@@ -85,11 +85,11 @@ class LabelTask(Task[C, Source[C, P], P]):
         )
 
     def monitor(self, config: C) -> str:
-        """The metric that selects: accuracy, as TaylorShift and Long Range Arena do."""
+        """Name of the metric that selects parameters, as in TaylorShift and Long Range Arena."""
         return "accuracy"
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Metrics, figures of each class, confusions."""
+        """Reports metrics, metrics of each class, and the confusion matrix."""
         classes = run.data_spec.classes
         tested = classifier_values(run.model, batches, self.compute_logits, classes)
         counts = np.array(tested["confusion"])
@@ -102,12 +102,12 @@ class LabelTask(Task[C, Source[C, P], P]):
         return Report(
             values,
             tables=("classes",),
-            figures={"confusion.png": partial(draw_confusion, counts, classes)},
+            figures={"confusion.png": partial(plot_confusion, counts, classes)},
             baselines=Baselines("accuracy", self.baseline_names, larger_is_better=True),
         )
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Metrics of the most frequent class, the nearest neighbor, a ridge."""
+        """Tests the most frequent class, the nearest neighbor and the ridge."""
         test = self.vectors(batches)
         return baseline_values(
             test.labels,
@@ -117,46 +117,46 @@ class LabelTask(Task[C, Source[C, P], P]):
         )
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
-        """The class of each example, and the probability of each class."""
+        """Predicts the class of each example, with the probability of each class."""
         batches, names = self.predict_batches(run, file)
         probabilities = predict_probabilities(run.model, batches, self.compute_logits)
         return class_table(probabilities, run.data_spec.classes, names)
 
 
 class SourceTask(LabelTask[C, P]):
-    """A task whose examples are generated, or come from a folder or an archive."""
+    """A classification task on synthetic data, or on files of a folder or an archive."""
 
     @abc.abstractmethod
-    def config_of_file(self, config: C, file: Path) -> C:
-        """Options that name a folder or an archive."""
+    def with_file(self, config: C, file: Path) -> C:
+        """Returns the options with another folder or archive of data."""
 
     def baseline_config(self, config: C) -> C:
-        """Options by which baselines read the training data: without random changes."""
+        """Returns the options to read training data for baselines, without augmentation."""
         return config
 
     def load_source(self, run: Run, file: Path | None = None) -> Source[C, P]:
-        """The examples of a run, checked to be unchanged, or those of another folder or archive."""
+        """Loads the unchanged examples of a run, or the examples of another folder or archive."""
         if file is not None:
-            source = self.load(self.config_of_file(run.config, file))
+            source = self.load(self.with_file(run.config, file))
             ours, theirs = (p.kind for p in (run.data_spec, source.describe(run.config)))
             if ours != theirs:
                 raise ValueError(
-                    f"{file} holds {theirs}, and the run was trained on {ours}; give data of the "
-                    "same data set."
+                    f"expected {ours}, as in training, got {theirs} in {file}; pass data of "
+                    "the same data set."
                 )
             return source
         source = self.load(run.config) if run.data is None else run.data
         if source.describe(run.config).checksum != run.data_spec.checksum:
-            drawn = ", or this version of NumPy or of the library draws others"
+            version = ", or this version of NumPy or of the library generates other data"
             raise OptionError(
-                f"the data of the run have changed since ({run.data_spec.dataset})"
-                f"{'' if isinstance(source, TreeSource) else drawn}; give other data to test on.",
+                f"the data of the run ({run.data_spec.dataset}) have changed since training"
+                f"{'' if isinstance(source, TreeSource) else version}; pass other test data.",
                 "test_file",
             )
         return source
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
-        """The run's own test data, or those of another folder or archive."""
+        """Makes batches of the run's own test data, or of another folder or archive."""
         test = self.load_source(run, file).splits(run.config, run.data_spec).test
         assert test is not None
         return test

@@ -1,4 +1,4 @@
-"""The loss of a classifier, its metrics, its confusions, and its predictions."""
+"""Loss, metrics, confusion matrix and predictions of classifiers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import training
-from flax_linattn.data.batching import ExampleBatches
+from flax_linattn.data.batches.batches import ExampleBatches
 from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.typing import Array
 
@@ -24,11 +24,10 @@ LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]
 
 @functools.lru_cache  # always the same function, so that steps stay compiled
 def make_label_loss(compute_logits: LogitsFn, label_smoothing: float = 0.0) -> training.LossFn:
-    """Mean cross-entropy over a batch's real examples, and (sum, weight) of the metrics.
+    """Makes a loss function: mean cross-entropy over the valid examples of a batch.
 
-    A batch has "labels", int32 [B], or [B, T] where sequences are packed; and "weight", float32 of
-    that shape, 0 where there is no example. Without a dropout key, as in validation, nothing is
-    smoothed.
+    A batch has "labels", int32 [B], or [B, T] for packed sequences; and "weight", float32 of the
+    same shape, 0 for padding. Labels are smoothed only with a dropout key, thus not in validation.
     """
 
     def loss_fn(
@@ -48,16 +47,16 @@ def make_label_loss(compute_logits: LogitsFn, label_smoothing: float = 0.0) -> t
 def _outputs(
     model: Any, batches: training.BatchSource, compute_logits: LogitsFn, with_labels: bool
 ) -> Iterator[tuple[NDArray, ...]]:
-    """Labels, predictions and losses of the real examples of each batch; or probabilities alone."""
+    """Yields labels, predictions and losses of the examples of each batch, or probabilities."""
     graphdef, variables = nnx.split(model)
     for index in range(len(batches)):
         batch = dict(batches.batch(index))
-        found = tuple(
+        outputs = tuple(
             map(np.asarray, _compute(graphdef, variables, compute_logits, with_labels, batch))
         )
-        real = np.asarray(batch.get("weight", np.ones(len(found[0])))) > 0
-        found = (batch["labels"], *found) if with_labels else found
-        yield tuple(output[real] for output in found)
+        real = np.asarray(batch.get("weight", np.ones(len(outputs[0])))) > 0
+        outputs = (batch["labels"], *outputs) if with_labels else outputs
+        yield tuple(output[real] for output in outputs)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))  # compiled once for many runs
@@ -78,7 +77,7 @@ def _compute(
 def classifier_values(
     model: Any, batches: training.BatchSource, compute_logits: LogitsFn, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Metrics of a classifier, the figures of each class, and its confusions."""
+    """Computes the metrics of a classifier, of each class, and the confusion matrix."""
     counts = np.zeros((len(classes), len(classes)), np.int64)
     loss, examples = 0.0, 0
     for labels, predictions, losses in _outputs(model, batches, compute_logits, True):
@@ -88,7 +87,7 @@ def classifier_values(
     metrics = averages(counts) | {"loss": loss / examples}
     return {
         **{f"test_{name}": value for name, value in metrics.items()},
-        "classes": class_figures(counts, classes),
+        "classes": class_metrics(counts, classes),
         "confusion": counts.tolist(),
     }
 
@@ -96,43 +95,43 @@ def classifier_values(
 def count(
     labels: NDArray[np.integer], predictions: NDArray[np.integer], num_classes: int
 ) -> NDArray[np.int64]:
-    """Counts of examples by class and prediction, [classes, classes]."""
+    """Confusion matrix: number of examples by class and prediction, [classes, classes]."""
     counts = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(counts, (labels, predictions), 1)
     return counts
 
 
 def averages(counts: NDArray[np.int64]) -> dict[str, float]:
-    """Accuracy, and the means over classes of F1 ("macro") and of recall ("balanced accuracy").
+    """Computes accuracy, macro F1 and balanced accuracy from a confusion matrix.
 
-    A class without examples has no recall, and without predictions, too, no F1: the means leave it
-    out.
+    The means over classes skip undefined values: the recall of a class without examples, and the F1
+    of a class with neither examples nor predictions.
 
     Example:
         >>> averages(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
         {'accuracy': 0.75, 'macro_f1': 0.7333333333333334, 'balanced_accuracy': 0.75}
     """
     hits, of_class, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
-    seen, named = of_class > 0, of_class + predicted > 0
+    has_recall, has_f1 = of_class > 0, of_class + predicted > 0
     return {
         "accuracy": float(hits.sum() / counts.sum()),
-        "macro_f1": float(np.mean(2 * hits[named] / (of_class + predicted)[named])),
-        "balanced_accuracy": float(np.mean(hits[seen] / of_class[seen])),
+        "macro_f1": float(np.mean(2 * hits[has_f1] / (of_class + predicted)[has_f1])),
+        "balanced_accuracy": float(np.mean(hits[has_recall] / of_class[has_recall])),
     }
 
 
-def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Recall, precision and F1 of each class, None where nothing counts, and its confusions."""
+def class_metrics(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Recall, precision, F1 (None if undefined) and most frequent confusions of each class."""
 
     def fraction(part: int, whole: int) -> float | None:
         return round(part / whole, 3) if whole else None
 
-    figures = []
+    rows = []
     for index, name in enumerate(classes):
         hits, of_class = int(counts[index, index]), int(counts[index].sum())
         predicted = int(counts[:, index].sum())
         mistakes = [i for i in np.argsort(-counts[index], kind="stable") if i != index]
-        figures.append(
+        rows.append(
             {
                 "class": name,
                 "count": of_class,
@@ -144,22 +143,22 @@ def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dic
                 ),
             }
         )
-    return figures
+    return rows
 
 
 def predict_probabilities(
     model: Any, batches: training.BatchSource, compute_logits: LogitsFn
 ) -> NDArray[np.float32]:
-    """Probabilities of the classes, in the order of the examples: float32 [N, classes]."""
+    """Class probabilities in the order of the examples, float32 [N, classes]."""
     outputs = _outputs(model, batches, compute_logits, False)
-    probabilities = np.concatenate([found for (found,) in outputs])
+    probabilities = np.concatenate([batch for (batch,) in outputs])
     if isinstance(batches, ExampleBatches):
         probabilities = probabilities[np.argsort(batches.order)]
     if np.isnan(probabilities).any():
         example = int(np.argwhere(np.isnan(probabilities))[0, 0])
         raise ValueError(
-            f"the answer to example {example} is NaN: the model's numbers overflow, it has no "
-            "position for so many tokens, or its parameters hold NaN."
+            f"the prediction of example {example} is NaN: the model overflows, has no position for "
+            "one of its tokens, or has NaN parameters."
         )
     return probabilities
 
@@ -167,7 +166,7 @@ def predict_probabilities(
 def class_table(
     probabilities: NDArray[np.float32], classes: Sequence[str], files: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """A row an example: its number or its file, the likeliest class, the probability of each.
+    """Table of predictions: example number or file, predicted class, class probabilities.
 
     Example:
         >>> table = class_table(np.array([[0.25, 0.75]], np.float32), ("cat", "dog"))

@@ -1,4 +1,4 @@
-"""Labeled examples of runs: files, generated data, and which of them select the parameters."""
+"""Sources of labeled examples: files or synthetic data, and their splits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.generated import Drawable
+from flax_linattn.data.batches.generated import ExampleGenerator
 from flax_linattn.data.images import LabelledImages, load_images
 from flax_linattn.data.labels import LabelledExamples
 from flax_linattn.tasks.classify.label_options import LabelData
@@ -22,19 +22,19 @@ P = TypeVar("P", bound="LabelSpec")
 Examples = TypeVar("Examples", bound=LabelledExamples)
 
 PATHFINDER_SIZE = 32
-"""Default side of Long Range Arena's images."""
+"""Default height and width of Pathfinder images, as in Long Range Arena."""
 PATHFINDER_CLASSES = ("apart", "joined")
-"""Classes of its labels 0 and 1: whether a curve joins the dots."""
+"""Classes of the Pathfinder labels 0 and 1: does a curve join the dots?"""
 MAX_NAMED_CLASSES = 10
-"""Class names that a summary lists."""
+"""Maximum number of class names in a summary."""
 
 
 class LabelSpec(DataSpec):
-    """What a run with labels remembers of its data.
+    """Metadata of labeled training data.
 
     Attributes:
-        dataset: name of the data set.
-        classes: names of the classes, in the order of the logits.
+        dataset: Name of the data set.
+        classes: Names of the classes, in the order of the logits.
     """
 
     dataset: str
@@ -42,11 +42,11 @@ class LabelSpec(DataSpec):
 
     @property
     def kind(self) -> str:
-        """Kind of the examples, and their classes: those of other data that a model takes."""
+        """Kind of the examples and their classes in words; other test data must have the same."""
         return f"examples of the classes {', '.join(self.classes)}"
 
     def check(self) -> None:
-        """Types, and at least one class."""
+        """Checks the types of the fields, and that there is a class."""
         super().check()
         at_least(1, num_classes=len(self.classes))
 
@@ -55,8 +55,8 @@ class Source(abc.ABC, Generic[C, P]):
     """The labeled examples of a run.
 
     Attributes:
-        name: name of the data set.
-        classes: names of the classes, in the order of the labels.
+        name: Name of the data set.
+        classes: Names of the classes, in the order of the labels.
     """
 
     name: str
@@ -69,25 +69,25 @@ class Source(abc.ABC, Generic[C, P]):
 
     @abc.abstractmethod
     def describe(self, config: C) -> P:
-        """The data spec of a run; scales are those of the training part."""
+        """Makes the data spec of a run; scales are fitted on the training part."""
 
     @abc.abstractmethod
     def about(self, config: C) -> str:
-        """Sizes and classes, in a line or two."""
+        """Describes sizes and classes in one or two lines."""
 
     @abc.abstractmethod
     def splits(self, config: C, data_spec: P, sequence_shards: int = 1) -> training.Splits:
-        """Batches of lengths that are multiples of ``sequence_shards``, for all three splits."""
+        """Makes batches of all three splits; lengths are multiples of ``sequence_shards``."""
 
 
 class FileSource(Source[C, P], Generic[C, P, Examples]):
-    """Training and test examples of files, of which a part selects the parameters.
+    """Examples of files, with a part of the training data held out for validation.
 
     Attributes:
-        fitted: examples that the parameters learn from.
-        validation: examples that select the parameters: a stratified part of the training data, or
+        fitted: Examples that the parameters are trained on.
+        validation: Examples that select the parameters: a stratified part of the training data, or
             the test data.
-        test: test examples.
+        test: Test examples.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
         self.validation: Examples = test
         self.test: Examples = test
         if select_on != "test":
-            kept, held_out = data.stratified_split(train.labels, fraction, seed)
-            self.fitted, self.validation = train.subset(kept), train.subset(held_out)
+            rest, held_out = data.stratified_split(train.labels, fraction, seed)
+            self.fitted, self.validation = train.subset(rest), train.subset(held_out)
 
     def splits(self, config: C, data_spec: P, sequence_shards: int = 1) -> training.Splits:
-        """Training examples in an order of each epoch's own; the others always alike."""
+        """Makes batches: training examples are shuffled in each epoch, others keep their order."""
         return training.Splits(
             self.part_batches(self.fitted, config, data_spec, sequence_shards, training=True),
             self.part_batches(self.validation, config, data_spec, sequence_shards, training=False),
@@ -119,11 +119,11 @@ class FileSource(Source[C, P], Generic[C, P, Examples]):
     def part_batches(
         self, part: Examples, config: C, data_spec: P, sequence_shards: int, *, training: bool
     ) -> training.BatchSource:
-        """Batches of a part, those to train on with the random order and changes of options."""
+        """Makes batches of one part; training batches are shuffled and augmented."""
 
 
 class TreeSource(FileSource[C, P, Examples]):
-    """Images or texts of a folder or an archive, and the checksum of all of them."""
+    """Images or texts of a folder or an archive, and their checksum."""
 
     def __init__(self, name: str, train: Any, test: Any, options: LabelData, checksum: str) -> None:
         split = (options.select_on, options.validation_fraction, options.split_seed)
@@ -140,14 +140,14 @@ class TreeSource(FileSource[C, P, Examples]):
         return self._checksum
 
     def counts(self, unit: str = "") -> str:
-        """Numbers of examples to train, to validate and to test on, for people."""
+        """Describes the numbers of training, validation and test examples."""
         parts = (self.fitted, self.validation, self.test)
         train, validation, test = (f"{part.num_examples:,}" for part in parts)
         return f"{train}{unit} to train, {validation} to validate and {test} to test"
 
 
 def about_classes(classes: Sequence[str]) -> str:
-    """The number of classes and the first of their names.
+    """Describes the number of classes and their first names.
 
     Example:
         >>> about_classes(("cat", "dog"))
@@ -158,11 +158,11 @@ def about_classes(classes: Sequence[str]) -> str:
 
 
 def generated_batches(
-    task: Drawable, config: Config, size: int, stream: int
+    task: ExampleGenerator, config: Config, size: int, stream: int
 ) -> data.GeneratedBatches:
-    """Generated batches of an epoch of ``size`` examples, from a random stream of the run's seed.
+    """Makes synthetic batches of ``size`` examples from a random stream of the run's seed.
 
-    Examples of stream 0, that of training, are new in each epoch; those of others stay the same.
+    Stream 0, for training, has new examples in each epoch; other streams repeat theirs.
     """
     rows, fixed = min(config.fit.batch_size, size), stream > 0
     return data.GeneratedBatches(
@@ -176,8 +176,8 @@ def generated_batches(
     )
 
 
-def generated_splits(task: Drawable, config: Any) -> training.Splits:
-    """Generated examples: training sees none twice; validation and test are always the same."""
+def generated_splits(task: ExampleGenerator, config: Any) -> training.Splits:
+    """Makes synthetic splits: training examples are always new, others are always the same."""
     options: LabelData = config.data
     sizes = (options.epoch_size, options.validation_size, options.test_size)
     return training.Splits(
@@ -186,21 +186,21 @@ def generated_splits(task: Drawable, config: Any) -> training.Splits:
 
 
 def generated_checksum(splits: training.Splits) -> str:
-    """A checksum of the first batch of each part."""
+    """Checksum of the first batch of each split."""
     firsts = [part.batch(0) for part in splits if part is not None]
     return checksum(batch[name] for batch in firsts for name in sorted(batch))
 
 
 def describe_generated(name: str, options: LabelData, what: str) -> str:
-    """Sizes of generated data in a line, which ends with ``what`` they are."""
+    """Describes the sizes of synthetic data in one line, which ends with ``what`` they are."""
     return (
-        f"{name}: drawn anew, {options.epoch_size:,} an epoch to train, "
+        f"{name}: synthetic, {options.epoch_size:,} new training examples per epoch, "
         f"{options.validation_size:,} to validate and {options.test_size:,} to test, {what}"
     )
 
 
 def data_path(path: Path) -> Path:
-    """The path, or the only file of a folder, as ``data fetch`` leaves an archive."""
+    """Returns the path, or the only file of a folder, such as an archive of ``data fetch``."""
     if not path.is_dir():
         return path
     inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
@@ -208,7 +208,7 @@ def data_path(path: Path) -> Path:
 
 
 def read_images(path: Path, image_size: int) -> tuple[LabelledImages, LabelledImages]:
-    """Training and test images of two classes or more, of this height and width unless it is 0."""
+    """Reads training and test images, resized to ``image_size`` unless it is 0."""
     try:
         train, test = load_images(data_path(path), size=image_size or None)
     except OptionError as error:
@@ -220,14 +220,14 @@ def read_images(path: Path, image_size: int) -> tuple[LabelledImages, LabelledIm
 
 
 def check_classes(path: Path, classes: Sequence[str]) -> None:
-    """Refuses data with fewer than two classes."""
+    """Raises ValueError for data with fewer than two classes."""
     if len(classes) < 2:
         raise ValueError(
-            f"{path}: expected at least two classes to tell apart, got {', '.join(classes)}; add "
-            "folders of others."
+            f"{path}: expected at least two classes, got {', '.join(classes)}; add a folder "
+            "for each class."
         )
 
 
 def images_checksum(*parts: LabelledImages) -> str:
-    """A checksum of the pixels and labels of images."""
+    """Checksum of the pixels and labels of images."""
     return checksum(array for part in parts for array in (part.labels, part.pixels))

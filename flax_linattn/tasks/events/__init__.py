@@ -1,4 +1,4 @@
-"""Events at irregular times: when the next one comes, and of which mark."""
+"""Events at irregular times: forecasts of the time and type of the next event."""
 
 from flax_linattn.tasks.events.data import EventsSpec
 from flax_linattn.tasks.events.options import (

@@ -1,4 +1,4 @@
-"""What a model of events has to beat: processes by maximum likelihood, and simple guesses."""
+"""Baselines of event models: point processes by maximum likelihood, and constant predictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.events import EventSequences
-from flax_linattn.data.sets.processes import (
+from flax_linattn.data.generators.processes import (
     MAX_EVENT_TYPES,
     HawkesProcess,
     IndependentMarks,
@@ -22,61 +22,61 @@ from flax_linattn.data.sets.processes import (
 from flax_linattn.tasks.baselines import Baselines
 
 BASELINES = Baselines(
-    "nll", ("poisson", "renewal", "hawkes"), title="NLL an event", num_train="num_train_events"
+    "nll", ("poisson", "renewal", "hawkes"), title="NLL per event", num_train="num_train_events"
 )
 
-FITTED = 200_000
-"""Most events that a Hawkes process is fitted to, in about a minute."""
-PIECE, HISTORY = 1000, 200
-"""Events of a sequence that it is fitted to at once, and those before that excite them: its time
-goes with the longest sequence."""
+MAX_HAWKES_EVENTS = 200_000
+"""Maximum number of events that a Hawkes process is fitted to, in about a minute."""
+HAWKES_LENGTH, HAWKES_HISTORY = 1000, 200
+"""Events of a chunk that a Hawkes process is fitted to, and earlier events that excite them; the
+time of a fit grows with the longest chunk."""
 
 
 def fit_processes(train: EventSequences, resolution: float) -> dict[str, Process]:
-    """The processes by name, fitted to the events to train on, with the run's resolution."""
+    """Fits each process to the training events, with the resolution of the run."""
     fit: Callable[[EventSequences], Process] = partial(HawkesProcess.fit, resolution=resolution)
     if len(train.mark_names) > MAX_EVENT_TYPES:
         fit = partial(IndependentMarks.fit, fit=fit)
     return {
         "poisson": PoissonProcess.fit(train),
         "renewal": RenewalProcess.fit(train, resolution=resolution),
-        "hawkes": fit(for_hawkes(train)),
+        "hawkes": fit(hawkes_sequences(train)),
     }
 
 
-def for_hawkes(train: EventSequences) -> EventSequences:
-    """Pieces of the first sequences: what a Hawkes process is fitted to."""
-    # Pieces first: a single sequence may be longer than all that is to be fitted to.
-    return few(train.cut(PIECE, HISTORY), FITTED)
+def hawkes_sequences(train: EventSequences) -> EventSequences:
+    """The chunks of sequences that a Hawkes process is fitted to."""
+    # Sequences are cut first, because a single one may have more events than the limit.
+    return take_events(train.cut(HAWKES_LENGTH, HAWKES_HISTORY), MAX_HAWKES_EVENTS)
 
 
-def few(events: EventSequences, most: int) -> EventSequences:
-    """The first sequences, with so many events or a few more."""
+def take_events(events: EventSequences, num_events: int) -> EventSequences:
+    """The first sequences that together have at least ``num_events`` events."""
     sizes = np.cumsum([len(own) for own in events.times])
-    return events.select(range(min(int(np.searchsorted(sizes, most)) + 1, len(events))))
+    return events.select(range(min(int(np.searchsorted(sizes, num_events)) + 1, len(events))))
 
 
-def process_values(name: str, process: Process, test: EventSequences) -> dict[str, float]:
-    """Negative log likelihoods an event, and the distance of integrated intensities."""
-    found = process.log_likelihood(test)
+def score_process(name: str, process: Process, test: EventSequences) -> dict[str, float]:
+    """Negative log likelihoods per event of a process, and its Kolmogorov-Smirnov distance."""
+    likelihood = process.log_likelihood(test)
     number = test.num_forecast
     rescaled = np.concatenate(process.rescaled(test))
     parts = {
-        f"{name}_time_nll": -float(found.time.sum() + found.survival.sum()) / number,
-        f"{name}_mark_nll": -float(found.mark.sum()) / number,
+        f"{name}_time_nll": -float(likelihood.time.sum() + likelihood.survival.sum()) / number,
+        f"{name}_mark_nll": -float(likelihood.mark.sum()) / number,
     }
     return {
-        f"{name}_nll": -float(found.total.sum()) / number,
+        f"{name}_nll": -float(likelihood.total.sum()) / number,
         **(parts if process.num_marks > 1 else {}),
         f"{name}_ks": ks_distance(rescaled),
     }
 
 
 def ks_distance(rescaled: NDArray[np.float64]) -> float:
-    """The statistic of Kolmogorov and Smirnov of values [n] and the exponential of mean one.
+    """Kolmogorov-Smirnov distance of values [n] from the exponential distribution of mean 1.
 
-    By the time-rescaling theorem the integrated intensities of the true process are such values
-    (Brown et al., 2002).
+    By the time-rescaling theorem, the integrated intensities of the true process follow this
+    distribution (Brown et al., 2002).
 
     Example:
         >>> n = 1000
@@ -90,35 +90,35 @@ def ks_distance(rescaled: NDArray[np.float64]) -> float:
 
 
 def ks_limit(number: int) -> float:
-    """What ``ks_distance`` of so many independent values exceeds once in twenty times."""
+    """The 95 % quantile of ``ks_distance`` for a number of independent values."""
     return 1.3581 / math.sqrt(number)
 
 
-def guesses(train: EventSequences, test: EventSequences) -> dict[str, Any]:
-    """Errors of the mean and the median gap, accuracies of the most frequent and the last mark."""
+def naive_scores(train: EventSequences, test: EventSequences) -> dict[str, Any]:
+    """Errors of the mean and median gap; accuracies of the most frequent and last event type."""
     gaps, own = np.concatenate(train.gaps()), np.concatenate(test.gaps())
-    found = {
+    scores = {
         "mean_gap_rmse": float(np.sqrt(np.mean((own - gaps.mean()) ** 2))),
         "median_gap_mae": float(np.mean(np.abs(own - np.median(gaps)))),
     }
     if len(train.mark_names) == 1:
-        return found
-    counts = np.bincount(forecast_marks(train), minlength=len(train.mark_names))
-    marks = forecast_marks(test)
-    # Where there was no event before, no mark is guessed.
-    before = np.concatenate(
+        return scores
+    counts = np.bincount(forecast_event_types(train), minlength=len(train.mark_names))
+    event_types = forecast_event_types(test)
+    # The first event of a sequence has no previous type, so -1 is a wrong prediction.
+    previous = np.concatenate(
         [
             np.append(-1, own[:-1])[given:]
             for own, given in zip(test.marks, test.num_given, strict=True)
         ]
     )
-    return found | {
-        "frequent_mark_accuracy": float(np.mean(marks == counts.argmax())),
-        "last_mark_accuracy": float(np.mean(marks == before)),
+    return scores | {
+        "frequent_mark_accuracy": float(np.mean(event_types == counts.argmax())),
+        "last_mark_accuracy": float(np.mean(event_types == previous)),
     }
 
 
-def forecast_marks(events: EventSequences) -> NDArray[np.int32]:
-    """Event types of all forecast events."""
+def forecast_event_types(events: EventSequences) -> NDArray[np.int32]:
+    """Event types of all forecast events, in the order of the sequences."""
     parts = zip(events.marks, events.num_given, strict=True)
     return np.concatenate([own[given:] for own, given in parts])

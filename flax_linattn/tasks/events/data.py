@@ -1,4 +1,4 @@
-"""The events of a run: read or drawn, split, and told as the model takes them."""
+"""The events of a run: reading or generating, splits, tokens and batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flax_linattn.data.events import (
     load_events,
     split_events,
 )
-from flax_linattn.data.sets import processes
+from flax_linattn.data.generators import processes
 from flax_linattn.tasks.events.options import EventsConfig, EventsData
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.spec import DataSpec
@@ -31,21 +31,21 @@ from flax_linattn.tasks.spec import DataSpec
 
 @dataclasses.dataclass(frozen=True)
 class EventsSpec(DataSpec):
-    """What the training data say: kept in the run folder so that a run needs no training data.
+    """Facts about the training data, stored in the run folder so that a run does not need them.
 
     Attributes:
-        dataset: its name.
-        mark_names: in the order of the model's marks.
-        dates: whether times are dates, and so seconds since 1970-01-01 UTC.
-        scale: the gap that counts as one, in the file's unit.
-        spread: the deviation of the logarithms of gaps.
-        resolution: a gap below it counts as it, in the file's unit.
-        periods: of whose phases the model is told, in the file's unit.
-        clock: the periods of the time since a sequence began, in the file's unit.
-        lengths: lengths that pieces of sequences are padded to.
-        begins: whether a sequence to train on has a known begin, so that the wait for its first
-            event is learned.
-        checksum: of the events to train on ("train") and to test ("test").
+        dataset: name of the data set.
+        mark_names: names of the event types, in the order of the model's outputs.
+        dates: whether times are dates, stored as seconds since 1970-01-01 UTC.
+        scale: gap that is scaled to 1, in the file's unit.
+        spread: standard deviation of the logarithms of gaps.
+        resolution: minimum gap, which replaces shorter ones, in the file's unit.
+        periods: periods whose phases are model inputs, in the file's unit.
+        clock: periods of the time since the start of a sequence, in the file's unit.
+        lengths: lengths that chunks of sequences are padded to.
+        begins: whether a training sequence has a known start of observation, so that the wait for
+            its first event is learned.
+        checksum: checksums of the training ("train") and the test events ("test").
     """
 
     dataset: str
@@ -64,23 +64,21 @@ class EventsSpec(DataSpec):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Of an event, see ``models.EventColumns``."""
         return jax.ShapeDtypeStruct((1, 3 + 2 * len(self.all_periods)), jnp.float32)
 
     @property
-    def num_marks(self) -> int:
+    def num_event_types(self) -> int:
         """Number M of event types."""
         return len(self.mark_names)
 
     @property
     def all_periods(self) -> tuple[float, ...]:
-        """Those of the model's waves, in units of the scale."""
+        """Periods of all sinusoidal inputs of the model, in units of the scale."""
         return tuple(period / self.scale for period in (*self.periods, *self.clock))
 
     def check(self) -> None:
-        """Checks types and sizes of what was read from the run folder."""
         super().check()
-        at_least(1, num_marks=self.num_marks, num_lengths=len(self.lengths))
+        at_least(1, num_event_types=self.num_event_types, num_lengths=len(self.lengths))
         for length in self.lengths:
             at_least(1, lengths=length)
         for name, values in (
@@ -91,35 +89,35 @@ class EventsSpec(DataSpec):
             ("clock", self.clock),
         ):
             if not all(0 < value < float("inf") for value in values):
-                raise OptionError(f"{name} must be positive and finite, got {values}.", name)
+                raise OptionError(f"expected {name} as positive numbers, got {values}.", name)
 
 
 DAY = 86_400.0
 CALENDAR = (DAY, 7 * DAY)
-"""The periods of dates, in seconds."""
+"""Default periods for dates, in seconds."""
 
-NOTHING, EVENT, END = 0, 1, 2
-"""What a model is asked for after a token: nothing, the next event, or that none comes until the
-end of the observation."""
+NO_TARGET, EVENT, END = 0, 1, 2
+"""Target after a token: none, the next event, or no event until the end of the observation."""
 
 GENERATOR_SEED = 0
-"""Of drawn events, which are the same in all runs."""
+"""Seed of synthetic events, which are the same in all runs."""
 GENERATOR_END = 100.0
+"""End of the observation of synthetic sequences."""
 DEFAULT_NUM_SEQUENCES = 200
 
-_RENAME = "rename the column that holds them, as in the file of the run"
+_RENAME = "rename the column as in the file of the run"
 _ADVICE = {
     "time": _RENAME,
     "mark": _RENAME,
     "sequence": _RENAME,
     "sort": "sort the rows of each sequence by time",
     "timezone": "correct it, or write it in UTC, such as 2016-07-01 00:00:00+00:00",
-    "begin": "leave out the events before, as the run observed none then",
-    "end": "leave out the events after, as the run observed none then",
-    "gaps": "save times that never go backwards",
-    "file_format": "give a file of the format of the run's",
+    "begin": "remove the events before the start of observation of the run",
+    "end": "remove the events after the end of observation of the run",
+    "gaps": "save times that never decrease",
+    "file_format": "pass a file in the format of the run's file",
 }
-"""What to do about another file than the run's, instead of giving an option."""
+"""Advice for errors about a file other than the run's, by the option that the error names."""
 
 PROCESSES: dict[str, processes.Process] = {
     "hawkes": processes.HawkesProcess([0.2], [[0.8]], decay=1.0),
@@ -130,15 +128,15 @@ PROCESSES: dict[str, processes.Process] = {
     "poisson-sine": processes.SIN,
     "renewal": processes.RenewalProcess([0.5, 0.5], [-1.0, 1.0], [0.5, 0.5]),
 }
-"""By the name of ``EventsData.process``."""
+"""Processes that generate synthetic events, by the name of ``EventsData.process``."""
 
 
 def load_data(source: EventsData) -> EventSequences:
-    """The events of a run."""
+    """Reads or generates the events of a run."""
     if source.file is None:
         end = processes.SIN_END if source.process == "poisson-sine" else GENERATOR_END
         number = source.num_sequences or DEFAULT_NUM_SEQUENCES
-        return PROCESSES[source.process].draw(number, end, seed=GENERATOR_SEED)
+        return PROCESSES[source.process].sample(number, end, seed=GENERATOR_SEED)
     try:
         events = load_events(
             source.file,
@@ -162,10 +160,10 @@ def load_data(source: EventsData) -> EventSequences:
 
 
 def load_other(source: EventsData, file: Path) -> EventSequences:
-    """The events of another file, read as the run's own was; its errors name no option of that."""
-    # Marks in a file of their own are those of the run's file alone.
-    form = source.file_format if source.marks_file is None else "auto"
-    source = dataclasses.replace(source, file=file, marks_file=None, file_format=form,
+    """Reads another file with the options of the run; errors advise on the file, not on options."""
+    # A separate file of event types belongs to the run's own file only.
+    file_format = source.file_format if source.marks_file is None else "auto"
+    source = dataclasses.replace(source, file=file, marks_file=None, file_format=file_format,
                                  num_sequences=0, process=EventsData.process)  # fmt: skip
     try:
         events = load_data(source)
@@ -173,9 +171,8 @@ def load_other(source: EventsData, file: Path) -> EventSequences:
         advice = next((_ADVICE[name] for name in error.options if name in _ADVICE), None)
         if advice is None:
             raise
-        told = f"{error.reason}; {advice}"
-        raise OptionError(told, "test_file") from None
-    return dataclasses.replace(events, name=str(file))  # for messages
+        raise OptionError(f"{error.reason}; {advice}", "test_file") from None
+    return dataclasses.replace(events, name=str(file))  # messages name the path
 
 
 def split_data(events: EventSequences, source: EventsData) -> EventSplit:
@@ -186,14 +183,14 @@ def split_data(events: EventSequences, source: EventsData) -> EventSplit:
 
 
 def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
-    """What a run has to know of its data; scales are those of the training part."""
+    """Makes the data spec of a run; scales are computed from the training part."""
     train = parts.train
     gaps = np.concatenate(train.gaps())
     above = gaps[gaps > 0]
     if not above.size:
         raise OptionError(
-            f"{train.name}: the events to train on have no gap above 0, and so no scale of time; "
-            "give another split, or events at several times.",
+            f"{train.name}: expected training events at different times, which give the scale of "
+            "gaps, got gaps of 0 only; choose another split, or add events at other times.",
             "split",
         )
     resolution = config.model.resolution or float(above.min())
@@ -215,15 +212,14 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
         begins=bool(((train.num_given == 0) & ~np.isnan(train.begins)).any()),
         checksum={"train": compute_checksum(train), "test": compute_checksum(parts.test)},
     )
-    sizes = [
-        piece.stop - piece.start for piece in _pieces(tokenize_sequences(train, data_spec), config)
-    ]
+    chunks = _split_chunks(tokenize_sequences(train, data_spec), config)
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
     lengths = {math.ceil(length) for length in np.quantile(sizes, (0.5, 1.0))}
     return dataclasses.replace(data_spec, lengths=tuple(sorted(lengths)))
 
 
 def _clock(scale: float, events: EventSequences) -> tuple[float, ...]:
-    """Periods from the scale on to four times the longest sequence, as in Vaswani et al., 2017."""
+    """Periods from the scale to four times the longest sequence, as in Vaswani et al., 2017."""
     first, last_events = (np.array([own[at] for own in events.times]) for at in (0, -1))
     begins = np.where(np.isnan(events.begins), first, events.begins)
     last = max(4 * float((last_events - begins).max()), 10 * scale)
@@ -231,69 +227,73 @@ def _clock(scale: float, events: EventSequences) -> tuple[float, ...]:
 
 
 def compute_checksum(events: EventSequences) -> str:
-    """Of times, marks, their names, and bounds."""
+    """Checksum of times, event types with their names, and observation bounds."""
     bounds = (events.begins, events.ends, events.num_given)
     return checksum([*events.times, *events.marks, *bounds, np.array(events.mark_names)])
 
 
 class Tokens(NamedTuple):
-    """What a model takes in of a sequence, and what it is asked after each token.
+    """Inputs and targets of a sequence, one of each per token.
 
     Attributes:
-        observations: float32 [n, 3 + 2 P], see ``models.EventColumns``; the first is the begin of
-            the observation where that is known.
+        observations: float32 [n, 3 + 2 P], see ``models.EventColumns``; the first is the start of
+            the observation, if it is known.
         log_gap: float32 [n], log of the time to the next event, or to the end, in units of the
             scale.
-        mark: int32 [n], of the next event.
-        asked: int8 [n], NOTHING, EVENT or END.
+        event_type: int32 [n], type of the next event.
+        target: int8 [n], kind of the target: NO_TARGET, EVENT or END.
     """
 
     observations: NDArray[np.float32]
     log_gap: NDArray[np.float32]
-    mark: NDArray[np.int32]
-    asked: NDArray[np.int8]
+    event_type: NDArray[np.int32]
+    target: NDArray[np.int8]
 
 
 def tokenize_sequences(events: EventSequences, data_spec: EventsSpec) -> list[Tokens]:
-    """The tokens of each sequence."""
+    """Makes the tokens of each sequence."""
     parts = (events.times, events.marks, events.begins, events.ends, events.num_given)
     tokens = []
-    for times, marks, begin, end, given in zip(*parts, strict=True):
+    for times, event_types, begin, end, given in zip(*parts, strict=True):
         begins = not np.isnan(begin)
         if begins:
             times = np.concatenate([[begin], times])
-            marks = np.concatenate([[data_spec.num_marks], marks]).astype(np.int32)
+            event_types = np.concatenate([[data_spec.num_event_types], event_types]).astype(
+                np.int32
+            )
         log_gaps = log_gap(np.diff(times), data_spec)
         rest = end - times[-1]
-        asked = np.full(len(times), EVENT, np.int8)
-        asked[: int(given) - 1 + begins] = NOTHING
-        asked[-1] = END if rest > 0 else NOTHING
+        target = np.full(len(times), EVENT, np.int8)
+        target[: int(given) - 1 + begins] = NO_TARGET
+        target[-1] = END if rest > 0 else NO_TARGET
         last = math.log(rest / data_spec.scale) if rest > 0 else 0.0
         own = Tokens(
-            observations(times, marks, np.concatenate([[np.nan], log_gaps]), times[0], data_spec),
+            observations(
+                times, event_types, np.concatenate([[np.nan], log_gaps]), times[0], data_spec
+            ),
             np.concatenate([log_gaps, [last]]).astype(np.float32),
-            np.concatenate([marks[1:], [0]]).astype(np.int32),
-            asked,
+            np.concatenate([event_types[1:], [0]]).astype(np.int32),
+            target,
         )
         tokens.append(own)
     return tokens
 
 
 def log_gap(gaps: NDArray[np.float64], data_spec: EventsSpec) -> NDArray[np.float64]:
-    """Logs of gaps in units of the scale, none below the resolution: float64 of their shape."""
+    """Logarithms of gaps, clipped to the resolution, in units of the scale: float64."""
     return np.log(np.maximum(gaps, data_spec.resolution) / data_spec.scale)
 
 
 def observations(
     times: NDArray[np.float64],
-    marks: NDArray[np.integer],
+    event_types: NDArray[np.integer],
     log_gaps: NDArray[np.float64],
     origin: float,
     data_spec: EventsSpec,
 ) -> NDArray[np.float32]:
-    """Events [n] of a sequence as the model takes them in: float32 [n, 3 + 2 P].
+    """Model inputs of the events [n] of a sequence: float32 [n, 3 + 2 P].
 
-    ``log_gaps`` are those before each; NaN = nothing is known before.
+    ``log_gaps`` are those before each event; NaN = no previous event is known.
     """
     known = ~np.isnan(log_gaps)
     turns = [times[:, None] / np.array(data_spec.periods)] if data_spec.periods else []
@@ -301,31 +301,31 @@ def observations(
         turns.append((times - origin)[:, None] / np.array(data_spec.clock))
     turns = turns or [np.zeros((len(times), 0))]
     angles = 2 * np.pi * (np.concatenate(turns, axis=1) % 1.0)
-    first = np.stack([np.where(known, log_gaps, 0.0), known, marks], axis=1)
+    first = np.stack([np.where(known, log_gaps, 0.0), known, event_types], axis=1)
     return np.concatenate([first, np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def _pieces(tokens: list[Tokens], config: EventsConfig) -> list[Piece]:
-    """Tokens that are learned from at once; ``forecast`` is the first that is asked after.
+def _split_chunks(tokens: list[Tokens], config: EventsConfig) -> list[Piece]:
+    """Cuts sequences into training chunks; ``forecast`` is the first token with a target.
 
-    That are ``length`` ones, the last of a sequence one more at most.
+    A chunk has ``length`` targets, the last chunk of a sequence at most one more.
     """
-    pieces = []
+    chunks = []
     for index, own in enumerate(tokens):
-        asked = np.flatnonzero(own.asked)
-        if not asked.size:
+        with_target = np.flatnonzero(own.target)
+        if not with_target.size:
             continue
-        last = int(asked[-1])
-        # An end alone would be a piece without an event: it goes with the events before.
-        begins = range(int(asked[0]), max(last, int(asked[0]) + 1), config.fit.length)
-        for first in begins:
-            stop = last + 1 if first == begins[-1] else first + config.fit.length
-            pieces.append(Piece(index, max(0, first - config.fit.history), first, stop))
-    return pieces
+        first, last = int(with_target[0]), int(with_target[-1])
+        # An END alone would be a chunk without an event, so it joins the previous chunk.
+        begins = range(first, max(last, first + 1), config.fit.length)
+        for begin in begins:
+            stop = last + 1 if begin == begins[-1] else begin + config.fit.length
+            chunks.append(Piece(index, max(0, begin - config.fit.history), begin, stop))
+    return chunks
 
 
 class EventBatches(data.RaggedBatches):
-    """Batches of pieces of sequences of events.
+    """Batches of chunks of event sequences.
 
     Attributes:
         events: the whole sequences.
@@ -337,15 +337,15 @@ class EventBatches(data.RaggedBatches):
 def make_batches(
     events: EventSequences, config: EventsConfig, data_spec: EventsSpec, *, seed: int | None
 ) -> EventBatches:
-    """Pieces of sequences, in batches."""
+    """Makes batches of chunks of sequences."""
     tokens = tokenize_sequences(events, data_spec)
     arrays: dict[str, list[NDArray]] = {name: [] for name in Tokens._fields}
-    for piece in _pieces(tokens, config):
-        for name, values in tokens[piece.sequence]._asdict().items():
-            arrays[name].append(values[piece.start : piece.stop])
-        asked = arrays["asked"][-1] = arrays["asked"][-1].copy()
-        asked[: piece.forecast - piece.start] = NOTHING
-    longest = max(len(values) for values in arrays["asked"])
+    for chunk in _split_chunks(tokens, config):
+        for name, values in tokens[chunk.sequence]._asdict().items():
+            arrays[name].append(values[chunk.start : chunk.stop])
+        target = arrays["target"][-1] = arrays["target"][-1].copy()
+        target[: chunk.forecast - chunk.start] = NO_TARGET
+    longest = max(len(values) for values in arrays["target"])
     batches = EventBatches(
         arrays, config.fit.batch_size, lengths=(*data_spec.lengths, longest), seed=seed
     )
@@ -354,25 +354,25 @@ def make_batches(
 
 
 def groups(tokens: list[Tokens], rows: int) -> Iterator[list[int]]:
-    """Sequences of about one length, so many at a time, the longest first."""
-    order = sorted(range(len(tokens)), key=lambda i: (-len(tokens[i].asked), i))
+    """Groups of up to ``rows`` sequences of similar length, by index, the longest first."""
+    order = sorted(range(len(tokens)), key=lambda i: (-len(tokens[i].target), i))
     for first in range(0, len(order), rows):
         yield order[first : first + rows]
 
 
 def pad_group(group: list[Tokens], rows: int, length: int) -> dict[str, NDArray]:
-    """The arrays [rows, length] of a model's call, and their "mask"; other rows are filler."""
+    """Pads a group to arrays [rows, length] with their "mask"; further rows are padding."""
     padded: dict[str, NDArray] = {"mask": np.zeros((rows, length), bool)}
-    for name in ("observations", "log_gap", "mark"):
+    for name in ("observations", "log_gap", "event_type"):
         first = getattr(group[0], name)
         padded[name] = np.zeros((rows, length, *first.shape[1:]), first.dtype)
     for row, own in enumerate(group):
-        padded["mask"][row, : len(own.asked)] = True
-        for name in ("observations", "log_gap", "mark"):
-            padded[name][row, : len(own.asked)] = getattr(own, name)
+        padded["mask"][row, : len(own.target)] = True
+        for name in ("observations", "log_gap", "event_type"):
+            padded[name][row, : len(own.target)] = getattr(own, name)
     return padded
 
 
 def padded_length(tokens: int) -> int:
-    """The next power of two, so that few programs are compiled."""
+    """The next power of two, which limits the number of compiled programs."""
     return 1 << (tokens - 1).bit_length()

@@ -19,28 +19,28 @@ class EventsData(Options):
 
     Attributes:
         file: Event file: a CSV file with a column of times and optional columns of event types and
-            sequences, or one of the formats below. Default: synthetic events, see ``process``.
-        marks_file: File of event types that belongs to a file of times in the format ``rmtpp``.
-        file_format: Format of the file: ``rmtpp`` (text files of times and event types, one
-            sequence per line), ``jodie`` (interactions of users and items), ``npz`` (arrays) or
-            ``easytpp`` (JSON). ``auto`` infers it from the file.
+            sequences, or another ``file_format``. Default: synthetic events, see ``process``.
+        marks_file: File of the event types, for a file of times in the format ``rmtpp``.
+        file_format: Format of the file: ``table`` (CSV), ``rmtpp`` (text files of times and event
+            types, one sequence per line), ``jodie`` (interactions of users and items), ``npz``
+            (arrays) or ``easytpp`` (JSON). ``auto`` infers it from the file.
         time: CSV column of times: numbers in any unit, or dates.
         mark: CSV column of event types.
         sequence: CSV column that identifies the sequence of an event.
-        sort: Sort rows whose times decrease.
+        sort: Sort the rows by time, if times decrease.
         timezone: Time zone of dates without one, such as Europe/Berlin.
         begin: Start of the observation of each sequence, a number or a date. Default: unknown; the
-            first event of each sequence is then given and not forecast.
-        end: End of the observation. Default: the last event of each sequence.
+            first event of each sequence is then an input and not forecast.
+        end: End of the observation of each sequence. Default: its last event.
         process: Process that generates synthetic events: ``hawkes`` (self-exciting),
             ``hawkes-marked`` (self-exciting, three event types), ``poisson``, ``poisson-sine``
             (periodic rate) or ``renewal``.
-        num_sequences: Number of sequences to use, from the start of the file; 0 uses all. For
-            synthetic events: number of sequences to generate; 0 generates 200.
-        split: Training, validation and test parts: fractions, or numbers of sequences.
-        split_by: ``sequences`` splits in the order of the file; ``time`` cuts each sequence, and
-            later parts condition on earlier ones; ``auto`` cuts if there are fewer than three
-            sequences.
+        num_sequences: Number of sequences to use, from the start of the file, or to generate. 0
+            uses all sequences of a file, and generates 200.
+        split: Sizes of the training, validation and test sets: fractions, or numbers of sequences.
+        split_by: What to split: the ``sequences``, in the order of the file, or each sequence along
+            ``time``, where later parts condition on earlier ones. ``auto`` splits along time if
+            there are fewer than three sequences.
     """
 
     file: Path | None = None
@@ -65,12 +65,12 @@ class EventsData(Options):
             for name in ("marks_file", "file_format", "sequence", "sort", "begin", "end"):
                 if getattr(self, name) != getattr(EventsData, name):
                     raise OptionError(
-                        f"{name} needs an event file; give one, or remove it.", name, "file"
+                        f"{name} needs an event file; set file, or remove {name}.", name, "file"
                     )
         elif self.process != EventsData.process:
             raise OptionError(
-                f"process={self.process} is an option of synthetic events, but there is a file; "
-                "remove one of the two.",
+                f"process={self.process!r} generates synthetic events, but file={self.file} has "
+                "events; remove one of the two.",
                 "process",
                 "file",
             )
@@ -81,8 +81,8 @@ class EventsModel(ModelOptions):
     """Temporal point process with log-normal mixtures, see ``models.EventForecaster``.
 
     Attributes:
-        layers: Layers of the backbone.
-        kernel_size: Width in events of the convolution in the embedding.
+        layers: Transformer blocks of the backbone.
+        kernel_size: Kernel size, in events, of the convolution in the embedding.
         num_components: Number of log-normal components in the mixture of the next gap.
         periods: Periods in the time unit of the file, separated by commas; their phases are model
             inputs. ``auto`` uses a day and a week for dates, and none for numbers.
@@ -108,14 +108,14 @@ class EventsModel(ModelOptions):
         for name in ("scale", "resolution"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise OptionError(f"{name} must be at least 0 and finite, got {value}.", name)
+                raise OptionError(f"expected {name} as a number of at least 0, got {value}.", name)
         self.given_periods()
 
     def given_periods(self) -> tuple[float, ...] | None:
-        """The periods that are given as numbers; None of "auto".
+        """The periods as numbers; None for "auto".
 
         Raises:
-            OptionError: one is not above 0.
+            OptionError: a period is not above 0.
         """
         if self.periods == "auto":
             return None
@@ -127,7 +127,7 @@ class EventsModel(ModelOptions):
             periods = (-1.0,)
         if not all(0 < period < float("inf") for period in periods):
             raise OptionError(
-                f"periods must be positive numbers separated by commas, none, or auto, got "
+                "expected periods as positive numbers separated by commas, none or auto, got "
                 f"{self.periods!r}.",
                 "periods",
             )
@@ -143,8 +143,9 @@ class EventsFit(FitOptions):
     """How the model is trained, by Adam.
 
     Attributes:
-        length: events of a sequence that are learned from at once; longer ones are cut.
-        history: events before a cut that the model sees, too, and does not learn from.
+        length: Maximum number of events per training segment; longer sequences are cut.
+        history: Number of events before each cut that the model conditions on without learning from
+            them.
     """
 
     epochs: int = 100
@@ -164,6 +165,7 @@ class EventsFit(FitOptions):
 class EventsConfig(Config):
     """Everything that a run on events depends on."""
 
+    main_options = ("file", "process", "learning_rate", *Config.main_options)
     data: EventsData = EventsData()
     model: EventsModel = EventsModel()
     fit: EventsFit = EventsFit()
@@ -177,7 +179,7 @@ class EventsConfig(Config):
 
 
 def thp(config: EventsConfig) -> EventsConfig:
-    """The transformer Hawkes process with a mixture of log-normals, as the Aaren paper ran it.
+    """Transformer Hawkes process with a log-normal mixture, as in the Aaren paper.
 
     Source: ``configs/model/thp_mix.yaml`` of meta-tpp and the Aaren paper's appendix E: 2 layers of
     64, one head, 8 components, Adam at 5e-4, 16 sequences a step, a clock. It selects on validation

@@ -1,4 +1,4 @@
-"""Backtests: a forecaster over folds of the rows that came after those it was trained on."""
+"""Backtests: a forecaster over folds of the rows after its training rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.forecast.baselines import baseline_forecasts, fitted_ridge, ridge_forecast
 from flax_linattn.tasks.forecast.evaluate import Errors, sum_errors
-from flax_linattn.tasks.forecast.figures import draw_folds
+from flax_linattn.tasks.forecast.figures import plot_folds
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
+from flax_linattn.tasks.forecast.quantiles import NO_TRUE_VALUES
 from flax_linattn.tasks.forecast.ridge import Ridge, fit_ridge
 from flax_linattn.tasks.forecast.rows import series_row
 from flax_linattn.tasks.forecast.stream import ForecastStream
@@ -35,8 +36,8 @@ BASELINES = Baselines(
     "mse", ("naive", "seasonal_naive", "ridge", "refitted_ridge"), title="mean MSE of the folds"
 )
 NOTE = (
-    "folds of one series are one cluster: their spread (_sd) tells how the error changes over "
-    "time, not how sure the mean is"
+    "the folds of one series are not independent: their standard deviation (_sd) is the variation "
+    "of the error over time, not the uncertainty of the mean"
 )
 Mode = Literal["plain", "carry", "refit"]
 
@@ -52,19 +53,19 @@ def backtest(
     progress: bool = True,
     parallel: training.Parallel | None = None,
 ) -> Report:
-    """Tests a run over folds of equal length: all rows after its training part, in their order.
+    """Tests a run on consecutive folds of equal length: all rows after its training part.
 
-    A fold is forecast from each of its rows, and from the last one before it, as far as the horizon
-    lies in it, by the run's model from windows; with ``carry`` by one stream over all rows from the
-    first on, which looks back on ``context`` rows; with ``refit`` by a model trained again on all
-    rows before the fold, for ``epochs``, with the options and seed of the run, whose share of these
-    rows selects its parameters.
+    The forecasts of a fold begin after each row whose horizon lies in the fold. By default, the
+    run's model forecasts from windows. With ``carry``, one stream over all rows, with ``context``
+    past rows, makes the forecasts. With ``refit``, a new model is trained on all rows before the
+    fold, for ``epochs``, with the options and seed of the run; the validation fraction of the run
+    selects its parameters.
 
-    It is compared with the baselines of ``evaluate``: the ridge of the rows that the model learned
-    from, and without ``refit`` also one fitted again before each fold (``refitted_ridge``). Errors
-    are on values scaled by the training rows of the run, in all folds.
+    The baselines are those of ``evaluate``, with the ridge of the model's training rows. Without
+    ``refit``, a ridge that is fitted again before each fold is added (``refitted_ridge``). In all
+    folds, errors are on values scaled by the training rows of the run.
 
-    All is kept in the folder ``backtest`` of the run. What is finished is not done again.
+    Results are saved in the folder ``backtest`` of the run; finished folds are not computed again.
     """
     at_least(1, folds=folds)
     mode = _mode(refit, carry, context, epochs)
@@ -72,24 +73,26 @@ def backtest(
     run = load_run(run_dir)
     if run.data_spec.members:
         raise OptionError(
-            "a run on a panel of series has no backtest; evaluate the run instead.", "run"
+            f"expected a run on one series, but {run_dir} was trained on a panel; use evaluate "
+            "instead.",
+            "run",
         )
     panel = own_panel(run)
     (series,), options = panel.series, run.config.data
     rows = range(run.data_spec.parts.train.stop, run.data_spec.parts.test.stop)
     parts = fold_rows(rows, folds)
     if len(parts[0]) < options.horizon:
-        most = len(rows) // options.horizon
+        max_folds = len(rows) // options.horizon
         raise OptionError(
-            f"expected folds of at least the horizon ({options.horizon} rows), got {folds} of the "
-            f"{len(rows)} rows after the training part; "
-            + (f"at most {most} fit." if most else "they are too few for one."),
+            f"expected folds of at least {options.horizon} rows (the horizon), got folds={folds} "
+            f"of the {len(rows)} rows after the training part; "
+            + (f"use at most {max_folds}." if max_folds else "train with more rows to test on."),
             "folds",
         )
     targets = series.values[:, list(run.data_spec.targets)]
     known = [not np.isnan(targets[part.start : part.stop]).all() for part in parts]
     if not any(known):
-        raise ValueError("expected known values to test on, got missing ones only.")
+        raise ValueError(NO_TRUE_VALUES)
     given = {"context": context, "epochs": epochs}
     suffix = "".join(f"-{name}-{value}" for name, value in given.items() if value is not None)
     folder = run_dir / "backtest" / f"{mode}-{folds}{suffix}"
@@ -109,9 +112,9 @@ def backtest(
             for number, (part, has_truth) in enumerate(zip(parts, known, strict=True), 1)
         ]
         report = _summary(run, mode, table)
-        write_json(folder / "backtest.json", report.judged)
+        write_json(folder / "backtest.json", report.all_values)
         if has_figures():
-            draw_folds(report.values, folder / "backtest.png")
+            plot_folds(report.values, folder / "backtest.png")
     return report
 
 
@@ -119,19 +122,20 @@ def _mode(refit: bool, carry: bool, context: int | None, epochs: int | None) -> 
     """Returns the mode of the options, or raises if they exclude each other."""
     if refit and carry:
         raise OptionError(
-            "refit trains a model again for each fold, carry continues one stream; choose one.",
+            "refit trains a new model for each fold, and carry continues one stream over all "
+            "folds; choose one of them.",
             "refit",
             "carry",
         )
     if context is not None and not carry:
         raise OptionError(
-            "context is the context of a stream; set carry=True, or remove context.",
+            "context is for the stream of carry; set carry=True, or remove context.",
             "context",
             "carry",
         )
     if epochs is not None and not refit:
         raise OptionError(
-            "epochs is for models trained again; set refit=True, or remove epochs.",
+            "epochs is for models that refit trains; set refit=True, or remove epochs.",
             "epochs",
             "refit",
         )
@@ -139,7 +143,7 @@ def _mode(refit: bool, carry: bool, context: int | None, epochs: int | None) -> 
 
 
 def fold_rows(rows: range, folds: int) -> list[range]:
-    """Splits rows into folds of equal length, but for one row, in their order.
+    """Splits rows into consecutive folds whose lengths differ by at most one row.
 
     Example:
         >>> fold_rows(range(10, 20), 3)
@@ -150,7 +154,7 @@ def fold_rows(rows: range, folds: int) -> list[range]:
 
 
 def rows_before(split: Sequence[tuple[int, int]], begin: int) -> tuple[range, range]:
-    """Training and validation rows among those before a fold, in the proportion of a run.
+    """Training and validation rows before a fold, in the proportion of the run's split.
 
     Example:
         >>> rows_before(((0, 60), (60, 80), (80, 100)), 88)
@@ -210,7 +214,7 @@ class _Fixed:
         return self._folder / f"fold-{number}.npz"
 
     def _streamed(self, number: int) -> Forecast:
-        """The forecasts of the stream, which takes in row after row."""
+        """The forecasts of a stream that receives all rows in their order."""
         stream, data_spec, (series,) = self._stream, self._run.data_spec, self._panel.series
         known, horizon = data_spec.known_future, self._run.config.data.horizon
         assert stream is not None
@@ -266,7 +270,7 @@ _Tester = _Fixed | _Refitted
 
 
 def _fold(tester: _Tester | None, folder: Path, number: int, part: range) -> dict[str, Any]:
-    """The row of a fold, measured now or before; without a tester, that of no known value."""
+    """The table row of a fold, computed or read; without a tester the fold has no known value."""
     row: dict[str, Any] = {"begin": part.start, "end": part.stop, "num_windows": 0}
     if tester is None:
         return row
@@ -285,7 +289,7 @@ def _fold(tester: _Tester | None, folder: Path, number: int, part: range) -> dic
 
 
 def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
-    """Over the folds with known values; the table has all."""
+    """The means over folds with known values, and a table of all folds."""
     values: dict[str, Any] = {"mode": mode, "folds": len(folds)}
     table = [row for row in folds if row["num_windows"]]
     for name in (name for name in table[0] if name.endswith(("_mse", "_mae"))):
@@ -298,18 +302,17 @@ def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
             ahead = sum(row["test_mse"] < (1 - TIE) * row[f"{name}_mse"] for row in table)
             values[f"folds_ahead_of_{name}"] = ahead
     chosen = [row for row in table if row["begin"] < run.data_spec.split[1][1]]
-    optimistic = "validation rows, which selected the model and the ridge: optimistic"
-    note = _folds(chosen if mode != "refit" else [], "holds", "hold", optimistic)
+    optimistic = "validation rows, which selected the model and the ridge, and is optimistic"
+    note = _folds(chosen if mode != "refit" else [], "contains", optimistic)
     empty = [row for row in folds if not row["num_windows"]]
-    note += _folds(empty, "has", "have", "no known value to test on, and no part in the means")
+    note += _folds(empty, "has", "no known value to test on, and is excluded from the means")
     values["note"] = NOTE + note
     values["by_fold"] = [dict.fromkeys(table[0]) | row for row in folds]
     return Report(values, ("by_fold",), baselines=BASELINES)
 
 
-def _folds(rows: Sequence[Mapping[str, Any]], one: str, many: str, what: str) -> str:
+def _folds(rows: Sequence[Mapping[str, Any]], verb: str, what: str) -> str:
     """A clause on folds, by their numbers; empty without any."""
     numbers = [str(row["fold"]) for row in rows]
-    plural = f"folds {', '.join(numbers)} {many}"
-    name = f"fold {numbers[0]} {one}" if len(numbers) == 1 else plural
-    return f"; {name} {what}" if numbers else ""
+    names = f"fold {numbers[0]}" if len(numbers) == 1 else f"each of folds {', '.join(numbers)}"
+    return f"; {names} {verb} {what}" if numbers else ""

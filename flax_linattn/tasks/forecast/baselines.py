@@ -18,9 +18,9 @@ from flax_linattn.tasks.forecast.windows import Forecast, compile_forecast, part
 from flax_linattn.tasks.spec import Run
 
 FOLDS = 8
-"""Parts of the validation rows, each of which chooses how much is added to the ridge."""
+"""Parts of the validation rows, each of which chooses the weight of the attention."""
 ROUNDS = 100
-"""Of least squares with bounds: a few are enough for two columns that are not nearly the same."""
+"""Rounds of coordinate descent; a few are enough for two columns that are not nearly collinear."""
 
 
 def seasonal_naive(
@@ -99,45 +99,45 @@ def set_to_ridge(models_: Sequence[Model], ridge: Ridge) -> None:
 
 
 def best_attention_weights(run: Run, validation: data.Windows) -> list[float]:
-    """How much of what was learned beside a ridge to add to it, by the validation rows.
+    """Weights of the attention and of known future covariates with the least validation error.
 
-    Of each of ``FOLDS`` consecutive parts of the validation windows the least squares of truth -
-    linear path on what the attention adds, and on what known future covariates add, if there are
-    any: one number each for all steps and channels, between 0 and 1. Their means over the parts
-    are taken. The least squares of all windows at once may rest on a single wild part, and then
-    add nothing, or everything, where later rows differ from it.
+    The validation windows are cut into ``FOLDS`` consecutive parts. In each part, least squares
+    regress truth - ridge on the output of the attention, and on that of the known future
+    covariates, if there are any: one weight between 0 and 1 each, for all steps and channels. The
+    result is the mean over the parts. A fit to all windows at once may depend on a single unusual
+    part, and then give a weight of 0 or 1 that later rows do not support.
     """
     number = len(attention_weights(run.model))
-    of_linear, *of_each = (
-        compile_forecast(_with_shares(run, shares))
-        for shares in np.eye(number + 1, number, k=-1).tolist()
+    linear_path, *with_attention = (
+        compile_forecast(_with_weights(run, weights))
+        for weights in np.eye(number + 1, number, k=-1).tolist()
     )
     folds = np.arange(validation.num_examples) * FOLDS // validation.num_examples
     gram, product = np.zeros((FOLDS, number, number)), np.zeros((FOLDS, number))
     is_known, first = np.zeros(FOLDS, np.bool_), 0
     for arrays, *_, truth in with_truth(run, validation):
-        linear = np.asarray(of_linear(arrays), np.float64)[: len(truth)]
-        added = np.stack([np.asarray(f(arrays), np.float64)[: len(truth)] for f in of_each])
+        linear = np.asarray(linear_path(arrays), np.float64)[: len(truth)]
+        added = np.stack([np.asarray(f(arrays), np.float64)[: len(truth)] for f in with_attention])
         added -= linear
-        of_fold = folds[first : first + len(truth)]
+        fold_numbers = folds[first : first + len(truth)]
         first += len(truth)
-        for fold in np.unique(of_fold).tolist():
-            known = ~np.isnan(truth) & (of_fold == fold)[:, None, None]
+        for fold in np.unique(fold_numbers).tolist():
+            known = ~np.isnan(truth) & (fold_numbers == fold)[:, None, None]
             own = added[:, known]
             product[fold] += own @ (truth - linear)[known]
             gram[fold] += own @ own.T
             is_known[fold] |= bool(known.any())
-    shares = [least_squares(gram[fold], product[fold]) for fold in np.flatnonzero(is_known)]
-    return np.mean(shares, axis=0).tolist() if shares else [0.0] * number
+    weights = [bounded_lstsq(gram[fold], product[fold]) for fold in np.flatnonzero(is_known)]
+    return np.mean(weights, axis=0).tolist() if weights else [0.0] * number
 
 
-def least_squares(gram: NDArray[np.float64], product: NDArray[np.float64]) -> NDArray[np.float64]:
+def bounded_lstsq(gram: NDArray[np.float64], product: NDArray[np.float64]) -> NDArray[np.float64]:
     """The weights [N] between 0 and 1 of least squares with A'A and A'b, by coordinate descent.
 
     The weight of a column of zeros is 0.
 
     Example:
-        >>> least_squares(np.eye(3), np.array([-1.0, 0.25, 4.0])).tolist()
+        >>> bounded_lstsq(np.eye(3), np.array([-1.0, 0.25, 4.0])).tolist()
         [0.0, 0.25, 1.0]
     """
     weights = np.zeros(len(product))
@@ -154,28 +154,28 @@ def attention_weights(model: Model) -> list[models.Correction]:
     return [model.share, *([] if model.known_share is None else [model.known_share])]
 
 
-def set_attention_weights(model: Model, shares: Sequence[float]) -> None:
+def set_attention_weights(model: Model, weights: Sequence[float]) -> None:
     """Sets the weights that ``attention_weights`` returns."""
-    for own, share in zip(attention_weights(model), shares, strict=True):
-        own[...] = jnp.asarray(share, jnp.float32)
+    for own, weight in zip(attention_weights(model), weights, strict=True):
+        own[...] = jnp.asarray(weight, jnp.float32)
 
 
-def describe_attention_weights(shares: Sequence[float]) -> str:
-    """What the validation rows chose, next to the errors that training printed.
+def describe_attention_weights(weights: Sequence[float]) -> str:
+    """A sentence on the weights that the validation rows chose, printed after training.
 
     Example:
         >>> describe_attention_weights([0.25])
-        'the validation rows chose to add 0.25 of the attention to the ridge: the lines above ...'
+        'the validation rows set the weight of the attention to 0.25, where 0 is the ridge ...'
     """
-    of_each = zip(shares, ("the attention", "what the known columns tell"), strict=False)
-    added = " and ".join(f"{share:.3g} of {what}" for share, what in of_each)
+    names = ("the weight of the attention", "that of the known future covariates")
+    chosen = [f"{name} to {weight:.3g}" for name, weight in zip(names, weights, strict=False)]
     return (
-        f"the validation rows chose to add {added} to the ridge: the lines above have the errors "
-        "with all of it, the report those with that share"
+        f"the validation rows set {' and '.join(chosen)}, where 0 is the ridge alone; the errors "
+        "printed during training are those at weight 1"
     )
 
 
-def _with_shares(run: Run, shares: Sequence[float]) -> Run:
+def _with_weights(run: Run, weights: Sequence[float]) -> Run:
     model = nnx.clone(run.model)
-    set_attention_weights(model, shares)
+    set_attention_weights(model, weights)
     return run._replace(model=model)

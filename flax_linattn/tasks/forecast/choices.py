@@ -16,28 +16,28 @@ from flax_linattn.tasks.forecast.spec import ForecastSpec, describe
 from flax_linattn.tasks.forecast.windows import stack
 
 MULTIPLES = (1, 2, 4, 7, 14, 21)
-"""Context lengths that are tried, in seasons."""
+"""Candidate context lengths, in seasons."""
 PATCHES = 8
-"""Patches of a context, where its length chooses theirs."""
-USUAL_SEASON = 24
-"""Rows that count as a season where none is known, or none fits into a context."""
+"""Number of patches of a context if ``patch_length`` is automatic."""
+DEFAULT_SEASON = 24
+"""Season in rows if none is known, or none fits into a context."""
 MIN_CORRELATION = 0.3
-"""Autocorrelation from which on a lag counts as a season."""
+"""Minimum autocorrelation at the lag of a season."""
 OPERATIONS_PER_SECOND = 10**10
-"""Floating-point operations of a training in a second: of one core that is not idle."""
+"""Assumed floating-point operations per second of training on one busy core."""
 
 
 def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, list[str]]:
-    """The options with a number where the data are to choose one, and notes on these.
+    """Replaces automatic options by numbers chosen from the data, and returns notes on them.
 
-    - ``season``, where the frequency of the rows tells none, is a lag of high autocorrelation in
-      the training rows.
-    - ``context_length`` is the shortest context whose ridge has an error on the validation rows
-      within 1 % of the least, among multiples of the season.
-    - ``patch_length`` is an eighth of the context, so that longer ones cost no more tokens.
+    - ``season`` is a lag of high autocorrelation in the training rows, if the frequency of the rows
+      implies no season.
+    - ``context_length`` is the shortest multiple of the season whose ridge has a validation error
+      within 1 % of the smallest.
+    - ``patch_length`` is an eighth of the context, so that a longer context has no more tokens.
     - ``ridge_maps`` are those of ``fit_ridge``.
-    - ``stride`` leaves out training windows where all of them would take longer than the time
-      limit: those of long series overlap, and are nearly the same.
+    - ``stride`` skips training windows if all of them would take longer than the time limit; the
+      windows of long series overlap, and are nearly the same.
     """
     if not config.auto_options:
         return config, []
@@ -61,7 +61,7 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
     if config.data.context_length == 0:
         length = _best_context(values, train, validation, begins, config, season)
         config = config.replace(context_length=length)
-        notes.append(f"context length {length} was chosen on the validation rows (season {season})")
+        notes.append(f"context_length={length} was chosen on the validation rows (season {season})")
     length, horizon = config.data.context_length, config.data.horizon
     if config.model.patch_length == 0:
         config = config.replace(patch_length=max(MIN_CONTEXT, length // PATCHES))
@@ -74,18 +74,18 @@ def choose(panel: SeriesPanel, config: ForecastConfig) -> tuple[ForecastConfig, 
         config = config.replace(stride=stride)
         if stride > 1:
             notes.append(
-                f"one training window of {stride} is used, so that training ends within "
-                f"{config.fit.time_limit:g} s; stride 1 uses all"
+                f"training uses one window in {stride} to end within the time limit of "
+                f"{config.fit.time_limit:g} s; stride=1 uses all windows"
             )
     return config, notes
 
 
 def seasonal_lag(rows: Sequence[NDArray]) -> int:
-    """The lag of a season by autocorrelation, the mean over series [T, C]; 1 if it is small.
+    """The season as a lag of high mean autocorrelation over series [T, C]; 1 if there is none.
 
-    The shortest lag that is a peak, with neighbors that correlate less, of at least four fifths of
-    the highest one: a multiple of a season correlates, too. Values count as differences from the
-    one before, whose autocorrelation no trend hides.
+    The season is the shortest lag at a peak of at least four fifths of the highest peak, since a
+    multiple of a season correlates, too. Autocorrelation is that of first differences, which a
+    trend does not hide.
 
     Example:
         >>> seasonal_lag([np.sin(2 * np.pi * np.arange(300.0) / 12)[:, None]])
@@ -93,20 +93,20 @@ def seasonal_lag(rows: Sequence[NDArray]) -> int:
         >>> seasonal_lag([np.random.default_rng(0).normal(size=(300, 1))])
         1
     """
-    most = min(MAX_INPUT // 2, max((len(one) - 1 for one in rows), default=0) // 3)
-    total, weight = np.zeros(most + 2), 0
+    max_lag = min(MAX_INPUT // 2, max((len(one) - 1 for one in rows), default=0) // 3)
+    total, weight = np.zeros(max_lag + 2), 0
     for one in rows:
         changes = np.diff(one.astype(np.float64), axis=0)
         changes -= changes.mean(axis=0) if len(changes) else 0.0
-        if len(changes) < 3 * most or not changes.any():
+        if len(changes) < 3 * max_lag or not changes.any():
             continue
         size = 2 ** math.ceil(math.log2(2 * len(changes)))
         power = np.square(np.abs(np.fft.rfft(changes, size, axis=0)))
-        products = np.fft.irfft(power, size, axis=0)[: most + 2]
+        products = np.fft.irfft(power, size, axis=0)[: max_lag + 2]
         changing = products[0] > 0
         total += np.sum(products[:, changing] / products[0, changing], axis=1)
         weight += int(changing.sum())
-    if most < 3 or not weight:
+    if max_lag < 3 or not weight:
         return 1
     mean = total / weight
     inner = mean[1:-1]
@@ -117,16 +117,16 @@ def seasonal_lag(rows: Sequence[NDArray]) -> int:
     return 1 + int(np.argmax(peaks & (inner >= 0.8 * inner[peaks].max())))
 
 
-def context_candidates(season: int, most: int) -> list[int]:
-    """Context lengths to compare: multiples of a season within bounds.
+def context_candidates(season: int, max_length: int) -> list[int]:
+    """Context lengths to compare: multiples of a season up to ``max_length``.
 
     Example:
         >>> context_candidates(24, 400), context_candidates(7, 100), context_candidates(1440, 400)
         ([24, 48, 96, 168, 336], [28, 49, 98], [24, 48, 96, 168, 336])
     """
-    base = season if 1 < season <= min(most, MAX_INPUT) else USUAL_SEASON
+    base = season if 1 < season <= min(max_length, MAX_INPUT) else DEFAULT_SEASON
     lengths = [base * multiple for multiple in MULTIPLES]
-    return [length for length in lengths if MIN_CONTEXT <= length <= min(most, MAX_INPUT)]
+    return [length for length in lengths if MIN_CONTEXT <= length <= min(max_length, MAX_INPUT)]
 
 
 def _best_context(
@@ -139,7 +139,7 @@ def _best_context(
 ) -> int:
     """The shortest context whose ridge is within ``MIN_GAIN`` of the best on validation rows."""
     horizon = config.data.horizon
-    # No series that has windows of a short context may lose them; and a third of the training
+    # A series with windows of a short context must not lose them, and a third of the training
     # rows leaves at least twice as many windows as the map has rows.
     usable = [len(rows) for rows in train if len(rows) > MIN_CONTEXT + horizon]
     lengths = context_candidates(season, (min(usable) - horizon) // 3) if usable else []
@@ -166,8 +166,8 @@ def _affordable_stride(num_windows: int, data_spec: ForecastSpec, config: Foreca
     if config.model.model == "patch":
         tokens = len(data_spec.targets) * -(-tokens // patch)
     operations = fit.epochs * fit.runs * num_windows * tokens * _operations(config.layers)
-    most = max(1, num_windows // fit.batch_size)
-    return min(most, max(1, math.ceil(operations / (limit / 2 * OPERATIONS_PER_SECOND))))
+    max_stride = max(1, num_windows // fit.batch_size)
+    return min(max_stride, max(1, math.ceil(operations / (limit / 2 * OPERATIONS_PER_SECOND))))
 
 
 def _operations(layers: Layers) -> int:

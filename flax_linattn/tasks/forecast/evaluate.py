@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.tasks.baselines import Baselines, read_or_note
 from flax_linattn.tasks.forecast.baselines import baseline_forecasts, fitted_ridge
-from flax_linattn.tasks.forecast.figures import draw_errors, draw_forecasts
+from flax_linattn.tasks.forecast.figures import plot_errors, plot_forecasts
 from flax_linattn.tasks.forecast.panel import own_panel
-from flax_linattn.tasks.forecast.quantiles import score_baselines, score_quantiles
+from flax_linattn.tasks.forecast.quantiles import (
+    NO_TRUE_VALUES,
+    score_baselines,
+    score_quantiles,
+)
 from flax_linattn.tasks.forecast.windows import (
     Forecast,
     PanelWindows,
@@ -33,9 +37,9 @@ MAX_LISTED = 5
 
 
 class Errors:
-    """Mean square and mean absolute error, summed in float64; unknown truth is left out.
+    """Mean squared and mean absolute errors, summed in float64; missing true values are ignored.
 
-    Sums are kept for each step of the horizon, or for each of ``num_series`` series.
+    There is one sum for each step of the horizon, or for each of ``num_series`` series.
 
     Example:
         >>> errors = Errors(1)
@@ -80,7 +84,7 @@ class Errors:
         """MSE, MAE and RMSE over all known values, the errors of each channel times its scale."""
         count = self.num_known
         if not count:
-            raise ValueError("expected known values to test on, got missing ones only.")
+            raise ValueError(NO_TRUE_VALUES)
         square = float(np.sum(self._square * np.square(scale)) / count)
         absolute = float(np.sum(self._absolute * scale) / count)
         return {"mse": square, "mae": absolute, "rmse": float(np.sqrt(square))}
@@ -116,18 +120,18 @@ class Errors:
 
 
 def remark(values: Mapping[str, Any]) -> str:
-    """What a verdict says beside errors: a model that is the ridge alone, and its coverage.
+    """Additions to a verdict: whether the attention has weight 0, and the coverage of intervals.
 
     Example:
         >>> remark({"attention_share": 0.0, "test_coverage_80": 0.764})
-        "the attention adds nothing here: the forecasts are the ridge's; 76.4 % of truths lie ..."
+        'the weight of the attention is 0, so the forecasts are those of the ridge; the 80 % ...'
         >>> remark({"attention_share": 0.3})
         ''
     """
-    known = " and what the known columns add" if values.get("known_share") else ""
-    alone = f"the attention adds nothing here: the forecasts are the ridge's{known}"
+    known = " and the known future covariates" if values.get("known_share") else ""
+    alone = f"the weight of the attention is 0, so the forecasts are those of the ridge{known}"
     covered = [
-        f"{100 * value:.3g} % of truths lie in the interval of {name.removeprefix(COVERAGE)} %"
+        f"the {name.removeprefix(COVERAGE)} % interval covers {100 * value:.3g} % of true values"
         for name, value in values.items()
         if name.startswith(COVERAGE) and not name.endswith("_sd")
     ]
@@ -143,15 +147,16 @@ BASELINES = Baselines("mse", NAMES, title="MSE", selected=NAMES[-1:], remark=rem
 def evaluate_model(run: Run, windows: PanelWindows) -> Report:
     """Tests a run on windows in the order of time: errors, scores of quantiles, tables.
 
-    Errors are on standardized values; of one series also in the units of the file, by step and by
-    channel, of a global model as MASE and by series (``series``: the best and worst). Those of
-    validation rows are given where the windows are of the run's own test rows.
+    Errors are on standardized values. A run on one series also reports errors in the units of the
+    file, by step and by channel; a run on a panel reports MASE, and errors by series (``series``:
+    the best and the worst). Errors on the validation rows are added if the windows are those of the
+    run's own test rows.
     """
     config, data_spec = run.config, run.data_spec
     channels = config.model.channel_mechanism
-    shares = {}
+    weights = {}
     if config.model.ridge:
-        shares = {"attention_share": run.model.share, "known_share": run.model.known_share}
+        weights = {"attention_share": run.model.share, "known_share": run.model.known_share}
     values = {
         "dataset": data_spec.dataset,
         "model": config.model.model,
@@ -161,21 +166,21 @@ def evaluate_model(run: Run, windows: PanelWindows) -> Report:
         "horizon": config.data.horizon,
         "targets": ", ".join(data_spec.target_names),
         "num_test_windows": windows.num_examples,
-        **{name: float(share[...]) for name, share in shares.items() if share is not None},
+        **{name: float(weight[...]) for name, weight in weights.items() if weight is not None},
         **evaluate_forecasts({"test": model_forecast(run)}, run, windows),
         **score_quantiles(run, windows),
     }
     return Report(
         values,
         tables=("series",) if data_spec.members else (),
-        figures={"forecasts.png": partial(draw_forecasts, run, windows)},
+        figures={"forecasts.png": partial(plot_forecasts, run, windows)},
         baselines=BASELINES,
-        charts={} if data_spec.members else {"errors.png": draw_errors},
+        charts={} if data_spec.members else {"errors.png": plot_errors},
     )
 
 
 def evaluate_baselines(run: Run, windows: PanelWindows) -> dict[str, Any]:
-    """Errors of the baselines, as ``evaluate_model`` gives those of the model.
+    """Errors of the baselines, in the form of ``evaluate_model``.
 
     The ridge is left out where the training rows cannot be read.
     """
@@ -192,10 +197,10 @@ def evaluate_forecasts(
     """Errors by forecast and metric, on validation rows too, and tables; see ``evaluate_model``."""
     data_spec, targets = run.data_spec, list(run.data_spec.targets)
     errors = sum_errors(forecasts, run, windows)
-    std = np.stack([own.standardizer.std[targets] for own in windows.problems])
-    divisors = {member.name: member.seasonal for member in data_spec.members}
+    std = np.stack([own.standardizer.std[targets] for own in windows.data_specs])
+    divisors = {info.name: info.seasonal for info in data_spec.members}
     none = (None,) * len(targets)
-    seasonal = np.array([divisors.get(own.dataset, none) for own in windows.problems], np.float64)
+    seasonal = np.array([divisors.get(own.dataset, none) for own in windows.data_specs], np.float64)
     report: dict[str, Any] = {}
     for name, sums in errors.items():
         report |= {f"{name}_{key}": value for key, value in sums.metrics().items()}
@@ -205,11 +210,11 @@ def evaluate_forecasts(
         scaled = sums.mase(std, seasonal)
         if (known := ~np.isnan(scaled)).any():
             report[f"{name}_mase"] = float(np.mean(scaled[known]))
-    held = validation_windows(run, windows)
-    for name, sums in {} if held is None else sum_errors(forecasts, run, held).items():
+    validation = validation_windows(run, windows)
+    for name, sums in {} if validation is None else sum_errors(forecasts, run, validation).items():
         prefix = "" if name == "test" else f"{name}_"
-        found = sums.metrics() if sums.num_known else {}
-        report |= {f"{prefix}validation_{key}": found[key] for key in ("mse", "mae") if found}
+        own = sums.metrics() if sums.num_known else {}
+        report |= {f"{prefix}validation_{key}": own[key] for key in ("mse", "mae") if own}
     if not data_spec.members:
         steps = range(1, run.config.data.horizon + 1)
         by_step = {name: sums.by_row() for name, sums in errors.items()}
@@ -254,9 +259,9 @@ def _table(
 
 def _series_tables(columns: Mapping[str, NDArray], windows: PanelWindows) -> dict[str, Any]:
     """The errors of each series, the best first."""
-    counts = np.bincount(windows.owners, minlength=len(windows.problems))
+    counts = np.bincount(windows.owners, minlength=len(windows.data_specs))
     by = columns["mase"] if not np.isnan(columns["mase"]).all() else columns["mse"]
-    names = [data_spec.dataset for data_spec in windows.problems]
+    names = [data_spec.dataset for data_spec in windows.data_specs]
     table = pd.DataFrame({"series": names, "windows": counts, **columns})
     table = table.iloc[[which for which in np.argsort(by) if not np.isnan(by[which])]]
     rows = table.astype(object).where(table.notna(), None).to_dict("records")
@@ -271,14 +276,16 @@ def _series_tables(columns: Mapping[str, NDArray], windows: PanelWindows) -> dic
 
 
 def stream_error(run: Run, windows: PanelWindows, max_rows: int) -> dict[str, Any]:
-    """How far a stream is from the parallel model over the first ``max_rows`` rows of windows."""
+    """Difference between stream and parallel model over the first ``max_rows`` rows of windows."""
     options, arrays = run.config.data, windows.arrays
     begin = int(windows.starts[0]) + options.context_length
     end = int(windows.starts[-1]) + options.context_length + options.horizon
     known = list(run.data_spec.known_inputs)
     end -= options.horizon if known else 0
     rows = slice(begin, min(begin + max_rows, end))
-    parts = [arrays[name][rows] for name in ("values", "missing", "marks") if name in arrays]
+    parts = [
+        arrays[name][rows] for name in ("values", "missing", "time_features") if name in arrays
+    ]
     if known:
         ahead = np.arange(rows.start, rows.stop)[:, None] + 1 + np.arange(options.horizon)
         parts.append(arrays["values"][ahead][..., known].reshape(len(ahead), -1))

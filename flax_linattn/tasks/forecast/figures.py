@@ -29,7 +29,7 @@ COLORS = {
 METRIC = "_mse"
 
 
-def draw_windows(
+def plot_windows(
     windows: Sequence[Window],
     names: Sequence[str],
     path: Path,
@@ -39,7 +39,7 @@ def draw_windows(
     """Draws forecasts to a PNG file, a column a window and a row a target (the last three).
 
     Windows are context [L, targets], truth [H, targets] or None, and forecast [H, targets], with
-    quantiles [H, targets, 1 + Q]. Central intervals are shaded, other levels drawn as lines.
+    quantiles [H, targets, 1 + Q]. Central intervals are shaded; other levels are lines.
     """
     targets = range(max(0, len(names) - MAX_TARGETS), len(names))
     canvas = new_figure(4.2 * len(windows), 2.2 * len(targets) + 0.7)
@@ -47,14 +47,14 @@ def draw_windows(
     for column, ((context, truth, forecast), title) in enumerate(zip(windows, titles, strict=True)):
         for axes, target in zip(grid[:, column], targets, strict=True):
             past = np.arange(1 - len(context), 1)
-            axes.plot(past, context[:, target], color="0.35", label="seen")
+            axes.plot(past, context[:, target], color="0.35", label="context")
             if truth is not None:
                 steps = np.arange(len(truth) + 1)
                 joined = np.append(context[-1:, target], truth[:, target])
                 axes.plot(steps, joined, color="tab:blue", label="truth")
             steps = np.arange(1, len(forecast) + 1)
             mean, *quantiles = forecast[:, target].reshape(len(forecast), -1).T
-            _draw_quantiles(axes, steps, quantiles, levels)
+            _plot_quantiles(axes, steps, quantiles, levels)
             axes.plot(steps, mean, color="tab:orange", label="forecast")
             axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
             axes.set_ylabel(names[target] if column == 0 else "")
@@ -66,14 +66,14 @@ def draw_windows(
     save_figure(canvas, path)
 
 
-def _draw_quantiles(
+def _plot_quantiles(
     axes: Any, steps: NDArray, quantiles: Sequence[NDArray], levels: Sequence[float]
 ) -> None:
-    """Quantiles [H] of each level around a forecast."""
+    """Adds the quantiles [H] of each level to the axes of a forecast."""
     intervals = central_intervals(levels)
-    for number, (share, (low, high)) in enumerate(intervals.items()):
+    for number, (coverage, (low, high)) in enumerate(intervals.items()):
         style = {"color": "tab:orange", "alpha": min(0.2 + 0.15 * number, 0.8), "lw": 0}
-        axes.fill_between(steps, quantiles[low], quantiles[high], label=f"{share} %", **style)
+        axes.fill_between(steps, quantiles[low], quantiles[high], label=f"{coverage} %", **style)
     inside = {end for ends in intervals.values() for end in ends}
     for which, level in enumerate(levels):
         if which not in inside:
@@ -81,26 +81,28 @@ def _draw_quantiles(
             axes.plot(steps, quantiles[which], label=f"quantile {level:g}", **style)
 
 
-def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) -> None:
+def plot_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) -> None:
     """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units."""
     targets, length = list(run.data_spec.targets), run.config.data.context_length
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
     forecasts = np.asarray(compile_outputs(run)(batch))
-    drawn, titles = [], []
+    examples, titles = [], []
     for which, values, forecast in zip(
         chosen, batch["values"][:, :, targets], forecasts, strict=True
     ):
         owner = windows.owners[which]
-        data_spec = windows.problems[owner]
-        drawn.append(tuple(map(data_spec.in_units, (values[:length], values[length:], forecast))))
+        data_spec = windows.data_specs[owner]
+        examples.append(
+            tuple(map(data_spec.in_units, (values[:length], values[length:], forecast)))
+        )
         row = windows.starts[which] + length - windows.begins[owner]
         name = f"{data_spec.dataset}, " if run.data_spec.members else ""
         titles.append(f"{name}from row {row}")
-    draw_windows(drawn, run.data_spec.target_names, path, titles, run.config.model.levels)
+    plot_windows(examples, run.data_spec.target_names, path, titles, run.config.model.levels)
 
 
-def draw_errors(values: Mapping[str, Any], path: Path) -> None:
+def plot_errors(values: Mapping[str, Any], path: Path) -> None:
     """Draws the MSE of a report's ``by_step`` and ``by_channel`` to a PNG file."""
     steps, channels = _errors(values["by_step"], "step"), _errors(values["by_channel"], "channel")
     canvas = new_figure(9.0, 3.4)
@@ -109,11 +111,11 @@ def draw_errors(values: Mapping[str, Any], path: Path) -> None:
         marker = "o" if len(errors) == 1 else ""
         left.plot(errors, marker=marker, label=_label(name), color=COLORS.get(name))
     left.set(xlabel="steps ahead", ylabel="MSE, standardised", ylim=(0, None))
-    shown = channels.sort_values("test", ascending=False, kind="stable").head(MAX_CHANNELS)
-    _bars(right, shown)
-    labels = [_cut(name) for name in shown.index]
-    right.set_xticks(np.arange(len(shown)), labels, rotation=30 if len(shown) > 4 else 0)
-    more = f", the {len(shown)} worst of {len(channels)}" if len(channels) > len(shown) else ""
+    worst = channels.sort_values("test", ascending=False, kind="stable").head(MAX_CHANNELS)
+    _bars(right, worst)
+    labels = [_truncate(name) for name in worst.index]
+    right.set_xticks(np.arange(len(worst)), labels, rotation=30 if len(worst) > 4 else 0)
+    more = f", the {len(worst)} worst of {len(channels)}" if len(channels) > len(worst) else ""
     right.set(xlabel=f"channel{more}")
     handles, labels = left.get_legend_handles_labels()
     columns = steps.shape[1]
@@ -121,7 +123,7 @@ def draw_errors(values: Mapping[str, Any], path: Path) -> None:
     save_figure(canvas, path)
 
 
-def draw_folds(values: Mapping[str, Any], path: Path) -> None:
+def plot_folds(values: Mapping[str, Any], path: Path) -> None:
     """Draws the MSE of a backtest's ``by_fold`` to a PNG file."""
     folds = _errors(values["by_fold"], "fold")
     canvas = new_figure(min(12.0, 3.0 + 0.9 * len(folds)), 3.4)
@@ -151,5 +153,5 @@ def _label(name: str) -> str:
     return "model" if name == "test" else name.replace("_", " ")
 
 
-def _cut(name: str) -> str:
+def _truncate(name: str) -> str:
     return name if len(name) <= 12 else f"{name[:11]}\N{HORIZONTAL ELLIPSIS}"

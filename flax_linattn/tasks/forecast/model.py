@@ -22,10 +22,10 @@ def build_forecaster(
     data_spec: ForecastSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> Model:
-    """The freshly initialised model of a run."""
+    """Builds the model of a run, with new parameters."""
     model, length = config.model, config.data.context_length
     shared: dict[str, Any] = {
-        "num_marks": len(data_spec.marks) + data_spec.num_flags,
+        "num_covariates": len(data_spec.marks) + data_spec.num_flags,
         "targets": data_spec.targets,
         "max_length": length,
         "layers": config.layers.map_mechanisms(placement.mechanism),
@@ -74,28 +74,28 @@ def forecast_windows(
 
     With quantiles [B, P, H, targets, 1 + Q]: the mean, then the quantiles.
     """
-    marks = batch.get("marks")
+    features = batch.get("time_features")
     if "missing" in batch:
-        flags = [batch["missing"], *([] if marks is None else [marks])]
-        marks = jnp.concatenate([part[:, :context_length] for part in flags], axis=-1)
+        flags = [batch["missing"], *([] if features is None else [features])]
+        features = jnp.concatenate([part[:, :context_length] for part in flags], axis=-1)
     how: dict[str, Any] = {"positions": positions, "dropout_key": dropout_key}
     if isinstance(model, models.PatchForecaster) and model.known_future:
         steps = positions[:, None] + 1 + jnp.arange(model.horizon)
         known = batch["values"][..., jnp.asarray(model.known_future)]
         how["ahead"] = known[:, steps]
-    return model.forecast(batch["values"][:, :context_length], marks, **how)
+    return model.forecast(batch["values"][:, :context_length], features, **how)
 
 
 @dataclasses.dataclass(frozen=True)
 class ForecastLoss:
     """Mean squared error of forecasts, for ``training.fit``; metrics add the absolute error.
 
-    Values that are missing in the data (``known``) are left out. Of a model with quantiles the mean
-    of their pinball losses is added; its forecast of the mean shares no more than the features.
+    Missing true values (``known`` is False) are ignored. A model with quantiles adds the mean of
+    their pinball losses; its mean and quantile forecasts have only the features in common.
 
-    In training a decoder forecasts from several observations of a window, evenly spread from a
-    random one on, and a patch model from the last one and those whole patches before; in
-    validation both forecast from the last one, as the others always do.
+    In training, a decoder forecasts from several positions of a window, evenly spaced from a random
+    offset on, and a patch model from the last position and from the ends of earlier patches. In
+    validation both forecast from the last position, as the encoder-decoder always does.
     """
 
     context_length: int
@@ -136,7 +136,7 @@ class ForecastLoss:
         square = jnp.sum(jnp.mean(jnp.square(errors), axis=1) * weight)
         absolute = jnp.sum(jnp.mean(jnp.abs(errors), axis=1) * weight)
         pinball = jnp.sum(jnp.mean(pinballs, axis=1) * weight)
-        # A batch without any known value teaches nothing.
+        # A batch without any known value has loss 0, not 0 / 0.
         return (square + pinball) / jnp.maximum(count, jnp.finfo(count.dtype).tiny), {
             "loss": (square + pinball, count),
             "mse": (square, count),

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Literal, Self
 
 from flax_linattn.checks import OptionError, at_least, choice, quote
-from flax_linattn.data.catalog import customary_split
-from flax_linattn.data.cells import split_cells
-from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.load import find_id_column
-from flax_linattn.data.resampling import TimesPolicy
-from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import parse_frequency, parse_offset
+from flax_linattn.data.series.load import find_id_column
+from flax_linattn.data.series.resampling import TimesPolicy
+from flax_linattn.data.series.time_features import CIRCLES
+from flax_linattn.data.sets.catalog import customary_split
+from flax_linattn.data.tables.cells import split_cells
+from flax_linattn.data.tables.dialect import PLAIN, Dialect
+from flax_linattn.data.tables.time_index import parse_frequency, parse_offset
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MAX_LAYERS
@@ -53,11 +53,11 @@ class ForecastData(Options):
         freq: frequency of the rows as a pandas alias: 15min, h, D, B (business days), W-SUN, MS or
             ME (month starts or ends), QE-DEC, bh (business hours); M@30 is the 30th of each month.
             Forecast times continue at this frequency. Default: inferred from the times.
-        resample: frequency to resample to by the mean, such as 15min, 1h, 1d, 1w or MS; default: no
+        resample: frequency to resample to by the mean, such as 15min, 1h, 1d, 1w or MS. Default: no
             resampling.
         dialect: separators, decimal mark, times, missing values and encoding of a table.
-        channels: the columns to read, separated by commas; default: all.
-        targets: channels to forecast, separated by commas; default: all channels, or y of a table
+        channels: the columns to read, separated by commas. Default: all columns.
+        targets: channels to forecast, separated by commas. Default: all channels, or y of a table
             with the columns unique_id and ds.
         known_future: known future covariates: columns whose values are known over the horizon, such
             as prices or holidays, separated by commas. The patch model reads these columns and does
@@ -72,8 +72,8 @@ class ForecastData(Options):
         horizon: forecast horizon, in rows.
         calendar: whether the model receives time features such as hour and weekday, if rows have
             timestamps.
-        stride: rows from one training window to the next: 1 takes all windows, 0 as many as fit
-            into the time limit. Validation and test take all windows.
+        stride: number of rows from one training window to the next: 1 uses all windows; 0 uses as
+            many as fit into the time limit. Validation and test use all windows.
         season: season length in rows. 0 infers it from the frequency: a day for rows within a day,
             a week for daily rows (5 business days), a year for longer steps. Without times, 0
             selects a lag of high autocorrelation.
@@ -125,7 +125,7 @@ class ForecastModel(ModelOptions):
     """Options of the forecasting model: its architecture, linear map and quantiles.
 
     Attributes:
-        layers: architecture of the decoder (of the encoder for the model "encoder-decoder").
+        layers: transformer blocks of the decoder (of the encoder for the model "encoder-decoder").
         model: architecture of the forecaster. "decoder" forecasts after every observation;
             "encoder-decoder" is Time-Series-Library's transformer, which does not stream; "patch"
             embeds each channel independently, in patches.
@@ -140,16 +140,16 @@ class ForecastModel(ModelOptions):
         patch_length: patch length in rows; 0 selects an eighth of the context, at least 16.
         tell_missing: whether the model receives indicators of missing values, if the training rows
             have any; otherwise missing values are only filled forward.
-        linear_path: whether the patch model has a linear map of the window beside the attention.
+        linear_path: whether the patch model adds a linear map of the window to the attention.
         ridge: whether the linear map is a ridge regression, fitted on the training rows and then
             fixed. The validation rows set the weight, possibly zero, of what the attention adds to
             it.
         ridge_maps: whether channels share one ridge map ("shared") or each has its own ("channel");
             "auto" selects the maps with the smaller error on the validation rows.
-        channel_mechanism: mechanism of cross-channel attention in the patch model, such as softmax;
-            default: none, channels are independent.
+        channel_mechanism: mechanism of cross-channel attention in the patch model, such as softmax.
+            Default: no cross-channel attention.
         quantiles: quantile levels to forecast in addition to the mean, separated by commas, such as
-            0.025,0.1,0.5,0.9,0.975; default: none.
+            0.025,0.1,0.5,0.9,0.975. Default: none.
         conformal: whether quantile forecasts are calibrated on the validation rows (conformal
             prediction).
     """
@@ -246,6 +246,7 @@ class ForecastConfig(Config):
     auto_values = MappingProxyType(
         {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "auto", "stride": 0}
     )
+    main_options = ("csv", "targets", "horizon", "context_length", "model", *Config.main_options)
     data: ForecastData = ForecastData()
     model: ForecastModel = ForecastModel()
     fit: ForecastFit = ForecastFit()
@@ -287,7 +288,7 @@ class ForecastConfig(Config):
 
 
 def tslib(config: ForecastConfig) -> ForecastConfig:
-    """Time-Series-Library's Transformer by its scripts: the encoder-decoder over whole windows.
+    """Encoder-decoder transformer with the settings of Time-Series-Library's scripts.
 
     Source: ``scripts/long_term_forecast/*/Transformer.sh`` and the defaults of ``run.py``: 2 layers
     and 1, width 512, hidden 2048, Adam at 1e-4 halved every epoch. It selects on validation data.
@@ -305,7 +306,7 @@ def tslib(config: ForecastConfig) -> ForecastConfig:
 
 
 def patch(config: ForecastConfig) -> ForecastConfig:
-    """Preset of the patch model with a ridge and automatic options, trained within two minutes.
+    """Patch model with a ridge regression and automatic context, trained within two minutes.
 
     Context and patch length, the ridge's maps and, for a long series, the stride of the training
     windows are chosen from the data (``tasks.forecast.choices``). The rate falls with the steps, so

@@ -1,4 +1,4 @@
-"""The series of a forecasting run: read, split in time, and what is odd about them."""
+"""The series of a forecasting run: reading, splits in time, and notes on unusual data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.cells import TIME, YEAR_COLUMN, split_cells
-from flax_linattn.data.errors import UnknownChannelError
-from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
-from flax_linattn.data.time_index import follows, parse_frequency
+from flax_linattn.data.errors import DataFormatError, UnknownChannelError
+from flax_linattn.data.series import outliers
+from flax_linattn.data.tables.cells import TIME, YEAR_COLUMN, split_cells
+from flax_linattn.data.tables.time_index import follows, parse_frequency
 from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, compute_checksum
 from flax_linattn.tasks.options import TooFewRowsError
@@ -27,13 +26,13 @@ from flax_linattn.tasks.run import explain_missing_data
 from flax_linattn.tasks.spec import Run
 
 VALUE = "value"
-"""The channel of series that a file names one by one."""
+"""Channel of a series that is a column of a table, or comes from a .tsf file."""
 MAX_NAMES = 5
-"""Series that a note or an error names."""
+"""Maximum number of series that a note or an error names."""
 MAX_PLACES = 3
-"""Places that a note names."""
+"""Maximum number of rows that a note names."""
 MAX_ROWS_PER_WINDOW = 100
-"""Rows per row of a window up to which an error names the number of rows that is enough."""
+"""An error names the number of rows that is enough up to this multiple of a window's rows."""
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -62,12 +61,11 @@ class SeriesPanel(NamedTuple):
         """A few lines on series, rows, channels and times."""
         channels = self.series[0].channels
         lengths = [one.num_steps for one in self.series]
-        rows = f"{lengths[0]} rows"
+        low, high = min(lengths), max(lengths)
+        rows = f"{low} rows" if low == high else f"{low} to {high} rows"
         if len(self.series) > 1:
-            names = _named([one.name for one in self.series])
-            rows = f"series {names} of {min(lengths)} to {max(lengths)} rows"
-        more = f" and {len(channels) - 8} more" if len(channels) > 8 else ""
-        lines = [f"{self.name}: {rows} of {', '.join(channels[:8])}{more}"]
+            rows = f"{count_series([one.name for one in self.series])}, {rows} each"
+        lines = [f"{self.name}: {rows}, channels {itemize(channels, 8)}"]
         timed = [(one, times) for one in self.series if (times := one.row_times) is not None]
         if timed:
             first, last = min(t[0] for _, t in timed), max(t[-1] for _, t in timed)
@@ -78,16 +76,16 @@ class SeriesPanel(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """The warnings, and what is odd in single series."""
+        """The warnings, and notes on unusual times and values of each series."""
         pairs = zip(self.series, self.splits, strict=True)
-        found = [(one.name, notes_on(one, split.test.stop)) for one, split in pairs]
-        return [*self.warnings, *name_notes(found)]
+        by_series = [(one.name, notes_on(one, split.test.stop)) for one, split in pairs]
+        return [*self.warnings, *name_notes(by_series)]
 
 
 def load_panel(config: ForecastConfig) -> SeriesPanel:
-    """The series of a run and their parts, without series that have no training values."""
+    """Reads the series of a run and splits them; series without training values are excluded."""
     source = config.data
-    data.chronological_split(10**15, source.split)  # refuses one that fits no series
+    data.chronological_split(10**15, source.split)  # refuses a split that fits no series at all
 
     def make_split(series: data.TimeSeries) -> data.Split:
         return data.chronological_split(series.num_steps, source.split)
@@ -103,8 +101,8 @@ def make_panel(
     source: ForecastData,
     make_split: Callable[[data.TimeSeries], data.Split],
 ) -> SeriesPanel:
-    """Makes a panel of series and their splits, without series that have no training values."""
-    kept, splits, short, empty = [], [], [], []
+    """Makes a panel of series and their splits; series without training values are excluded."""
+    usable, splits, short, empty = [], [], [], []
     for one in series:
         try:
             split = make_split(one)
@@ -116,20 +114,20 @@ def make_panel(
         if source.is_panel and np.isnan(one.values[: split.train.stop]).all(axis=0).any():
             empty.append(one.name)
             continue
-        kept.append(one)
+        usable.append(one)
         splits.append(split)
     warnings = [
-        f"series {what}, which are left out: {_named(names)}"
-        for what, names in (
-            (f"with fewer rows than split ({source.split}) needs", short),
-            ("of which a channel has no value in the training rows", empty),
+        f"excluded {count_series(names)} {why}"
+        for why, names in (
+            (f"with fewer rows than split={source.split!r} needs", short),
+            ("with a channel that has no value in the training rows", empty),
         )
         if names
     ]
-    if not kept:
-        remedy = "give more rows, or another split" if short else "give their values"
+    if not usable:
+        remedy = "add rows, or choose another split" if short else "add the missing values"
         raise OptionError(
-            f"expected a series to train on, got {'; '.join(warnings)}; {remedy}.",
+            f"expected at least one series to train on, but {' and '.join(warnings)}; {remedy}.",
             *(["split"] if short else []),
         )
     needed = (source.context_length or MIN_CONTEXT) + source.horizon
@@ -137,16 +135,16 @@ def make_panel(
         rows = [
             _window_rows(split, which, source.context_length or MIN_CONTEXT) for split in splits
         ]
-        few = [one.name for one, count in zip(kept, rows, strict=True) if count < needed]
-        if len(few) == len(kept) and (which < 2 or any(split.test for split in splits)):
-            _check_windows(kept, splits, source, which)
+        few = [one.name for one, count in zip(usable, rows, strict=True) if count < needed]
+        if len(few) == len(usable) and (which < 2 or any(split.test for split in splits)):
+            _check_windows(usable, splits, source, which)
         elif few and source.is_panel and any(split[which] for split in splits):
-            warnings.append(f"series too short for a {part} window of {needed} rows: {_named(few)}")
-    return SeriesPanel(kept[0].name, tuple(kept), tuple(splits), tuple(warnings))
+            warnings.append(f"{count_series(few)} too short for a {part} window of {needed} rows")
+    return SeriesPanel(usable[0].name, tuple(usable), tuple(splits), tuple(warnings))
 
 
 def _window_rows(split: data.Split, which: int, length: int) -> int:
-    """The rows that windows of a part may lie in: its own, and the context of the first one."""
+    """The number of rows for windows of a part: its own, and the context of its first row."""
     return split[which].stop - max(split[which].start - length, 0)
 
 
@@ -156,7 +154,7 @@ def _check_windows(
     source: ForecastData,
     which: int,
 ) -> None:
-    """Refuses series none of which has a window of a part; one to be chosen may be of 1 row."""
+    """Refuses a panel without any window of a part; an automatic context may have one row."""
     length, horizon = source.context_length or 1, source.horizon
     one, split = max(zip(series, splits, strict=True), key=lambda pair: pair[0].num_steps)
     rows = _window_rows(split, which, length)
@@ -171,18 +169,18 @@ def _check_windows(
         tested = range(3 if parts.test else 2)
         return all(_window_rows(parts, each, length) >= length + horizon for each in tested)
 
-    most = range(MAX_ROWS_PER_WINDOW * (length + horizon))
-    total = bisect.bisect_left(most, True, key=fits)
-    enough = f" ({total} rows in all)" if total < len(most) else ""
-    whose = f", whose longest series {one.name}" if source.csv and len(series) > 1 else ""
+    counts = range(MAX_ROWS_PER_WINDOW * (length + horizon))
+    total = bisect.bisect_left(counts, True, key=fits)
+    enough = f" ({total} rows in all)" if total < len(counts) else ""
+    whose = f"the longest series of {source.csv}, " if source.csv and len(series) > 1 else ""
+    name = one.name if whose else source.csv or one.name
     missing = length + horizon - rows
     given = f"context_length={length} and " if source.context_length else ""
     lower = "horizon or context_length" if source.context_length else "horizon"
     raise TooFewRowsError(
-        f"{source.csv or one.name}{whose} has {one.num_steps} rows, of which split={source.split} "
-        f"makes {len(split[which])} {PARTS[which]} rows; expected at least "
-        f"{len(split[which]) + missing} for {given}horizon={horizon}{enough}; "
-        f"give more rows, a smaller {lower}, or another split.",
+        f"{whose}{name}: expected at least {len(split[which]) + missing} {PARTS[which]} rows for "
+        f"{given}horizon={horizon}{enough}, got {len(split[which])} by split={source.split!r} of "
+        f"{one.num_steps} rows; add rows, lower {lower}, or choose another split.",
         *(("horizon", "context_length") if source.context_length else ("horizon",)),
         "split",
     )
@@ -191,17 +189,22 @@ def _check_windows(
 def read_series(
     source: ForecastData, channels: Sequence[str] | None = None
 ) -> tuple[data.TimeSeries, ...]:
-    """The series of a file, each with its own times and length.
+    """Reads the series of a file, each with its own times and length.
 
-    With ``id_column`` those of a long table; with ``global_model`` each channel of a table, or
-    series of a ``.tsf`` file, whose only channel is ``value``; else one. Channels are all by
-    default.
+    A long table has a series for each id in ``id_column``. With ``global_model``, each column of a
+    table and each series of a ``.tsf`` file is a series whose only channel is ``value``. Any other
+    file is one series. ``channels`` defaults to all channels.
     """
     split_up = source.global_model and not source.id_column
     if split_up or channels is None:
         channels = split_cells(source.channels) if source.channels else None
     if source.csv is None and source.id_column:
-        raise OptionError("id_column is of a table; give one.", "id_column", "csv")
+        raise OptionError(
+            f"id_column={source.id_column!r} needs a table, and the embedded ETTh1 has no such "
+            "column; set csv=..., or remove id_column.",
+            "id_column",
+            "csv",
+        )
     series: tuple[data.TimeSeries, ...]
     if source.csv is None:
         whole = data.etth1()
@@ -211,7 +214,7 @@ def read_series(
         for name in channels or ():
             if name not in known:
                 raise OptionError(
-                    f"unknown series {name!r}; {source.csv} has {itemize([*known])}",
+                    f"{source.csv}: unknown series {name!r}; choose among {itemize([*known])}.",
                     "channels",
                 )
         series = tuple(known[name] for name in (known if channels is None else channels))
@@ -231,21 +234,21 @@ def read_series(
 
 
 def with_frequency(series: data.TimeSeries, freq: str) -> data.TimeSeries:
-    """A series with the frequency that the options give, if they do."""
+    """A series with the frequency ``freq``, or unchanged if ``freq`` is empty."""
     if not freq:
         return series
     if series.times is None:
         raise OptionError(
-            f"{series.name}: freq is of rows with times, got none; name their column, or leave "
-            "freq out.",
+            f"{series.name}: freq={freq!r} needs rows with times, got rows without times; name the "
+            "column of times with time_column=..., or remove freq.",
             "freq",
             "time_column",
         )
     given = dataclasses.replace(series, freq=parse_frequency(freq))
     if series.num_steps > 1 and not follows(series.index, given.freq).any():
         raise OptionError(
-            f"{series.name}: expected rows that follow each other by the frequency {freq}, got "
-            f"none; the times suggest {series.freq}.",
+            f"{series.name}: expected rows at the frequency {freq}, got no two consecutive rows "
+            f"at it; set freq={series.freq!r}, which the times suggest, or remove freq.",
             "freq",
         )
     return given
@@ -272,11 +275,14 @@ def _read_table(
             error.options = ("channels", "global_model")  # of series that differ
         if not source.id_column or "id_column" not in error.options:
             raise
-        # A cell that is no number: the advice to name the column of ids was followed.
+        if "time_column" in error.options:  # a cell that is no time
+            error.options = tuple(name for name in error.options if name != "id_column")
+            raise
+        # A cell that is no number, in a table whose column of ids is already named.
         text, _, _ = str(error).partition(", or that the column names the series")
         raise DataFormatError(
-            f"{text}. Strings as static covariates are read by estimators.Forecaster alone; here "
-            "give a column of 0 and 1 for each string.",
+            f"{text}. Only estimators.Forecaster reads strings as static covariates; for the "
+            "command line, replace the column by one column of 0 and 1 for each string.",
             *(name for name in error.options if name != "id_column"),
         ) from None
 
@@ -286,16 +292,16 @@ def _check_float32(path: Path, series: data.TimeSeries) -> None:
     if (beyond := np.argwhere(np.abs(series.values) > _MAX_FLOAT32)).size:
         row, channel = beyond[0].tolist()
         raise OptionError(
-            f"{path}, {series.place(row)}: expected values up to {_MAX_FLOAT32:.2g}, the largest "
-            f"of float32, got {series.values[row, channel]:g} for channel "
-            f"{series.channels[channel]!r}; leave the cell empty if it stands for a missing value, "
-            "or choose other channels.",
+            f"{path}, {series.place(row)}: expected values up to {_MAX_FLOAT32:.2g} (the maximum "
+            f"of float32), got {series.values[row, channel]:g} in channel "
+            f"{series.channels[channel]!r}; leave the cell empty if it is a missing value, or "
+            "choose other channels.",
             "channels",
         )
 
 
 def read_run_series(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]:
-    """The series of a run's own file, or of another one, with the run's channels."""
+    """Reads the channels of a run from its own file, or from another one."""
     series = _read(run, file)
     for one in series:
         run.data_spec.check_fits(one)
@@ -309,7 +315,7 @@ def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
     series = tuple(map(run.data_spec.in_zone, series))
     if source.csv is None or source.is_panel:
         return series
-    # For messages: which of many files of that name.
+    # Messages name the path, since files in many folders may have the same name.
     return tuple(dataclasses.replace(one, name=str(source.csv)) for one in series)
 
 
@@ -318,119 +324,133 @@ def own_panel(run: Run) -> SeriesPanel:
     if run.data is not None:
         panel: SeriesPanel = run.data
         return panel
-    problems = run.data_spec.each
+    data_specs = run.data_spec.each
     series = _read(run, None)
     if run.data_spec.members:
         by_name = {one.name: one for one in series}
-        names = [data_spec.dataset for data_spec in problems]
+        names = [data_spec.dataset for data_spec in data_specs]
         series = tuple(by_name[name] for name in names if name in by_name)
-    same = len(series) == len(problems) and all(
+    same = len(series) == len(data_specs) and all(
         compute_checksum(one, own.parts.test.stop) == own.checksum
-        for one, own in zip(series, problems, strict=True)
+        for one, own in zip(series, data_specs, strict=True)
     )
     if not same:
         rows = sum(one.num_steps for one in series)
         name = run.data_spec.dataset if run.data_spec.members else series[0].name
         raise OptionError(
-            f"the data of the run have changed since ({name}, {rows} rows); restore them, or give "
-            "other data to test on.",
+            f"the data of the run ({name}, now {rows} rows) have changed since training; restore "
+            "the file, or pass other data to test on.",
             "test_file",
         )
-    return SeriesPanel(run.data_spec.dataset, series, tuple(own.parts for own in problems))
+    return SeriesPanel(run.data_spec.dataset, series, tuple(own.parts for own in data_specs))
 
 
 def _is_tsf(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").removesuffix(".xz").endswith(".tsf")
 
 
-def _named(names: Sequence[str]) -> str:
-    return f"{len(names)} ({itemize(names, MAX_NAMES)})"
+def count_series(names: Sequence[str]) -> str:
+    """The number of series and the first names.
+
+    Example:
+        >>> count_series(["a", "b"])
+        '2 series (a, b)'
+    """
+    return f"{len(names)} series ({itemize(names, MAX_NAMES)})"
 
 
 def name_notes(notes: Sequence[tuple[str, list[str]]]) -> list[str]:
-    """The notes on each series, with its name where there are several series."""
+    """The notes on each series; if there are several series, each note begins with the name."""
     if len(notes) == 1:
         return notes[0][1]
-    odd = [(name, lines) for name, lines in notes if lines]
-    found = [f"{name}: {line}" for name, lines in odd[:MAX_NAMES] for line in lines]
-    if len(odd) > MAX_NAMES:
-        found.append(f"of {len(odd) - MAX_NAMES} further series there is something to note as well")
-    return found
+    noted = [(name, lines) for name, lines in notes if lines]
+    named = [f"{name}: {line}" for name, lines in noted[:MAX_NAMES] for line in lines]
+    if len(noted) > MAX_NAMES:
+        named.append(f"{len(noted) - MAX_NAMES} more series have similar notes, which are omitted")
+    return named
 
 
 def row_notes(series: data.TimeSeries, first: int = 0) -> list[str]:
     """Notes on repeated times, gaps and missing values, from a first row on."""
-    found = []
+    notes = []
     if (rows := series.repeated[series.repeated > first]).size:
-        found.append(f"rows of the time of the row before: {_counted(series, rows)}")
+        notes.append(f"rows with the same time as the row before: {_list_rows(series, rows)}")
     if (rows := series.gaps[series.gaps > first]).size:
         step = f"step {series.step}" if series.freq is None else f"frequency {series.freq}"
-        found.append(f"rows that do not follow by the {step}: {_counted(series, rows)}")
+        notes.append(f"rows that break the {step}: {_list_rows(series, rows)}")
     if num_missing := int(np.isnan(series.values[first:]).sum()):
-        what = "missing values, which take the last known one and are not tested on"
-        found.append(f"{what}: {num_missing}")
-    return found
+        notes.append(
+            f"missing values: {num_missing}; each is replaced by the last known value of its "
+            "channel, and excluded from test errors"
+        )
+    return notes
 
 
 def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
-    """Notes on times, on missing values and what may stand for them, and on outliers."""
-    found = []
+    """Notes on times, missing values, possible missing-value codes, and outliers."""
+    notes = []
     if series.time_zone is not None:
         zone, first = series.time_zone, series.index[0]
         hint = ""
         if zone == "UTC":
             hint = "; for local time, set timezone to a zone such as Europe/Berlin"
-        found.append(f"times and the calendar are in the time zone {zone}, the first {first}{hint}")
-    found += row_notes(series)
-    still = [
+        notes.append(f"times and time features are in the time zone {zone}, from {first} on{hint}")
+    notes += row_notes(series)
+    constant = [
         name
         for name, values in zip(series.channels, series.values.T, strict=True)
         if np.nanmin(values) == np.nanmax(values)
     ]
-    if still:
-        what = f"channels that never change ({itemize(still)}), of no use as targets"
-        found.append(f"{what}: {len(still)}")
-    if timed := _time_like(series):
-        found.append(
-            f"channels that look like times ({itemize(timed)}), which are read as numbers: "
-            f"{len(timed)}; give the name as time_column where the channel holds the times"
+    if constant:
+        notes.append(
+            f"constant channels ({itemize(constant)}): {len(constant)}; choose other targets"
         )
-    codes = find_codes(series.values[:stop])
+    if timed := _time_like(series):
+        notes.append(
+            f"channels that look like times ({itemize(timed)}) but are read as values: "
+            f"{len(timed)}; if one holds the times, name it with time_column"
+        )
+    codes = outliers.find_codes(series.values[:stop])
     if codes:
         places = [
-            f"{series.channels[code.channel]!r} {code.value:g} {len(code.rows)} times, first in "
-            f"{series.place(int(code.rows[0]))}"
+            f"{code.value:g} in {series.channels[code.channel]!r}, {len(code.rows)} times, first "
+            f"in {series.place(int(code.rows[0]))}"
             for code in codes
         ]
-        found.append(
-            f"values that repeat, apart from all others: {len(codes)} "
-            f"({itemize(places, MAX_PLACES)}); say so with missing_values where one stands for a "
-            "missing value"
+        notes.append(
+            f"repeated values far from all others: {len(codes)} ({itemize(places, MAX_PLACES)}); "
+            "if one is a code for missing values, name it with missing_values"
         )
         values = series.values.copy()
         for code in codes:
             values[code.rows, code.channel] = np.nan
         series = dataclasses.replace(series, values=values)
-    if few := _nearly_still(series, stop):
-        found.append(f"channels of one value but for a few rows ({itemize(few)}): {len(few)}")
-    flat = find_outliers(series.values[:stop])
+    if few := _nearly_constant(series, stop):
+        notes.append(
+            f"channels with the same value in all but a few rows ({itemize(few)}): {len(few)}"
+        )
+    flat = outliers.find_outliers(series.values[:stop])
     flattened = {tuple(place) for place in flat.tolist()}
-    far = [p for p in find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
-    for what, outliers in (
-        ("so far out that they flatten all others of their channel", flat.tolist()),
-        (f"more than {DEVIATIONS:g} deviations from the median of their channel", far),
+    far = [p for p in outliers.find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
+    for what, cells in (
+        ("so large that scaling flattens all other values of their channel", flat.tolist()),
+        (
+            f"more than {outliers.DEVIATIONS:g} standard deviations from the median of their "
+            "channel",
+            far,
+        ),
     ):
-        if outliers:
-            found.append(
-                f"values {what}: {len(outliers)} "
-                f"({itemize(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
-                "one stands for a missing value"
+        if cells:
+            notes.append(
+                f"values {what}: {len(cells)} "
+                f"({itemize(_places(series, cells), MAX_PLACES)}); leave the cell empty if one "
+                "is a missing value"
             )
-    return found
+    return notes
 
 
 def _time_like(series: data.TimeSeries) -> list[str]:
-    """Channels of a series without times that rise and are named so, or count in equal steps."""
+    """Channels of a series without times that look like times, by name or by equal steps."""
     if series.step is not None:
         return []
     channels = []
@@ -442,29 +462,29 @@ def _time_like(series: data.TimeSeries) -> list[str]:
     return channels
 
 
-def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
-    """How many rows, and where and when the first are."""
+def _list_rows(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
+    """The number of rows, and the places and times of the first ones."""
     index = series.index
     places = [
         f"{series.place(row)}, {index[row]} after {index[row - 1]}"
         for row in rows[:MAX_PLACES].tolist()
     ]
     places += ["..."] * (len(rows) > MAX_PLACES)
-    return f"{len(rows)} ({'; '.join(places)}); they are taken in order"
+    return f"{len(rows)} ({'; '.join(places)}); the rows are used in their order"
 
 
-def _nearly_still(series: data.TimeSeries, stop: int) -> list[str]:
-    """Those of the rows before ``stop``, with the place of their first other value."""
+def _nearly_constant(series: data.TimeSeries, stop: int) -> list[str]:
+    """Channels with one value in nearly all rows before ``stop``, and their first other value."""
     return [
-        f"{series.channels[found.channel]!r} {found.value:g} but for {len(found.rows)}, the first "
-        f"{series.values[found.rows[0], found.channel]:g}, {series.place(int(found.rows[0]))}"
-        for found in find_still(series.values[:stop])
+        f"{series.channels[one.channel]!r} is {one.value:g} in all but {len(one.rows)} rows, first "
+        f"{series.values[one.rows[0], one.channel]:g} in {series.place(int(one.rows[0]))}"
+        for one in outliers.find_still(series.values[:stop])
     ]
 
 
-def _places(series: data.TimeSeries, outliers: list[list[int]]) -> list[str]:
-    """Values by their rows and channels."""
+def _places(series: data.TimeSeries, cells: list[list[int]]) -> list[str]:
+    """Outliers [row, channel], each with its value, channel and row."""
     return [
-        f"{series.channels[channel]!r} {series.values[row, channel]:g}, {series.place(row)}"
-        for row, channel in outliers
+        f"{series.values[row, channel]:g} in {series.channels[channel]!r}, {series.place(row)}"
+        for row, channel in cells
     ]

@@ -2,8 +2,8 @@
 
 Where windows were exchangeable, a corrected level would hold in the mean over calibration sets,
 whatever the model. Windows of a time series are not: neighbors overlap, and the future may differ.
-Nor are validation rows new to the model: they chose its epoch, and the share of the attention
-beside a ridge. So the correction is no guarantee.
+Nor are validation rows new to the model: they chose its epoch, and the weight of the attention
+that is added to a ridge. So the correction is no guarantee.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from flax_linattn.tasks.forecast.windows import (
 )
 from flax_linattn.tasks.spec import Run
 
+NO_TRUE_VALUES = (
+    "expected test rows with values of the targets, got missing values only; choose other rows or "
+    "targets."
+)
 MAX_ERRORS = 2**26
-"""Limit on the errors of a calibration; of more, every second window is used, every third, ..."""
+"""Maximum number of errors of a calibration; beyond it, every n-th window is used."""
 
 
 def central_intervals(levels: Sequence[float]) -> dict[str, tuple[int, int]]:
-    """The intervals that have as much below as above, by their percentages, the widest first.
-
-    For each the indices of the levels at its ends.
+    """Central intervals by their percentages, the widest first, each as indices of two levels.
 
     Example:
         >>> central_intervals((0.025, 0.1, 0.5, 0.9, 0.975))
@@ -48,7 +50,7 @@ def central_intervals(levels: Sequence[float]) -> dict[str, tuple[int, int]]:
 
 
 class QuantileScores:
-    """Scores of quantiles, summed in float64; unknown truth is left out.
+    """Scores of quantiles, summed in float64; missing true values are ignored.
 
     - ``crps``: the mean over levels of twice the pinball loss. With levels that are close and
       evenly spread it comes near the continuous ranked probability score (Gneiting and Raftery,
@@ -61,10 +63,10 @@ class QuantileScores:
     Example:
         >>> scores = QuantileScores((0.1, 0.5, 0.9))
         >>> scores.add(np.array([[[[-1.0, 0.0, 1.0]]]]), np.array([[[2.0]]]), 1.0, 0.0)
-        >>> found = scores.metrics()
-        >>> round(found["crps"], 4), round(found["wql"], 4)
+        >>> metrics = scores.metrics()
+        >>> round(metrics["crps"], 4), round(metrics["wql"], 4)
         (1.4667, 0.7333)
-        >>> found["coverage_80"], found["width_80"]
+        >>> metrics["coverage_80"], metrics["width_80"]
         (0.0, 2.0)
     """
 
@@ -84,42 +86,42 @@ class QuantileScores:
         original = (
             truth[known].astype(np.float64) * scale + np.broadcast_to(mean, truth.shape)[known]
         )
-        found = quantiles[known].astype(np.float64)
-        above = truth[known].astype(np.float64)[:, None] - found
+        levels = quantiles[known].astype(np.float64)
+        above = truth[known].astype(np.float64)[:, None] - levels
         pinball = np.maximum(self._levels * above, (self._levels - 1) * above)
         self._pinball += pinball.sum(axis=0)
         self._original += (pinball * scale[:, None]).sum(axis=0)
         self._absolute += float(np.abs(original).sum())
         for which, (low, high) in enumerate(self._intervals.values()):
             self._inside[which] += np.sum((above[:, low] >= 0) & (above[:, high] <= 0))
-            self._width[which] += np.sum(found[:, high] - found[:, low])
+            self._width[which] += np.sum(levels[:, high] - levels[:, low])
         self._count += int(known.sum())
 
     def metrics(self) -> dict[str, float]:
         """The scores by name: on standardized values, except ``original_crps`` and ``wql``."""
         if not self._count:
-            raise ValueError("expected known values to test on, got missing ones only.")
+            raise ValueError(NO_TRUE_VALUES)
         report = {
             "crps": 2 * float(np.mean(self._pinball)) / self._count,
             "original_crps": 2 * float(np.mean(self._original)) / self._count,
         }
         if self._absolute:
             report["wql"] = 2 * float(np.mean(self._original)) / self._absolute
-        for which, share in enumerate(self._intervals):
-            report[f"coverage_{share}"] = float(self._inside[which] / self._count)
-            report[f"width_{share}"] = float(self._width[which] / self._count)
+        for which, percent in enumerate(self._intervals):
+            report[f"coverage_{percent}"] = float(self._inside[which] / self._count)
+            report[f"width_{percent}"] = float(self._width[which] / self._count)
         return report
 
 
 def offsets(errors: NDArray, level: float) -> NDArray:
-    """What to add to forecasts so that a fraction of truths, the level, lies below: float [...].
+    """Offsets [...] of forecasts below which the fraction ``level`` of true values lies.
 
-    Errors [n, ...] are truth - forecast, NaN = not known. Of n errors and one to come that is
-    exchangeable with them, the latter is at most the one of rank ceil((n + 1) level) with a
-    probability of at least the level; a level below one half is taken from above so: Romano,
-    Patterson and Candes, "Conformalized Quantile Regression", 2019, theorem 2, which corrects the
-    two ends of an interval by themselves. Departure: where there are too few errors for such a
-    rank, the outermost one is used instead of infinity; where none is known, 0.
+    Errors [n, ...] are truth - forecast, NaN = not known. If the n errors and a new one are
+    exchangeable, the new error is at most the error of rank ceil((n + 1) level) with a probability
+    of at least the level; for a level below one half the same holds from above (Romano, Patterson
+    and Candes, "Conformalized Quantile Regression", 2019, theorem 2, which corrects the two ends of
+    an interval independently). Departure: with too few errors for such a rank, the outermost error
+    is used instead of infinity; without a known error, 0.
 
     Example:
         >>> errors = np.arange(1.0, 10.0)
@@ -132,18 +134,18 @@ def offsets(errors: NDArray, level: float) -> NDArray:
     rank = rank if level >= 0.5 else count + 1 - rank
     place = np.clip(rank, 1, np.maximum(count, 1)) - 1
     ordered = np.sort(errors, axis=0)  # NaN comes last
-    found = np.take_along_axis(ordered, place[None], axis=0)[0]
-    return np.where(count > 0, found, 0.0)
+    ranked = np.take_along_axis(ordered, place[None], axis=0)[0]
+    return np.where(count > 0, ranked, 0.0)
 
 
 def corrections(run: Run, windows: data.Windows) -> NDArray[np.float32]:
-    """What calibration on windows adds to a run's quantiles: [H, targets, Q].
+    """Corrections [H, targets, Q] of a run's quantiles, calibrated on windows.
 
-    Each level of each step and target by itself, on standardized values.
+    Each level of each step and target is corrected independently, on standardized values.
     """
     errors = np.moveaxis(_errors_on(run, windows, _model_quantiles(run)), -1, 0)
-    of_each = map(offsets, errors, run.config.model.levels)
-    return np.stack([*of_each], axis=-1).astype(np.float32)
+    corrected = map(offsets, errors, run.config.model.levels)
+    return np.stack([*corrected], axis=-1).astype(np.float32)
 
 
 def _model_quantiles(run: Run) -> Forecast:
@@ -153,18 +155,18 @@ def _model_quantiles(run: Run) -> Forecast:
 
 
 def _errors_on(run: Run, windows: data.Windows, forecast: Forecast) -> NDArray[np.float32]:
-    """Truth - forecast [n, H, targets, Q] of forecasts with Q; NaN where the truth is not known."""
-    found, first, stride = [], 0, 1
+    """Errors truth - forecast [n, H, targets, Q]; NaN where the truth is not known."""
+    parts, first, stride = [], 0, 1
     for batch in with_truth(run, windows):
         errors = batch.truth[..., None] - forecast(batch)[: len(batch.truth)]
         stride = -(-windows.num_examples * errors[0].size // MAX_ERRORS)
-        found.append(errors[-first % stride :: stride].astype(np.float32))
+        parts.append(errors[-first % stride :: stride].astype(np.float32))
         first += len(errors)
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def score_quantiles(run: Run, windows: PanelWindows) -> dict[str, Any]:
-    """The scores of a run's quantiles on windows, as ``test_crps`` and so on; empty without any."""
+    """Scores of a run's quantiles on windows, such as ``test_crps``; empty without quantiles."""
     if not run.config.model.levels:
         return {}
     scores = _scores(run, windows, _model_quantiles(run))
@@ -174,17 +176,17 @@ def score_quantiles(run: Run, windows: PanelWindows) -> dict[str, Any]:
 def score_baselines(run: Run, windows: PanelWindows, ridge: Ridge | None) -> dict[str, Any]:
     """Scores of the baselines with quantiles of their own errors, such as ``ridge_crps``.
 
-    The quantiles of a step and target add those of its errors on the validation rows (``offsets``)
-    to its forecast, as split conformal prediction does. Empty for a run without quantiles, for a
-    global model, and on other rows than the run's own.
+    The quantiles of a step and target are its forecast plus the quantiles of its errors on the
+    validation rows (``offsets``), as in split conformal prediction. Empty for a run without
+    quantiles, for a panel, and on other rows than the run's own.
     """
     levels = run.config.model.levels
-    held = validation_windows(run, windows) if levels and not run.data_spec.members else None
-    if held is None:
+    validation = validation_windows(run, windows) if levels and not run.data_spec.members else None
+    if validation is None:
         return {}
     report: dict[str, Any] = {}
     for name, forecast in baseline_forecasts(run, windows, ridge).items():
-        (errors,) = np.moveaxis(_errors_on(run, held, _plus(forecast, 0.0)), -1, 0)
+        (errors,) = np.moveaxis(_errors_on(run, validation, _plus(forecast, 0.0)), -1, 0)
         added = np.stack([offsets(errors, level) for level in levels], axis=-1)
         scores = _scores(run, windows, _plus(forecast, added))
         report |= {f"{name}_{key}": value for key, value in scores.items()}
@@ -192,15 +194,15 @@ def score_baselines(run: Run, windows: PanelWindows, ridge: Ridge | None) -> dic
 
 
 def _plus(forecast: Forecast, added: NDArray | float) -> Forecast:
-    """Quantiles [B, H, targets, Q]: a forecast, and what is added to it."""
+    """Quantiles [B, H, targets, Q]: a forecast plus offsets."""
     return lambda batch: forecast(batch)[..., None] + added
 
 
 def _scores(run: Run, windows: PanelWindows, forecast: Forecast) -> dict[str, float]:
     """The scores of quantiles [B, H, targets, Q] on all windows."""
     scores, targets = QuantileScores(run.config.model.levels), list(run.data_spec.targets)
-    std = np.stack([data_spec.standardizer.std[targets] for data_spec in windows.problems])
-    mean = np.stack([data_spec.standardizer.mean[targets] for data_spec in windows.problems])
+    std = np.stack([data_spec.standardizer.std[targets] for data_spec in windows.data_specs])
+    mean = np.stack([data_spec.standardizer.mean[targets] for data_spec in windows.data_specs])
     for batch in with_truth(run, windows):
         owners = batch.owners[: len(batch.truth)]
         quantiles = forecast(batch)[: len(owners)]

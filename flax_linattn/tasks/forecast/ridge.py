@@ -1,9 +1,9 @@
 """Linear maps from a channel's past to its future, fitted by ridge regression.
 
-All windows of the training rows are learned from, and their number costs almost nothing. With
-x the values of a channel, the sums over windows t of x[t + i] x[t + j] for two places i and j of a
-window follow from those for i - 1 and j - 1 by one addition and one subtraction. So the normal
-equations of N windows of W values take O(N W + W^2) operations instead of O(N W^2).
+The fit uses all windows of the training rows at almost no cost. With x the values of a channel,
+the sum over windows t of x[t + i] x[t + j] for two places i and j of a window follows from the sum
+for i - 1 and j - 1 by one addition and one subtraction. So the normal equations of N windows of W
+values take O(N W + W^2) operations instead of O(N W^2).
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 RidgeMaps: TypeAlias = Literal["auto", "shared", "channel"]
-"""One map for all channels, one for each, or whichever has the smaller error on validation rows."""
+"""A shared map, one map per channel, or the choice with the smaller validation error."""
 
 MAX_PRODUCTS = 6 * 10**11
-"""Limit on multiplications to fit a map for each channel: about 45 seconds of a core."""
+"""Maximum number of multiplications to fit a map per channel: about 45 seconds of a core."""
 MAX_NUMBERS = 2**27
-"""Limit on the numbers that such maps hold, of 8 bytes each."""
+"""Maximum number of coefficients of the maps per channel, of 8 bytes each."""
 MAX_INPUT = 1024
-"""Limit on the rows of a map's input; of a longer context it has the last rows."""
+"""Maximum number of input rows of a map; of a longer context it uses the last rows."""
 STRENGTHS = np.logspace(-4, 1, 11)
 """Penalties of the shared map, in mean eigenvalues of its Gram matrix."""
 CHANNEL_STRENGTHS = np.logspace(-3, 3, 13)
-"""Penalties of a channel's difference from the shared map, likewise."""
+"""Penalties of a channel's difference from the shared map, in the same unit."""
 MIN_GAIN = 0.01
-"""Part of the validation error by which maps for each channel, or a longer context, have to be
-better: within less the simpler one is as good."""
+"""Minimum relative improvement of the validation error that justifies maps per channel, or a
+longer context."""
 
 
 class Ridge(NamedTuple):
-    """A linear map of a channel's past to its future: one for all channels, or one for each.
+    """A linear map from a channel's past to its future, shared or one per channel.
 
-    The last value of a window is subtracted before, and added again after, as in NLinear (Zeng et
-    al., Are Transformers Effective for Time Series Forecasting?, 2023).
+    The last value of the context is subtracted from the input and added to the output, as in
+    NLinear (Zeng et al., Are Transformers Effective for Time Series Forecasting?, 2023).
 
     Attributes:
         kernel: the map [L, H], or the map of each channel [C, L, H]; float64.
@@ -48,7 +48,7 @@ class Ridge(NamedTuple):
 
     @property
     def maps(self) -> RidgeMaps:
-        """Whether there is one map, or one for each channel."""
+        """Kind of the map: "shared", or "channel" for one map per channel."""
         return "shared" if self.kernel.ndim == 2 else "channel"
 
     def __call__(self, context: NDArray) -> NDArray[np.float64]:
@@ -67,15 +67,15 @@ def fit_ridge(
     begins: Sequence[int] = (0,),
     maps: RidgeMaps = "shared",
 ) -> Ridge:
-    """Fits the map, or that of each channel, to all windows of the training rows.
+    """Fits a shared map, or a map per channel, to all windows of the training rows.
 
-    The map of a channel is shrunk towards the shared one: its penalty is that of the difference of
-    the two, so that a channel with few or unusual training rows keeps the shared map. The strength
-    of each penalty is that of the least squared error on windows of the validation rows. Maps of
-    each channel are chosen if they lower that error by ``MIN_GAIN`` or more and are within
-    ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
+    The map of a channel is shrunk towards the shared map: the penalty applies to the difference of
+    the two, so that a channel with few or unusual training rows gets nearly the shared map. Each
+    penalty has the strength with the smallest squared error on windows of the validation rows.
+    ``maps="auto"`` chooses maps per channel if they lower that error by ``MIN_GAIN`` or more and
+    are within ``MAX_PRODUCTS`` and ``MAX_NUMBERS``.
 
-    Values [T, C] are the series, one after the other from rows ``begins`` on, as the model receives
+    Values [T, C] are the concatenated series, which begin at rows ``begins``, as the model receives
     them: standardized, missing values filled. Horizons lie in the given rows of each series.
 
     Example:
@@ -95,26 +95,26 @@ def fit_ridge(
     whole = Ridge(shared.kernel, shared.error / unit, spans.num_windows)
     if maps == "shared" or count < 2 or (maps == "auto" and not spans.affordable(count)):
         return whole
-    of_each = [
+    channel_maps = [
         _fit(*spans.sums(channel[:, None]), strengths=CHANNEL_STRENGTHS, towards=shared.kernel)
         for channel in values.T
     ]
-    error = sum(one.error for one in of_each)
+    error = sum(one.error for one in channel_maps)
     if maps == "auto" and not error < (1 - MIN_GAIN) * shared.error:
         return whole
-    kernels = np.stack([one.kernel for one in of_each])
+    kernels = np.stack([one.kernel for one in channel_maps])
     return Ridge(kernels, error / unit, spans.num_windows)
 
 
 class _Sums(NamedTuple):
-    """Sums over windows, whose values are differences from the last one of the context."""
+    """Sums over windows of products of values, counted from the last value of the context."""
 
     gram: NDArray[np.float64]  # [L, L], of the past with itself
     cross: NDArray[np.float64]  # [L, H], of past and future
     square: float  # of the future
 
     def gain(self, kernel: NDArray, residual: NDArray) -> float:
-        """How much a map lowers the sum of squares, of futures with such products with the past."""
+        """Decrease of the sum of squares by a map; ``residual`` [L, H] sums past x future."""
         return float(np.sum(kernel * (2 * residual - self.gram @ kernel)))
 
 
@@ -126,7 +126,7 @@ class _Fitted(NamedTuple):
 def _fit(
     train: _Sums, validation: _Sums, strengths: NDArray, towards: NDArray | None = None
 ) -> _Fitted:
-    """The ridge whose strength has the least error on validation rows, and that error."""
+    """The ridge with the smallest error on the validation rows, and that error."""
     start = np.zeros_like(train.cross) if towards is None else towards
     error = validation.square - validation.gain(start, validation.cross)
     residual = train.cross - train.gram @ start
@@ -135,9 +135,9 @@ def _fit(
     unit = max(np.trace(train.gram) / len(train.gram), np.finfo(np.float64).tiny)
     rotated = _Sums(vectors.T @ validation.gram @ vectors, projected, 0.0)
     left = vectors.T @ (validation.cross - validation.gram @ start)
-    found = (projected / (eigenvalues + strength * unit) for strength in strengths)
+    kernels = (projected / (eigenvalues + strength * unit) for strength in strengths)
     gain, best = max(
-        ((rotated.gain(kernel, left), kernel) for kernel in found), key=lambda pair: pair[0]
+        ((rotated.gain(kernel, left), kernel) for kernel in kernels), key=lambda pair: pair[0]
     )
     if towards is not None and gain <= 0:
         return _Fitted(start, error)
@@ -145,7 +145,7 @@ def _fit(
 
 
 class _Spans:
-    """The rows of series whose windows a map is fitted and judged on."""
+    """The rows of series whose windows fit and validate a map."""
 
     def __init__(
         self,
@@ -161,11 +161,11 @@ class _Spans:
         ]
         for spans, rows in zip(self._parts, (train, validation), strict=True):
             if not spans:
-                rows_of = f"rows {rows[0].start} to {rows[0].stop - 1}"
+                single = f"rows {rows[0].start} to {rows[0].stop - 1}"
                 raise ValueError(
-                    f"{rows_of if len(rows) == 1 else 'the rows'} have no window of "
-                    f"context_length={context_length} and horizon={horizon}; give more rows, or a "
-                    "shorter window."
+                    f"expected a window of context_length={context_length} and horizon={horizon} "
+                    f"in {single if len(rows) == 1 else 'the rows of the series'}, got too few "
+                    "rows; add rows, or lower context_length or horizon."
                 )
         width = self._length + horizon
         self.num_windows, self._num_validation = (
@@ -181,11 +181,11 @@ class _Spans:
                 yield first, part.stop
 
     def num_numbers(self, num_channels: int) -> int:
-        """How many numbers are forecast in the windows of the validation rows."""
+        """Number of values that the windows of the validation rows forecast."""
         return self._num_validation * self._horizon * num_channels
 
     def affordable(self, num_channels: int) -> bool:
-        """Whether a map for each of so many channels is within the limits."""
+        """Whether a map per channel is within the limits for this number of channels."""
         length, horizon = self._length, self._horizon
         products = 10 * length**3 + len(CHANNEL_STRENGTHS) * length**2 * horizon
         return (
@@ -194,9 +194,9 @@ class _Spans:
         )
 
     def sums(self, values: NDArray) -> tuple[_Sums, _Sums]:
-        """Over all windows of some channels [T, C]: of the training rows, and the validation's."""
+        """Sums over all windows of channels [T, C], in the training and validation rows."""
         length = self._length
-        found = []
+        sums = []
         for spans in self._parts:
             products = np.zeros((length + self._horizon,) * 2)
             for first, stop in spans:
@@ -206,8 +206,8 @@ class _Spans:
             products = products - products[:, length - 1 : length]
             products = products - products[length - 1]
             past, future = products[:length, :length], products[length:, length:]
-            found.append(_Sums(past, products[:length, length:], float(np.trace(future))))
-        return found[0], found[1]
+            sums.append(_Sums(past, products[:length, length:], float(np.trace(future))))
+        return sums[0], sums[1]
 
 
 def _window_products(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:

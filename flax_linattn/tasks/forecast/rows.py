@@ -1,4 +1,4 @@
-"""The observations that a stream of forecasts reads, one a line."""
+"""The observations that a stream of forecasts reads, one per line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import itemize, quote
-from flax_linattn.data.cells import TIME, YEAR_COLUMN
-from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.times import join_date_and_clock
+from flax_linattn.data.series.series import TimeSeries
+from flax_linattn.data.tables.cells import TIME, YEAR_COLUMN
+from flax_linattn.data.tables.dialect import PLAIN, Dialect
+from flax_linattn.data.tables.times import join_date_and_clock
 from flax_linattn.tasks.lines import CellLines, Cells
 
 TimeKind: TypeAlias = Literal["integer", "local", "zoned"]
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """An observation of a stream: its time and values.
 
     Attributes:
-        time: when, of the kind of the run's times; None if the stream does not say.
+        time: time of the kind of the run's times; None if the stream has no times.
         values: float64 [channels], NaN = missing.
     """
 
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def series_row(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
-    """The input of a stream for a row: values, then known future covariates of its horizon.
+    """The input of a stream for one row: values, then the known future covariates.
 
     Example:
         >>> sales = TimeSeries("sales", np.arange(6.0).reshape(3, 2), ("sales", "price"))
@@ -66,32 +66,33 @@ def check_time_kind(time: datetime | int, expected: TimeKind | None, text: objec
     """Refuses a time of another kind than the times of the run, if these have a kind."""
     if expected is not None and find_time_kind(time) != expected:
         raise ValueError(
-            f"expected {EXPECTED_TIMES[expected]}, as the run's data have them, got {text}."
+            f"expected {EXPECTED_TIMES[expected]}, as in the training data of the run, got {text}; "
+            "write all times in the same form."
         )
 
 
 class RowLines(CellLines):
-    """Reads observations, one a line: a JSON object, or cells as the run's file has them.
+    """Reads observations, one per line: JSON objects, or cells in the format of the run's file.
 
     A JSON object has the channels by name, and perhaps "time" (or "date", "datetime", "timestamp").
-    Cells are the channels in the run's order, after the time if there is one; a first line that
-    names them may order them otherwise, and have further ones. Blank lines are left out; an empty
+    Cells are the channels in the run's order, after the time if there is one; a first line with
+    names may order them differently, and have further columns. Blank lines are ignored; an empty
     cell, "?", "NaN" or null is a missing value.
 
-    A column "year" that is no channel holds times as well. Where clocks go back, the
-    first row of the repeated hour that is not after the row before it begins the second hour, as
-    of pandas' ``ambiguous="infer"``: a duplicate row within that hour cannot be told from it.
+    A column "year" that is no channel holds times as well. Where clocks are set back, the first row
+    of the repeated hour that is not after the previous row begins the second hour, as with pandas'
+    ``ambiguous="infer"``: a duplicate row within that hour is indistinguishable from it.
 
     Args:
-        channels: the channels to find.
+        channels: names of the channels to read.
         numeric_names: whether a first line of numbers alone may name the columns.
-        dialect: how cells and times are written.
-        time_kind: kind of the times of the run; None if it has no times, so that all will do.
-        optional: channels that a first line or a JSON object may leave out, missing then.
-        hint: added to errors about lines that do not have all channels.
-        after: the time of the row before the first: it tells which of the two a local time is that
-            clocks show twice.
-        series: Column of the names of series, and the one name that it may hold. Rows of another
+        dialect: format of cells and times.
+        time_kind: kind of the times of the run; None without times, so that any kind is accepted.
+        optional: channels that a first line or a JSON object may omit; they are then missing.
+        hint: text added to errors about lines that do not have all channels.
+        after: time of the row before the first one, which resolves a local time that occurs twice
+            when clocks are set back.
+        series: column of the names of series, and the only name that it may hold. Rows of another
             series are refused.
 
     Example:
@@ -119,7 +120,6 @@ class RowLines(CellLines):
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
-        """Reads the observations of lines."""
         for cells in self.cells(lines):
             if cells is not None:
                 self._check_series(cells)
@@ -132,21 +132,20 @@ class RowLines(CellLines):
         if value.strip() != name:
             raise ValueError(
                 f"expected rows of the series {quote(name)}, got {quote(value)} in the column "
-                f"{column}; stream each series on its own, with its own state."
+                f"{column}; stream each series separately, with a state file of its own."
             )
 
     def is_header(self, cells: Sequence[str]) -> bool:
-        """Also numbers that are the names of all channels, where these may be."""
+        """Whether a first line names columns, also by numbers with ``numeric_names``."""
         named = self._numeric_names and set(self._needed) <= set(cells)
         return named or super().is_header(cells)
 
     def check_names(self, names: Sequence[str], advice: str) -> None:
-        """Refuses two columns of times, too."""
+        """Refuses names that lack a channel, or two columns of times."""
         super().check_names(names, advice)
         self._time_names(names)
 
     def column_forms(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
-        """A line that begins with a time has it in front of the channels."""
         first = cells[0]
         is_time = not self._dialect.is_value(first) and self._dialect.time(first) is not None
         return self._forms[is_time:]
@@ -169,7 +168,7 @@ class RowLines(CellLines):
         names = self._time_names(cells.texts)
         first = next((name for name in cells.texts if name != self._series[0]), "")
         if not names and not cells.is_json and first not in self._channels:
-            # As in files: a first column that holds no numbers is that of times.
+            # As in files, a first column that holds no numbers is the column of times.
             names = () if self._dialect.is_value(cells.texts[first]) else (first,)
         texts = [cells.texts[name] for name in names]
         text = " ".join(texts)
@@ -197,20 +196,19 @@ class RowLines(CellLines):
             return int(text.strip().partition(".")[0])
         expected = f"a time such as {_TIMES[dialect.time_unit]} in the column {name}"
         if self._kind == "integer":
-            expected = f"an integer time in the column {name}, as the run's data have them"
+            expected = f"an integer time in the column {name}, as in the training data of the run"
         raise ValueError(f"expected {expected}, got {quote(text)}.")
 
     def _check_exists(self, time: datetime, text: str) -> None:
-        """Refuses a local time that clocks skip: a way through UTC changes it."""
+        """Refuses a local time that clocks skip, which conversion to UTC and back changes."""
         try:
             if time.astimezone(UTC).astimezone(time.tzinfo) == time:
                 return
         except OverflowError:  # the first and the last day of the calendar
             return
         raise ValueError(
-            f"expected a time that there is once, got {quote(text)}, but clocks of "
-            f"{self._dialect.timezone} skip it; correct it, or write times with their offset from "
-            "UTC."
+            f"expected a time that exists in {self._dialect.timezone}, got {quote(text)}, which "
+            "clocks skip; correct it, or write times with their offset from UTC."
         )
 
 
@@ -219,7 +217,7 @@ EXPECTED_TIMES: dict[TimeKind, str] = {
     "local": "a time without an offset from UTC",
     "zoned": "a time with its offset from UTC",
 }
-"""What an error expects of a time, by its kind."""
+"""Description of the expected time in an error, by its kind."""
 _INTEGER = re.compile(r"[+-]?\d{1,18}(\.0+)?", re.ASCII)
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
 _TIMES |= {"us": "1467331200000000", "ns": "1467331200000000000"}

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, check_same_length, choice, itemize
-from flax_linattn.data.cells import split_cells
-from flax_linattn.data.frames import NIXTLA_ID
-from flax_linattn.data.time_features import CIRCLES
-from flax_linattn.data.time_index import (
+from flax_linattn.data.series.frames import NIXTLA_ID
+from flax_linattn.data.series.time_features import CIRCLES
+from flax_linattn.data.tables.cells import split_cells
+from flax_linattn.data.tables.time_index import (
     infer_frequency,
     integer_step,
     parse_frequency,
@@ -38,7 +38,7 @@ NIXTLA_TARGET = "y"
 
 @dataclasses.dataclass(frozen=True)
 class SeriesInfo:
-    """A series that a global model learned from: scale of each channel, split, MASE divisors.
+    """A training series of a panel: scale of each channel, split, and MASE divisors.
 
     ``seasonal`` is ``seasonal_scale`` of each target; ``checksum`` that of the rows of the split.
     """
@@ -53,27 +53,28 @@ class SeriesInfo:
 
 @dataclasses.dataclass(frozen=True)
 class ForecastSpec(DataSpec):
-    """What the training data say: kept in the run folder so that a run needs no training data.
+    """Facts about the training data, stored in the run folder so that a run does not need them.
 
     Attributes:
-        dataset: its name.
+        dataset: name of the data set.
         channels: names of the observed channels.
         targets: indices of the channels to forecast.
-        freq: frequency of the rows, see ``data.time_index``; None if rows have no dates and times.
+        freq: frequency of the rows (``data.tables.time_index``); None for rows without times.
         integer_step: usual difference of integer times; None if rows have none.
-        marks: names of the calendar features.
+        marks: names of the time features that the model receives.
         standardizer: mean and standard deviation of each channel over the training rows.
-        split: the rows of each part, [begin, end) of training, validation and test.
-        checksum: of those rows.
-        members: the series of a global model. The standardizer is then the median of theirs, which
-            is the scale of an unknown series, and the split counts the rows of all series. Empty
-            for a run on one series.
-        time_zone: of the times; None if there are none, or of no known zone.
+        split: rows of the training, validation and test part, [begin, end) each.
+        checksum: checksum of the rows of the split.
+        members: training series of a panel; empty for a run on one series. With members, the
+            standardizer is the median of their scales, which scales an unknown series, and the
+            split counts the rows of all series.
+        time_zone: time zone of the times; None without times, or without a known zone.
         tells_missing: whether missing-value flags are inputs of the model.
-        known_future: indices of known future covariates.
-        static: those of them that never changed within the training rows of a series.
-        calendar: parts of the calendar that the model receives for the horizon, too, each as two
-            inputs after the channels, see ``data.calendar_circles``.
+        known_future: indices of the known future covariates.
+        static: indices of the known future covariates that are constant in the training rows of
+            each series.
+        calendar: time features that the model receives for the horizon, too, each as two inputs
+            after the channels, see ``data.calendar_circles``.
     """
 
     dataset: str
@@ -98,14 +99,14 @@ class ForecastSpec(DataSpec):
     )
 
     def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
-        """Series that the other run knew keep their scales; so do frequency and missing flags.
+        """Combines this spec with that of a previous run: its scales, frequency and missing flags.
 
-        A new series has its own scale, but that of known future covariates, which all share, is the
-        other run's.
+        A series of the previous run has the scale of that run. A new series has its own scale,
+        except for known future covariates, whose scale all series share.
 
         Raises:
-            OptionError: as of any data spec; or the rows have another frequency, or another zone
-                of a calendar that the model receives.
+            OptionError: See ``DataSpec``; or the rows have another frequency, or the time features
+                another time zone.
         """
         spec = super().continue_from(previous, refit_scales=refit_scales)
         same_freq = not (self.freq and previous.freq) or same_step(self.freq, previous.freq)
@@ -113,18 +114,18 @@ class ForecastSpec(DataSpec):
         for name, fits in (("freq", same_freq), ("time_zone", same_zone)):
             if not fits:
                 raise self.mismatch_error(previous, name)
-        known = {member.name: member for member in previous.members}
+        known = {info.name: info for info in previous.members}
         scale, members = spec.standardizer, list(spec.members)
         if not refit_scales and not members:
             scale = previous.select_series(self.dataset).standardizer
-        for index, member in enumerate(() if refit_scales else spec.members):
-            own = known.get(member.name, member)
+        for index, info in enumerate(() if refit_scales else spec.members):
+            own = known.get(info.name, info)
             mean, std = list(own.mean), list(own.std)
-            if own is member:  # all series share the scale of known future covariates
+            if own is info:  # all series share the scale of known future covariates
                 for which in self.known_future:
                     mean[which] = float(scale.mean[which])
                     std[which] = float(scale.std[which])
-            members[index] = dataclasses.replace(member, mean=tuple(mean), std=tuple(std))
+            members[index] = dataclasses.replace(info, mean=tuple(mean), std=tuple(std))
         return dataclasses.replace(
             spec,
             freq=previous.freq or self.freq,
@@ -136,7 +137,7 @@ class ForecastSpec(DataSpec):
 
     @property
     def time_kind(self) -> TimeKind | None:
-        """Kind of the times of the rows; None if they have none, or one row only."""
+        """Kind of the times of the rows; None without times, or for a single row."""
         if self.integer_step is not None:
             return "integer"
         if self.freq is None:
@@ -145,20 +146,20 @@ class ForecastSpec(DataSpec):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct | None:
-        """The channels, and the time features after them."""
-        if self.known_inputs:  # its size is the horizon's, too
+        """Shape and dtype of an input: channels, flags and time features; None if it varies."""
+        if self.known_inputs:  # their number depends on the horizon
             return None
         width = self.num_inputs + self.num_flags + len(self.marks)
         return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
     @property
     def num_inputs(self) -> int:
-        """Channels, and the calendar's circles after them."""
+        """Number of channels, and of the circles of ``calendar`` after them."""
         return len(self.channels) + 2 * len(self.calendar)
 
     @property
     def known_inputs(self) -> tuple[int, ...]:
-        """Indices of the inputs known for the horizon: of channels, and the calendar."""
+        """Indices of the inputs that are known for the horizon: channels, and ``calendar``."""
         return (*self.known_future, *range(len(self.channels), self.num_inputs))
 
     @property
@@ -184,7 +185,7 @@ class ForecastSpec(DataSpec):
     @property
     def each(self) -> tuple[Self, ...]:
         """The data spec of each series that the run learned from."""
-        return tuple(self.select_series(member.name) for member in self.members) or (self,)
+        return tuple(self.select_series(info.name) for info in self.members) or (self,)
 
     def in_units(self, standardized: NDArray) -> NDArray[np.float64]:
         """Standardized targets [H, targets], or [H, targets, 1 + Q], in the units of the file."""
@@ -195,11 +196,11 @@ class ForecastSpec(DataSpec):
         return standardized * std + mean
 
     def select_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
-        """The data spec of a single series of a global model; of a run on one series, its own.
+        """The data spec of one series of a panel; unchanged for a run on one series.
 
         Args:
-            name: of the series, which the run need not know.
-            standardizer: of an unknown series; default the median of those of the members.
+            name: name of the series, which may be unknown to the run.
+            standardizer: scale of an unknown series; default the median over the training series.
         """
         if not self.members:
             return self
@@ -214,52 +215,54 @@ class ForecastSpec(DataSpec):
         )
 
     def for_series(self, series: data.TimeSeries, num_rows: int | None = None) -> Self:
-        """As ``select_series``; an unknown series is scaled by its first rows, by default all.
+        """The data spec of one series, in which an unknown series is scaled by its first rows.
 
-        A channel without a value in them has the median scale of the run's series.
+        ``num_rows`` defaults to all rows. A channel without a value in them has the median scale of
+        the training series.
         """
-        if not self.members or any(member.name == series.name for member in self.members):
+        if not self.members or any(info.name == series.name for info in self.members):
             return self.select_series(series.name)
         values = series.values[:num_rows]
         empty = np.isnan(values).all(axis=0)
         rows = dataclasses.replace(series, values=np.where(empty, 0.0, values), index=None)
-        found = data.Standardizer.fit([rows.fill_forward().values], ddof=0)
+        own = data.Standardizer.fit([rows.fill_forward().values], ddof=0)
         usual = self.standardizer
-        # Known future covariates are compared between series, so all share one scale of them.
+        # Known future covariates are compared between series, so all series share their scale.
         shared = empty | np.isin(np.arange(len(self.channels)), self.known_future)
         scale = data.Standardizer(
-            np.where(shared, usual.mean, found.mean), np.where(shared, usual.std, found.std)
+            np.where(shared, usual.mean, own.mean), np.where(shared, usual.std, own.std)
         )
         return self.select_series(series.name, scale)
 
     def check_fits(self, series: data.TimeSeries) -> None:
-        """Refuses a series whose times have another frequency, or a zone where the run's have none.
+        """Refuses a series whose times do not match the times of the run.
 
         Raises:
-            ValueError: It has; or the run uses times, and the series has none.
+            ValueError: The run uses times and the series has none, only one of the two has a time
+                zone, or the frequencies differ.
         """
         features = tuple(dict.fromkeys((*self.marks, *self.calendar)))
         if features and series.times is None:
             raise ValueError(
-                f"expected times, from which the run computes {', '.join(features)}, got a series "
-                f"without times, {series.name}; add a column of times."
+                f"{series.name}: expected rows with times, from which the run computes "
+                f"{', '.join(features)}, got rows without times; add a column of times."
             )
         if features and (series.time_zone is None) != (self.time_zone is None):
             kinds = ("times with their offset from UTC", "times without an offset from UTC")
             expected, got = kinds if self.time_zone else kinds[::-1]
             raise ValueError(
-                f"expected {expected}, like the training data of the run, got {got} in "
-                f"{series.name}; write the times in the same form."
+                f"{series.name}: expected {expected}, as in the training data of the run, got "
+                f"{got}; write the times in the same form."
             )
         freq = self.infer_freq(series)
         if freq is not None and self.freq is not None and not same_step(freq, self.freq):
             raise ValueError(
-                f"expected rows of the frequency {self.freq}, like the training data of the run, "
-                f"got {freq} in {series.name}; resample the rows to {self.freq}."
+                f"{series.name}: expected rows at the frequency {self.freq}, as in the training "
+                f"data of the run, got {freq}; resample the rows to {self.freq}."
             )
 
     def in_zone(self, series: data.TimeSeries) -> data.TimeSeries:
-        """A series with its times, where they have a zone, in that of the run."""
+        """Converts the times of a series, if they have a time zone, to the time zone of the run."""
         zone, times = self.time_zone, series.times
         if zone is None or times is None or times.tz is None or series.time_zone == zone:
             return series
@@ -267,11 +270,10 @@ class ForecastSpec(DataSpec):
         return dataclasses.replace(series, index=times.tz_convert(zone), freq=freq)
 
     def infer_freq(self, series: data.TimeSeries) -> str | None:
-        """The run's frequency, or one by which more rows of a series follow."""
+        """The run's frequency, or another one that fits more rows of a series."""
         return infer_frequency(series.index, usual=self.freq)
 
     def check(self) -> None:
-        """Types, sizes, and as many of each as there are channels."""
         super().check()
         at_least(1, num_targets=len(self.targets))
         for target in self.targets:
@@ -279,13 +281,18 @@ class ForecastSpec(DataSpec):
         for known in self.known_future:
             at_least(0, len(self.channels) - 1, known_future=known)
         if not set(self.static) <= set(self.known_future):
-            raise ValueError(f"static must be known for the horizon, got {list(self.static)}.")
+            raise ValueError(
+                f"expected static among the channels of known_future {list(self.known_future)}, "
+                f"got {list(self.static)}."
+            )
         for part in self.calendar:
             choice(CIRCLES, calendar=part)
         if self.freq is not None:
             parse_frequency(self.freq)
         if self.calendar and self.freq is None:
-            raise ValueError("the calendar of the horizon takes the frequency of rows, got none.")
+            raise ValueError(
+                f"calendar={list(self.calendar)} needs the frequency of rows, got none."
+            )
         if self.integer_step is not None:
             at_least(1, integer_step=self.integer_step)
         check_same_length(split=self.split, parts=PARTS)
@@ -293,15 +300,15 @@ class ForecastSpec(DataSpec):
             at_least(0, begin=begin)
             at_least(begin, end=end)
         check_same_length(channels=self.channels, standardizer=self.standardizer.mean)
-        for member in self.members:
-            check_same_length(channels=self.channels, mean=member.mean, std=member.std)
-            check_same_length(targets=self.targets, seasonal=member.seasonal)
-            check_same_length(split=member.split, parts=PARTS)
-            data.Standardizer(np.array(member.mean), np.array(member.std))
+        for info in self.members:
+            check_same_length(channels=self.channels, mean=info.mean, std=info.std)
+            check_same_length(targets=self.targets, seasonal=info.seasonal)
+            check_same_length(split=info.split, parts=PARTS)
+            data.Standardizer(np.array(info.mean), np.array(info.std))
 
 
 def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
-    """What a run has to know of its series; the scale of each is that of its training rows."""
+    """Makes the data spec of a run; each series is scaled by its training rows."""
     source, first = config.data, panel.series[0]
     known = _indices(first, source.known_future, "known_future")
     pairs = list(zip(panel.series, panel.splits, strict=True))
@@ -335,8 +342,9 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         rows = (one.values[split[which].start : split[which].stop, targets] for one, split in pairs)
         if begin < end and all(np.isnan(values).all() for values in rows):
             raise OptionError(
-                f"the {part} rows ({begin} to {end - 1}) have no value of "
-                f"{', '.join(data_spec.target_names)}; choose other rows or targets.",
+                f"expected values of {', '.join(data_spec.target_names)} in the {part} rows "
+                f"({begin} to {end - 1}), got missing values only; choose another split or other "
+                "targets.",
                 "split",
                 "targets",
             )
@@ -368,8 +376,9 @@ def _target_indices(
         targets = tuple(i for i in range(len(series.channels)) if i not in known)
     if not targets or set(targets) & set(known):
         raise OptionError(
-            "expected at least one target that is no known future covariate, got the covariates "
-            f"{itemize([series.channels[i] for i in known])}; choose other targets.",
+            "expected targets that are not known future covariates, got "
+            f"known_future={','.join(series.channels[i] for i in known)} and the targets "
+            f"{itemize([series.channels[i] for i in targets]) or 'none'}; choose other targets.",
             "targets",
             "known_future",
         )
@@ -377,15 +386,15 @@ def _target_indices(
 
 
 def covariate_notes(panel: SeriesPanel, source: ForecastData) -> list[str]:
-    """A note on further columns of Nixtla's form whose values of the horizon are not used."""
+    """A note on covariates of a table in Nixtla's form that are not known for the horizon."""
     channels = panel.series[0].channels
     others = [name for name in channels if name != NIXTLA_TARGET]
     in_nixtla_form = source.id_column == NIXTLA_ID and NIXTLA_TARGET in channels
     if source.targets or source.known_future or not in_nixtla_form or not others:
         return []
     return [
-        f"columns {itemize(others, 8)} are past covariates, not forecast; name with known_future "
-        "those whose values are known for the horizon"
+        f"past covariates that are not forecast: {itemize(others, 8)}; name columns whose values "
+        "are known for the horizon with known_future"
     ]
 
 
@@ -402,7 +411,7 @@ def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...
 def static_channels(
     rows: Sequence[NDArray[np.float64]], channels: Sequence[int]
 ) -> tuple[int, ...]:
-    """Channels that never change within the training rows [T, C] of a series; NaN = missing.
+    """Channels that are constant in the training rows [T, C] of each series; NaN = missing.
 
     Example:
         >>> static_channels([np.array([[1.0, 3.0], [2.0, np.nan]]), np.array([[4.0, 5.0]])], [0, 1])
@@ -411,12 +420,12 @@ def static_channels(
     return tuple(
         which
         for which in channels
-        if all(len(np.unique(of[~np.isnan(of)])) < 2 for of in (one[:, which] for one in rows))
+        if all(len(np.unique(c[~np.isnan(c)])) < 2 for c in (one[:, which] for one in rows))
     )
 
 
 def _time_features(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
-    """Names of the calendar features that the model receives."""
+    """Names of the time features that the model receives."""
     timed = next((one for one in series if one.freq is not None), None)
     if not source.calendar or timed is None or any(one.times is None for one in series):
         return ()
@@ -425,31 +434,33 @@ def _time_features(series: Sequence[data.TimeSeries], source: ForecastData) -> t
 
 
 def _horizon_calendar(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
-    """Parts of the calendar that the model receives for the horizon."""
+    """Time features that the model receives for the horizon."""
     parts, untimed = source.calendar_parts, [one.name for one in series if one.times is None]
     if parts and untimed:
         raise OptionError(
-            f"expected times for known_calendar, got a series without times, {untimed[0]}; name "
-            "the column of times with time_column=..., or remove known_calendar.",
+            f"{untimed[0]}: expected times for known_calendar={source.known_calendar!r}, got rows "
+            "without times; name the column of times with time_column=..., or remove "
+            "known_calendar.",
             "known_calendar",
             "time_column",
         )
     if parts and all(one.freq is None for one in series):
         raise OptionError(
-            "known_calendar takes the frequency of rows, which one row does not tell; give more.",
+            f"known_calendar={source.known_calendar!r} needs the frequency of rows, which a single "
+            "row does not have; add rows, or remove known_calendar.",
             "known_calendar",
         )
     return parts
 
 
 def _common_frequency(series: Sequence[data.TimeSeries]) -> str | None:
-    """That of the first series that has one; refuses series of another step."""
+    """The frequency of the first series that has one; other frequencies are refused."""
     usual = next((one.freq for one in series if one.freq is not None), None)
     for one in series:
         if one.freq is not None and usual is not None and not same_step(one.freq, usual):
             raise ValueError(
-                f"expected series of one frequency, {usual} as of the first, got {one.freq} of "
-                f"{one.name}; train a model for each kind."
+                f"{one.name}: expected the frequency {usual} of the first series, got {one.freq}; "
+                "resample the series, or train a model for each frequency."
             )
     return usual
 
@@ -457,19 +468,20 @@ def _common_frequency(series: Sequence[data.TimeSeries]) -> str | None:
 def _scales(
     panel: SeriesPanel, train: Sequence[NDArray[np.float64]], known: Sequence[int]
 ) -> list[data.Standardizer]:
-    """The scale of each series by its training rows, missing values filled.
+    """The scale of each series, by its training rows with missing values filled.
 
     Standard deviations are those of the population, as in scikit-learn's ``StandardScaler`` and
-    hence Time-Series-Library. Known future covariates have that of all series together: one that is
-    a single number in each series, such as the size of a shop, would vanish in its own scale.
+    hence Time-Series-Library. All series share the scale of known future covariates: a covariate
+    that is constant in each series, such as the size of a shop, would vanish in a scale of its own.
     """
     filled = []
     for one, rows in zip(panel.series, train, strict=True):
         empty = np.isnan(rows).all(axis=0)
         if empty.any():
             raise OptionError(
-                f"{one.name}: channel {one.channels[int(np.argmax(empty))]!r} has no value in "
-                f"the training rows (the first {len(rows)}); choose other channels.",
+                f"{one.name}: expected values of channel {one.channels[int(np.argmax(empty))]!r} "
+                f"in the training rows (the first {len(rows)}), got missing values only; choose "
+                "other channels.",
                 "channels",
             )
         filled.append(dataclasses.replace(one, values=rows, index=None).fill_forward().values)
@@ -484,8 +496,8 @@ def _scales(
 def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | None, ...]:
     """The divisor of MASE (Hyndman and Koehler, 2006): mean absolute seasonal differences.
 
-    Of each channel of the training rows [T, C], NaN = missing; None where all differences are 0.
-    Where no pair of values a season apart is known, neighbors are used, as in the Monash archive.
+    Channels are those of training rows [T, C], NaN = missing; None if all differences are 0. If no
+    pair of values one season apart is known, consecutive values are used, as in the Monash archive.
 
     Example:
         >>> seasonal_scale(np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]]), season=2)
@@ -507,7 +519,7 @@ def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | No
 
 
 def compute_checksum(series: data.TimeSeries, stop: int) -> str:
-    """A checksum of the first rows, which later ones do not change."""
+    """A checksum of the first rows up to ``stop``, which later rows do not change."""
     return checksum(_rows(series, stop))
 
 

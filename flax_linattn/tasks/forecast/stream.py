@@ -1,4 +1,4 @@
-"""A trained forecaster over a stream: after each observation, the forecast of the next steps."""
+"""Streams of a trained forecaster: the forecast of the next steps after each observation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.data.time_index import continue_index, find_gaps, step_bounds
-from flax_linattn.tasks.forecast.figures import draw_windows
+from flax_linattn.data.tables.time_index import continue_index, find_gaps, step_bounds
+from flax_linattn.tasks.forecast.figures import plot_windows
+from flax_linattn.tasks.forecast.panel import count_series
 from flax_linattn.tasks.forecast.rows import Row, RowLines, check_time_kind
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import Record, Streaming
 
 _CALENDAR = np.array(["0001-01-02", "9999-12-30"], "M8[us]")
-"""Within a day, which a time zone may add, the first and the last time of the calendar."""
+"""First and last time of the calendar, with a margin of one day for the time zone."""
 _NANOSECONDS = np.array(["1677-09-23", "2262-04-10"], "M8[us]")
-"""Likewise of those that pandas counts in nanoseconds."""
+"""First and last time that pandas can store in nanoseconds, with the same margin."""
 _INTEGER = 1000
-"""Stands in the record of a stream where nanoseconds stand, 0 to 999, and marks an integer time."""
+"""Code of an integer time in a stream's record, where nanoseconds are 0 to 999."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,23 +53,25 @@ class ForecastStreamOptions:
 class ForecastStream(Streaming):
     """Forecasts as observations come, in constant time and memory for a state of constant size.
 
-    A model has learned from windows of ``context_length`` observations, while a stream has no end.
-    So two streams run side by side. Each is reset after ``context`` observations, half of that
-    after the other, and the longer one answers: its forecast is that of the model on the last
-    ``context / 2`` to ``context`` observations. With ``context=0`` one stream is never reset.
+    The model was trained on windows of ``context_length`` observations, but a stream has no end.
+    Therefore two streams run in parallel. Each is reset after ``context`` observations, and the two
+    resets are half a context apart. The forecast is that of the longer stream: the model on the
+    last ``context / 2`` to ``context`` observations. With ``context=0``, one stream is never reset.
 
-    A missing value repeats the channel's last one, or the training mean if there is none, with a
-    missing-value flag if the model was trained with flags. After all channels a row has the known
+    A missing value repeats the channel's last value, or the training mean if there is none, with a
+    missing-value flag if the model was trained with flags. After all channels, a row has the known
     future covariates of its H steps, step by step, as columns ``price+1``, ``price+2``, ...; a
-    missing one repeats the last one, and lines with names may leave out those of a static channel.
-    Gaps are not filled: an observation counts as the next step, whatever its time, and so does one
-    with the time of the last. After a restart such a one may also be the last again: it is refused
-    unless ``is_processed`` was asked, which tells by number.
+    missing covariate repeats the last value, and lines with names may omit those of a static
+    channel. Gaps are not filled: an observation counts as the next step, whatever its time, even
+    with the time of the previous one. After a restart, an observation with the last time may be the
+    last one again; it is refused unless ``is_processed`` was called, which counts such rows.
 
     Args:
         run: the trained run.
-        context: most observations that a forecast looks back on; default the run's context_length.
-        series: the name of one, of a global model; an unknown one has the median of their scales.
+        context: maximum number of past observations of a forecast; default the run's
+            ``context_length``.
+        series: name of the series, for a run on a panel; an unknown series is scaled by the median
+            of the scales of the panel.
 
     Attributes:
         num_steps: number of observations so far.
@@ -86,38 +89,39 @@ class ForecastStream(Streaming):
         data_spec, options = run.data_spec, run.config.data
         if not run.model.streams:
             raise OptionError(
-                f"a run with the model {run.config.model.model!r} and mechanism "
-                f"{mechanism_name(run.config.layers)!r} cannot stream: it needs whole windows. "
-                "Train a decoder with a mechanism that has a state, or a patch model with one of "
-                "constant size.",
+                f"expected a run that can stream, got the model {run.config.model.model!r} with "
+                f"mechanism {mechanism_name(run.config.layers)!r}, which needs whole windows; "
+                "train a decoder whose mechanism has a state, or a patch model whose mechanism has "
+                "a state of constant size.",
                 "mechanism",
                 model="decoder",
             )
         context = options.context_length if context is None else context
         if context < 0 or context == 1:
-            raise OptionError(f"context must be 0, or 2 or more, got {context}.", "context")
+            raise OptionError(f"expected context as 0, or 2 or more, got {context}.", "context")
         if not context and not run.model.backbone.constant_memory:
             raise OptionError(
-                f"{mechanism_name(run.config.layers)!r} keeps every observation; give a context to "
-                "bound that.",
+                "expected context above 0, got 0, but the cache of the mechanism "
+                f"{mechanism_name(run.config.layers)!r} grows with every row; set context=....",
                 "context",
             )
-        self._context, self._problem, self._horizon = context, data_spec, options.horizon
+        self._context, self._data_spec, self._horizon = context, data_spec, options.horizon
         self._known = list(data_spec.known_future)
         self._series = series
         steps, names = range(1, options.horizon + 1), data_spec.target_names
-        marks = ("", *(f"@{level:g}" for level in run.config.model.levels))
+        suffixes = ("", *(f"@{level:g}" for level in run.config.model.levels))
+        header = [f"{name}+{h}{suffix}" for h in steps for name in names for suffix in suffixes]
         super().__init__(
             run,
             inference.Stream(run.model, batch_size=len(self._ages(0)), max_length=context or None),
-            ["step", "time", *(f"{name}+{h}{of}" for h in steps for name in names for of in marks)],
+            ["step", "time", *header],
             context=context,
             **({"series": series} if series else {}),
         )
         self._last_values = np.asarray(data_spec.standardizer.mean, np.float64)
         self._time: pd.Timestamp | int | None = None
-        self._at_last = 0  # rows of that time
-        self._num_asked = 0  # of these, by is_processed
+        self._at_last = 0  # number of rows with that time
+        self._num_asked = 0  # how many of them is_processed was called for
         self._restored_time: pd.Timestamp | int | None = None
         self._recent: deque[Row] = deque(maxlen=2 * options.context_length)
         self._forecast: NDArray[np.float64] | None = None
@@ -125,7 +129,7 @@ class ForecastStream(Streaming):
 
     @property
     def context(self) -> int:
-        """Observations that the last forecast looked back on."""
+        """Number of observations that the last forecast was conditioned on."""
         return max(self._ages(self.num_steps))
 
     def step(self, row: Row) -> NDArray[np.float64]:
@@ -136,17 +140,18 @@ class ForecastStream(Streaming):
             [H, targets, 1 + Q], the mean and then the quantiles.
 
         Raises:
-            ValueError: the run needs times, and the row has none, or one before the last one's (the
-                same one, too, after a restart and with ``times="strict"``); another number of
-                values, or ones out of range.
+            ValueError: the run needs times and the row has none; its time is before the last one
+                (or equal, after a restart and with ``times="strict"``); the number of values
+                differs, or a value is out of range.
         """
-        data_spec, channels = self._problem, self._problem.channels
+        data_spec, channels = self._data_spec, self._data_spec.channels
         values, count = np.asarray(row.values, np.float64), len(self._last_values)
         size = self._horizon * len(self._known)
         if size and values.ndim == 1 and len(values) != count + size:
             raise ValueError(
-                f"expected {count} values of now and {size} of the horizon ({self._horizon} steps "
-                f"of {', '.join(channels[i] for i in self._known)}), got {len(values)}."
+                f"expected {count} values of the current step and {size} known future covariates "
+                f"({self._horizon} steps of {', '.join(channels[i] for i in self._known)}), got "
+                f"{len(values)} values."
             )
         if values.shape != (count + size,) or np.isinf(values[:count]).any():
             raise ValueError(
@@ -159,7 +164,7 @@ class ForecastStream(Streaming):
         missing = np.isnan(values)
         last = np.where(missing, self._last_values, values)
         (scaled,) = data_spec.standardizer.apply([last[None]], channels)
-        marks = self._time_features(time)
+        features = self._time_features(time)
         now, later = self._circles(time)
         ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
         self.num_gaps += self._is_gap(time)
@@ -168,29 +173,29 @@ class ForecastStream(Streaming):
             self._time = time
         self._last_values = last
         flags = np.pad(missing, (0, len(now)))[: data_spec.num_flags]
-        x = np.concatenate([scaled[0], now, flags, marks, ahead.ravel()]).astype(np.float32)
+        x = np.concatenate([scaled[0], now, flags, features, ahead.ravel()]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
         forecast = np.asarray(forecasts[int(np.argmax(ages))], np.float64)
         if np.isnan(forecast).any():
             raise ValueError(
-                f"the forecast after observation {self.num_steps} is NaN: the model's numbers "
-                "overflow, or its parameters hold NaN."
+                f"the forecast after observation {self.num_steps} is NaN, because the model "
+                "overflows or its parameters hold NaN; check the values of the stream, or train "
+                "the run again."
             )
         return data_spec.in_units(forecast)
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
-        """Reads one observation a line; see ``RowLines``."""
-        data_spec, options, hint = self._problem, self._run.config.data, ""
+        data_spec, options, hint = self._data_spec, self._run.config.data, ""
         names = {i: data_spec.channels[i] for i in self._known}
         ahead = {f"{names[i]}+{h}": i for h in range(1, self._horizon + 1) for i in self._known}
         if names:
             first = names[self._known[0]]
             hint = (
-                f"A row of the stream also tells {itemize([*names.values()])} of the "
-                f"{self._horizon} rows after it: as {first}+1 to {first}+{self._horizon}, named by "
-                "the first line, or in a JSON object a line."
+                f"A row of this stream also needs {itemize([*names.values()])} of the next "
+                f"{self._horizon} rows, as {first}+1 to {first}+{self._horizon}; name these "
+                "columns in the first line, or write each row as a JSON object."
             )
         last = None if self.from_start else self._time
         reader = RowLines(
@@ -206,14 +211,14 @@ class ForecastStream(Streaming):
         return reader.parse(lines)
 
     def cells(self, observation: Row) -> Sequence[Any]:
-        """Step, time, and each target 1 to H steps ahead, followed by its quantiles."""
         gaps = self.num_gaps
         self._forecast = self.step(observation)
         self._recent.append(observation)
         if gaps == 0 and self.num_gaps:
-            step = self._problem.freq or self._problem.integer_step
+            freq, step = self._data_spec.freq, self._data_spec.integer_step
+            kind = f"step {step}" if freq is None else f"frequency {freq}"
             print(
-                f"# note: {self._time} is not one step of {step!r} after the last observation; it "
+                f"# note: the time {self._time} breaks the {kind} of the run; the observation "
                 "counts as the next step",
                 file=sys.stderr,
             )
@@ -221,31 +226,29 @@ class ForecastStream(Streaming):
         return [self.num_steps, time, *self._forecast.ravel()]
 
     def end(self) -> str | None:
-        """A note on the number of gaps, and on a stream shorter than the context length."""
         notes = []
         if self.num_gaps > 1:
-            notes.append(f"note: {self.num_gaps} observations did not follow at the run's step")
+            notes.append(f"note: {self.num_gaps} observations broke the step of the run")
         length = self._run.config.data.context_length
         if 0 < self.num_steps < length:
             notes.append(
-                f"note: forecasts after {self.num_steps} observations have less context than the "
-                f"{length} rows of training"
+                f"note: the stream has {self.num_steps} observations, fewer than the {length} of "
+                "the context length, so that its forecasts may be less accurate"
             )
         return "; ".join(notes) or None
 
-    def draw(self, path: Path) -> None:
-        """Draws the last observations and the forecast from them."""
+    def plot(self, path: Path) -> None:
         assert self._forecast is not None  # a stream without any observation is not drawn
-        observed = np.stack([row.values for row in self._recent])[:, list(self._problem.targets)]
+        observed = np.stack([row.values for row in self._recent])[:, list(self._data_spec.targets)]
         last = self._time
         title = "the last forecast" if last is None else f"after {last}"
         levels = self._run.config.model.levels
         window = (observed, None, self._forecast)
-        draw_windows([window], self._problem.target_names, path, [title], levels)
+        plot_windows([window], self._data_spec.target_names, path, [title], levels)
 
     @property
     def _time_utc(self) -> tuple[NDArray[np.datetime64], int]:
-        """The last time in UTC, or without a zone, and its nanoseconds; NaT = none.
+        """The last time, in UTC if it has a zone, and its nanoseconds; NaT = none.
 
         An integer is stored in the bits of the time, with ``_INTEGER`` after it.
         """
@@ -260,7 +263,7 @@ class ForecastStream(Streaming):
         if value[1] == _INTEGER:
             self._time = int(value[0].view(np.int64))
             return
-        time, zone = pd.Timestamp(value[0][()]), self._problem.time_zone
+        time, zone = pd.Timestamp(value[0][()]), self._data_spec.time_zone
         if value[1]:
             time += pd.Timedelta(value[1], "ns")
         if zone is not None:
@@ -268,11 +271,10 @@ class ForecastStream(Streaming):
         self._time = None if time is pd.NaT else time
 
     def is_possible(self, record: Record) -> bool:
-        """Rows of the last time where there is one, of the run's kind and in its calendar."""
         (time, nanoseconds), rows = record["_time_utc"], record["_at_last"]
         if np.isnat(time):
             return rows == 0 and not nanoseconds
-        kind = self._problem.time_kind
+        kind = self._data_spec.time_kind
         if nanoseconds == _INTEGER and kind in ("integer", None):
             return 0 < rows <= record["num_steps"]
         if kind == "integer":
@@ -282,20 +284,16 @@ class ForecastStream(Streaming):
         return in_calendar and 0 < rows <= record["num_steps"]
 
     def resume(self) -> None:
-        """The last row may come again."""
         self._restored_time, self._num_asked = self._time, 0
 
     def ages(self, record: Record) -> Sequence[int]:
-        """The ages of the two streams, in observations."""
         return self._ages(record["num_steps"])
 
     @property
     def last_time(self) -> pd.Timestamp | int | None:
-        """Of the last observation that had one."""
         return self._time
 
     def is_processed(self, number: int, observation: Row) -> bool:
-        """By its time, where it has one; of several rows of the last time, by their number."""
         if number == 1:
             self._num_asked = 0
         time = self._convert_time(observation.time)
@@ -305,19 +303,19 @@ class ForecastStream(Streaming):
             return bool(time < self._time)
         self._num_asked += 1
         if self._num_asked > self._at_last:
-            self._restored_time = None  # another one of that time, and not the last again
+            self._restored_time = None  # a new row with the last time, not the last row again
         return self._num_asked <= self._at_last
 
     def _check_time(self, time: Any) -> None:
-        """Refuses what the stream has seen: after a restart its last row, too."""
+        """Refuses times that the stream has processed, after a restart also the last one."""
         if time is None or self._time is None or time > self._time:
             return
-        expected = f"expected a time after {self._time}, that of the last observation, got {time}"
+        expected = f"expected a time after {self._time} (the last observation), got {time}"
         is_restored = self._restored_time is not None and self._time == self._restored_time
         if is_restored:
             raise OptionError(
-                f"{expected}; the saved stream may have read this row already. Remove the rows "
-                "that it has read, or pass the whole input and skip them.",
+                f"{expected}; the saved stream may have processed this row already. Remove the "
+                "processed rows, or pass the whole input with skip_processed=True.",
                 "skip_processed",
             )
         if time < self._time:
@@ -335,15 +333,15 @@ class ForecastStream(Streaming):
         steps = data.TimeSeries(
             "horizon",
             np.concatenate([last[known], ahead]).reshape(-1, len(known)),
-            tuple(self._problem.channels[i] for i in known),
+            tuple(self._data_spec.channels[i] for i in known),
         )
-        scale = self._problem.standardizer
-        of_known = data.Standardizer(scale.mean[known], scale.std[known])
-        (found,) = of_known.apply([steps.fill_forward().values[1:]], steps.channels)
-        return found
+        scale = self._data_spec.standardizer
+        own = data.Standardizer(scale.mean[known], scale.std[known])
+        (standardized,) = own.apply([steps.fill_forward().values[1:]], steps.channels)
+        return standardized
 
     def _is_gap(self, time: Any) -> bool:
-        freq, step = self._problem.freq, self._problem.integer_step
+        freq, step = self._data_spec.freq, self._data_spec.integer_step
         if time is None or self._time is None or (freq is None and step is None):
             return False
         if isinstance(time, int):
@@ -355,7 +353,7 @@ class ForecastStream(Streaming):
         return not passed or find_gaps(pd.DatetimeIndex([self._time, time]), freq).size > 0
 
     def _ages(self, num_steps: int) -> tuple[int, ...]:
-        """Observations that each of the streams looks back on after so many."""
+        """Number of observations that each of the streams has received since its reset."""
         if not self._context:
             return (num_steps,)
         if not num_steps:
@@ -365,15 +363,15 @@ class ForecastStream(Streaming):
         return count % self._context + 1, second
 
     def _time_features(self, time: Any) -> NDArray[np.float32]:
-        data_spec = self._problem
+        data_spec = self._data_spec
         if not data_spec.marks:
             return np.zeros(0, np.float32)
         assert data_spec.freq is not None
         return data.calendar_features(self._needed(time, data_spec.marks), data_spec.freq)[0][0]
 
     def _circles(self, time: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The calendar of now [2 N], and of the horizon [H, 2 N]: rows at the usual distance."""
-        parts, freq = self._problem.calendar, self._problem.freq
+        """Circles of the calendar, now [2 N] and for the H rows of the horizon [H, 2 N]."""
+        parts, freq = self._data_spec.calendar, self._data_spec.freq
         if not parts:
             return np.zeros(0, np.float32), np.zeros((self._horizon, 0), np.float32)
         now = self._needed(time, parts)
@@ -385,39 +383,41 @@ class ForecastStream(Streaming):
         """An integer, or a ``pandas.Timestamp`` in the zone of the run; None if there is none."""
         if time is None:
             return None
-        kind, last = self._problem.time_kind, self._time
+        kind, last = self._data_spec.time_kind, self._time
         check_time_kind(time, kind, time)
         if kind is None and last is not None and isinstance(time, int) != isinstance(last, int):
             raise ValueError(
-                f"expected a time of the kind of the last one, {last}, got {time}; write all times "
-                "as integers, or all as dates and times."
+                f"expected a time of the same kind as the last one, {last}, got {time}; write all "
+                "times as integers, or all as dates and times."
             )
         if isinstance(time, int):
             return time
         stamp = pd.Timestamp(time)
         if stamp.tz is None:
             return stamp
-        return stamp.tz_convert(self._problem.time_zone if kind == "zoned" else None)
+        return stamp.tz_convert(self._data_spec.time_zone if kind == "zoned" else None)
 
     def _needed(self, time: Any, parts: Sequence[str]) -> pd.DatetimeIndex:
-        """A time as an index [1], for the features of the calendar."""
+        """The time as an index [1] to compute time features from; no time is refused."""
         if time is None:
             raise ValueError(
-                f"the run looks at the calendar ({', '.join(parts)}): begin each line with "
-                'the time, name its column time, or give JSON objects a "time".'
+                f"expected a row with a time, from which the run computes {', '.join(parts)}, got "
+                "none; begin each line with the time, name its column time, or write JSON objects "
+                'with "time".'
             )
         return pd.DatetimeIndex([time])
 
 
 def _series_spec(run: Run, name: str) -> Run:
     """The run with the data spec of a single series."""
-    members = [member.name for member in run.data_spec.members]
-    if bool(members) != bool(name):
+    names = [info.name for info in run.data_spec.members]
+    if bool(names) != bool(name):
         raise OptionError(
-            f"the run learned from {len(members)} series ({itemize(members, 5)}); choose one, or a "
-            "new one."
-            if members
-            else f"the run learned from one series, got {quote(name)}; remove the name.",
+            f"expected the name of a series, since the run was trained on {count_series(names)}, "
+            "got none; set series to one of them, or to the name of a new series."
+            if names
+            else "expected no name of a series, since the run was trained on one series, got "
+            f"series={quote(name)}; remove series.",
             "series",
         )
     return run._replace(data_spec=run.data_spec.select_series(name))

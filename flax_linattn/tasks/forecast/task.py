@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, itemize, quote
-from flax_linattn.data.catalog import SERIES, Entry
+from flax_linattn.checks import OptionError, quote
+from flax_linattn.data.sets.catalog import SERIES, Entry
 from flax_linattn.models.layers import check_causal
 from flax_linattn.tasks.forecast.backtest import backtest
 from flax_linattn.tasks.forecast.baselines import (
@@ -30,6 +30,7 @@ from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
     SeriesPanel,
+    count_series,
     load_panel,
     name_notes,
     own_panel,
@@ -66,16 +67,16 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     kinds = (SERIES,)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
-        """The file, and its customary split."""
         return {"csv": files[0], **({"split": entry.split} if entry.split else {})}
 
     def check(self, config: ForecastConfig, placement: training.Placement) -> None:
-        """Windows are not split over devices, and two of the models need causal mechanisms."""
         if config.model.model != "encoder-decoder":
             check_causal(config.layers)
         if placement.sequence_shards > 1:
             raise OptionError(
-                "forecasting runs do not split sequences; leave seq out of the mesh.", "mesh"
+                "expected a mesh without seq, since forecasting does not split sequences, got "
+                f"seq={placement.sequence_shards}; remove seq from the mesh.",
+                "mesh",
             )
 
     def load(self, config: ForecastConfig) -> SeriesPanel:
@@ -84,16 +85,15 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     def choose(
         self, panel: SeriesPanel, config: ForecastConfig
     ) -> tuple[ForecastConfig, list[str]]:
-        """Context length, season, the ridge's maps and the stride of training windows."""
         return choose(panel, config)
 
     def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         return describe(panel, config)
 
     def about_data(self, panel: SeriesPanel, config: ForecastConfig) -> DataSummary:
-        """Series, rows, channels and times.
+        """Summarizes series, rows, channels and times, with notes on unusual data.
 
-        Noted are repeated and missing times, missing values, channels that never change, outliers,
+        The notes are on repeated and missing times, missing values, constant channels, outliers,
         and further columns of Nixtla's form, which the estimator would take as known.
         """
         return DataSummary(panel.about, [*panel.notes, *covariate_notes(panel, config.data)])
@@ -130,7 +130,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         config: ForecastConfig,
         data_spec: ForecastSpec,
     ) -> None:
-        """Sets the patch model's linear map to a ridge, with the option ``ridge``."""
+        """Sets the linear map of patch models to a ridge, with the option ``ridge``."""
         if config.model.ridge:
             assert isinstance(splits.train, PanelWindows)
             assert isinstance(splits.validation, PanelWindows)
@@ -138,22 +138,21 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             set_to_ridge(models_, fit_windows_ridge(*parts, data_spec, config.model.ridge_maps))
 
     def is_calibrated(self, config: ForecastConfig) -> bool:
-        """With the option ``ridge``, and with quantiles unless ``conformal`` is off."""
+        """Whether the option ``ridge`` is set, or quantiles are calibrated (``conformal``)."""
         return config.model.ridge or config.model.is_conformal
 
     def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
-        """Weighs what is added to a ridge, and corrects the quantiles, by the validation rows."""
+        """Fits the weight of the attention and the quantile corrections to the validation rows."""
         assert isinstance(validation, PanelWindows)
         note = None
         if run.config.model.ridge:
-            set_attention_weights(run.model, shares := best_attention_weights(run, validation))
-            note = describe_attention_weights(shares)
+            set_attention_weights(run.model, weights := best_attention_weights(run, validation))
+            note = describe_attention_weights(weights)
         if run.config.model.is_conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
         return note
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
-        """Windows of the test rows, or of all rows of another file."""
         if file is not None:
             return file_windows(run, file)
         (windows,) = part_windows(own_panel(run), run.config, run.data_spec, PARTS[-1:])
@@ -168,9 +167,10 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         return evaluate_baselines(run, batches)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Of forecasts, on standardized values, after each of the first 300 test rows.
+        """Difference of stream and parallel forecasts after each of the first 300 test rows.
 
-        Of a window, with a mechanism whose state grows.
+        Values are standardized. With a mechanism whose state grows, the rows are those of one
+        window.
         """
         assert isinstance(batches, PanelWindows)
         length = run.config.data.context_length
@@ -179,19 +179,19 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         )
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
-        """The horizon after the last row of a file: times, integers or steps, and targets.
+        """Forecasts the horizon after the last row of a file: times (or steps) and targets.
 
-        The quantiles of a target follow it. A global model forecasts each series, named in the
+        The quantiles of a target follow it. A run on a panel forecasts each series, named in the
         first column; the columns are "unique_id" and "ds" if the run's data have a column
-        "unique_id". An unknown series has the scale of all its rows, and those with fewer rows than
-        the context length are left out, with a note.
+        "unique_id". An unknown series is scaled by all its rows. Series with fewer rows than the
+        context length are excluded, with a note.
         """
         series = read_run_series(run, file)
         ahead, note = forecast_each(run, series)
         notes = [note] if note else []
-        if file is not None:  # training noted those of the run's own rows
-            of_each = [(series[p].name, context_notes(run, series[p])) for p in ahead]
-            notes += name_notes(of_each)
+        if file is not None:  # training printed the notes on the run's own rows
+            by_series = [(series[p].name, context_notes(run, series[p])) for p in ahead]
+            notes += name_notes(by_series)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
         series, forecasts = tuple(series[place] for place in ahead), [*ahead.values()]
@@ -209,25 +209,23 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         if run.data_spec.members:
             ids = np.array([one.name for one in series], object)
             heads, columns = [series_name, *heads], [np.repeat(ids, horizon), *columns]
-        of_levels = ("", *(f"@{level:g}" for level in run.config.model.levels))
-        heads += [f"{name}{level}" for name in run.data_spec.target_names for level in of_levels]
+        suffixes = ("", *(f"@{level:g}" for level in run.config.model.levels))
+        heads += [f"{name}{suffix}" for name in run.data_spec.target_names for suffix in suffixes]
         columns += [*values.reshape(len(values), -1).T]
         return make_table(heads, columns)
 
     def backtest(self, run_dir: Path, **how: Any) -> Report:
-        """Over folds of the rows after the training part."""
         return backtest(run_dir, **how)
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
         stream = ForecastStream(run, context=options.context, series=options.series)
-        members = [member.name for member in run.data_spec.members]
-        if options.series and options.series not in members:
-            near = difflib.get_close_matches(options.series, members, 1)
+        names = [info.name for info in run.data_spec.members]
+        if options.series and options.series not in names:
+            near = difflib.get_close_matches(options.series, names, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             print(
-                f"# note: {quote(options.series)} is none of the {len(members)} series of the run "
-                f"({itemize(members, 5)}{meant}). It is taken as a new one, scaled by the median "
-                "of their scales",
+                f"# note: {quote(options.series)} is streamed as a new series, scaled by the "
+                f"median of the {count_series(names)} of the run{meant}",
                 file=sys.stderr,
             )
         return stream

@@ -1,4 +1,4 @@
-"""Windows of the series of a run, and the forecasts of its model from them."""
+"""Windows of a run's series, and the model's forecasts from them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, itemize
-from flax_linattn.data.time_index import continue_index
-from flax_linattn.data.transforms import FarValueError
+from flax_linattn.checks import OptionError
+from flax_linattn.data.series.transforms import FarValueError
+from flax_linattn.data.tables.time_index import continue_index
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.panel import MAX_NAMES, SeriesPanel, read_run_series, row_notes
+from flax_linattn.tasks.forecast.panel import SeriesPanel, count_series, read_run_series, row_notes
 from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
 
 def standardize(series: data.TimeSeries, data_spec: ForecastSpec) -> dict[str, NDArray]:
-    """The arrays that a model receives of a series.
+    """The arrays of a series that a model receives.
 
     ``values``, float32 [T, inputs]: the channels, in which a missing value repeats the last known
-    one, or the training mean if there is none, and the circles of the calendar after them. Where a
-    value is missing ``known``, bool [T, inputs]. With missing-value flags ``missing``, float32 [T,
-    inputs], 1 = missing. ``marks`` of the calendar, if there are any.
+    one, or the training mean if there is none; after them the circles of the calendar. ``known``,
+    bool [T, inputs], if any value is missing. ``missing``, float32 [T, inputs], 1 = missing, for a
+    model with missing-value flags. ``time_features``, if the model receives any.
     """
     filled = series.fill_forward(data_spec.standardizer.mean)
     try:
@@ -53,7 +53,7 @@ def standardize(series: data.TimeSeries, data_spec: ForecastSpec) -> dict[str, N
         arrays["missing"] = missing.astype(np.float32)
     if data_spec.marks:
         assert series.times is not None and data_spec.freq is not None
-        arrays["marks"], _ = data.calendar_features(series.times, data_spec.freq)
+        arrays["time_features"], _ = data.calendar_features(series.times, data_spec.freq)
     return arrays
 
 
@@ -65,7 +65,7 @@ class PanelWindows(data.Windows):
 
     def __init__(
         self,
-        problems: Sequence[ForecastSpec],
+        data_specs: Sequence[ForecastSpec],
         arrays: dict[str, NDArray],
         parts: Sequence[range],
         config: ForecastConfig,
@@ -74,7 +74,7 @@ class PanelWindows(data.Windows):
         stride: int = 1,
         begins: Sequence[int] = (0,),
     ) -> None:
-        self.problems, self.parts = tuple(problems), tuple(parts)
+        self.data_specs, self.parts = tuple(data_specs), tuple(parts)
         super().__init__(
             arrays,
             [range(b + part.start, b + part.stop) for b, part in zip(begins, parts, strict=True)],
@@ -88,10 +88,10 @@ class PanelWindows(data.Windows):
 
 
 def stack(
-    series: Sequence[data.TimeSeries], problems: Sequence[ForecastSpec]
+    series: Sequence[data.TimeSeries], data_specs: Sequence[ForecastSpec]
 ) -> tuple[dict[str, NDArray], list[int]]:
-    """The standardized arrays of series, one after the other, and where each begins."""
-    of_each = [standardize(one, own) for one, own in zip(series, problems, strict=True)]
+    """Concatenates the standardized arrays of series; also returns the first row of each."""
+    of_each = [standardize(one, own) for one, own in zip(series, data_specs, strict=True)]
     if any("known" in arrays for arrays in of_each):
         for arrays in of_each:
             arrays.setdefault("known", np.ones(arrays["values"].shape, np.bool_))
@@ -106,39 +106,41 @@ def part_windows(
     data_spec: ForecastSpec,
     parts: Sequence[str] = PARTS,
 ) -> Iterator[PanelWindows]:
-    """Windows whose horizons lie in each part; those of training in a random order."""
-    problems = [data_spec.select_series(one.name) for one in panel.series]
-    arrays, begins = stack(panel.series, problems)
+    """Windows whose horizons lie in each part; training windows come in random order."""
+    data_specs = [data_spec.select_series(one.name) for one in panel.series]
+    arrays, begins = stack(panel.series, data_specs)
     for part in parts:
         rows = [split[PARTS.index(part)] for split in panel.splits]
         seed = config.seed if part == "training" else None
         stride = config.data.stride if part == "training" else 1
-        yield PanelWindows(problems, arrays, rows, config, seed=seed, stride=stride, begins=begins)
+        yield PanelWindows(
+            data_specs, arrays, rows, config, seed=seed, stride=stride, begins=begins
+        )
 
 
 def file_windows(run: Run, file: Path) -> PanelWindows:
     """Windows of all rows of another file.
 
-    A series that the run knows has its scale; an unknown one that of its first ``context_length``
-    rows, which no window forecasts.
+    A series of the run has its training scale. An unknown series is scaled by its first
+    ``context_length`` rows, which no window forecasts.
     """
     series, length = read_run_series(run, file), run.config.data.context_length
-    problems = [run.data_spec.for_series(one, length) for one in series]
-    arrays, begins = stack(series, problems)
+    data_specs = [run.data_spec.for_series(one, length) for one in series]
+    arrays, begins = stack(series, data_specs)
     rows = [range(one.num_steps) for one in series]
-    return PanelWindows(problems, arrays, rows, run.config, begins=begins)
+    return PanelWindows(data_specs, arrays, rows, run.config, begins=begins)
 
 
 def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
-    """The windows of a run's validation rows, in the same series as those of its test rows.
+    """The windows of a run's validation rows, for the series of its test windows.
 
-    None where the windows are not of the run's test rows, but of another file.
+    None if the given windows are not those of the run's test rows, but of another file.
     """
-    splits = [data_spec.parts for data_spec in windows.problems]
+    splits = [data_spec.parts for data_spec in windows.data_specs]
     if windows.parts != tuple(split.test for split in splits):
         return None
     return PanelWindows(
-        windows.problems,
+        windows.data_specs,
         windows.arrays,
         [split.validation for split in splits],
         run.config,
@@ -147,10 +149,10 @@ def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
 
 
 class WindowBatch(NamedTuple):
-    """A batch of windows [B, L + H, ...], the real ones first, and the truth of these.
+    """A batch of windows [B, L + H, ...] with their true values; padding windows come last.
 
-    ``last`` [B] is the last row of the context, ``owners`` [B] the series, ``truth`` [N, H,
-    targets] has NaN where it is not known.
+    ``last`` [B] is the last row of each context, ``owners`` [B] the index of the series, and
+    ``truth`` [N, H, targets] the true values of the N real windows, NaN where not known.
     """
 
     arrays: dict[str, NDArray]
@@ -160,7 +162,7 @@ class WindowBatch(NamedTuple):
 
 
 def with_truth(run: Run, windows: data.Windows) -> Iterator[WindowBatch]:
-    """All batches of windows, in the order of time, with the truth."""
+    """Iterates over all batches of windows in the order of time, with their true values."""
     length, targets = run.config.data.context_length, list(run.data_spec.targets)
     firsts = range(0, windows.num_examples, windows.batch_size)
     for first, batch in zip(firsts, windows, strict=True):
@@ -185,17 +187,17 @@ def model_forecast(run: Run) -> Forecast:
 
 
 def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:
-    """The forecasts [B, H, targets] of windows, as one compiled program."""
+    """A compiled function from the arrays of a batch to its forecasts [B, H, targets]."""
     outputs = compile_outputs(run)
     return (lambda batch: outputs(batch)[..., 0]) if run.config.model.levels else outputs
 
 
 def compile_outputs(run: Run) -> Callable[[dict[str, NDArray]], Array]:
-    """As ``compile_forecast``; of a run with quantiles these too, [B, H, targets, 1 + Q]."""
+    """As ``compile_forecast``, with quantiles [B, H, targets, 1 + Q] for a run that has them."""
     return partial(_outputs, *nnx.split(run.model), run.config.data.context_length)
 
 
-@partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
+@partial(jax.jit, static_argnums=(0, 2))  # compiled once for many runs
 def _outputs(
     graphdef: nnx.GraphDef[Any], variables: Any, context_length: int, batch: dict[str, Array]
 ) -> Array:
@@ -206,7 +208,7 @@ def _outputs(
 class HorizonForecast(NamedTuple):
     """A forecast of the rows after a series, in its units: float64 [H, targets, 1 + Q].
 
-    The mean comes first, then any quantiles. No index where a single row has no frequency.
+    The mean comes first, then any quantiles. The index is None if a single row has no frequency.
     """
 
     row_index: pd.Index | None
@@ -214,7 +216,7 @@ class HorizonForecast(NamedTuple):
 
 
 def rows_after(run: Run, series: data.TimeSeries) -> pd.Index | None:
-    """The index of the horizon after a series; None where one row tells no frequency."""
+    """The index of the horizon after a series; None if a single row has no frequency."""
     options, data_spec = run.config.data, run.data_spec
     freq = data_spec.freq if options.freq else data_spec.infer_freq(series)
     if series.times is not None and freq is None:
@@ -227,25 +229,25 @@ def forecast_each(
     series: Sequence[data.TimeSeries],
     future: Sequence[Mapping[str, NDArray[np.float64]]] | None = None,
 ) -> tuple[dict[int, HorizonForecast], str]:
-    """The forecasts after several series by their places, and a note on those left out, or "".
+    """The forecasts after each series, by its position, and a note on excluded series, or "".
 
-    Series with fewer rows than the context length are left out, but not where all are. One that the
-    run does not know has the scale of all its rows.
+    Series with fewer rows than the context length are excluded, unless all series are that short.
+    A series that the run does not know is scaled by all its rows.
     """
     length = run.config.data.context_length
     short = [one.name for one in series if one.num_steps < length]
     note = ""
     if short := short if len(short) < len(series) else []:
         note = (
-            f"series with fewer than {length} rows, which a forecast sees: "
-            f"{itemize(short, MAX_NAMES)}; they are left out"
+            f"no forecast for {count_series(short)}, because a forecast needs {length} rows (the "
+            "context length)"
         )
-    found = {}
+    ahead = {}
     for place, one in enumerate(series):
         if one.num_steps >= length or not short:
             own = run._replace(data_spec=run.data_spec.for_series(one))
-            found[place] = forecast_after(own, one, None if future is None else future[place])
-    return found, note
+            ahead[place] = forecast_after(own, one, None if future is None else future[place])
+    return ahead, note
 
 
 def forecast_after(
@@ -253,8 +255,8 @@ def forecast_after(
 ) -> HorizonForecast:
     """The forecast from the last row of a series that has the data spec of the run.
 
-    ``future`` has the channels known for the horizon, float64 [H] by name; a static one that is not
-    there keeps its last value. By default the last rows of the series hold them.
+    ``future`` has the known future covariates, float64 [H] by name; a static one that is missing
+    repeats its last value. By default the last H rows of the series hold them.
     """
     data_spec, options = run.data_spec, run.config.data
     length, horizon = options.context_length, options.horizon
@@ -264,8 +266,8 @@ def forecast_after(
     stop = series.num_steps
     if stop < length:
         raise OptionError(
-            f"{series.name} has {stop} rows, expected at least {length}, which a forecast sees; "
-            "give more of them, or stream new rows alone by a state that has seen the others.",
+            f"{series.name}: expected at least {length} rows (the context length of the run), got "
+            f"{stop}; add earlier rows, or continue a stream from a saved state.",
             "test_file",
         )
     index = rows_after(run, series)
@@ -276,13 +278,14 @@ def forecast_after(
             for which in data_spec.known_future:
                 ahead = future.get(series.channels[which], filled[which])
                 whole.values[stop:, which] = ahead
-    rows, names = slice(stop - length, stop + horizon), ("values", "missing", "marks")
+    rows, names = slice(stop - length, stop + horizon), ("values", "missing", "time_features")
     arrays = standardize(whole, data_spec)
     batch = {name: arrays[name][None, rows] for name in names if name in arrays}
     (outputs,) = np.asarray(compile_outputs(run)(batch), np.float64)
     if np.isnan(outputs).any():
         raise ValueError(
-            "the forecast is NaN: the model's numbers overflow, or its parameters hold NaN."
+            f"{series.name}: the forecast is NaN, because the model overflows or its parameters "
+            "hold NaN; check the values of the series, or train the run again."
         )
     values = data_spec.in_units(outputs)
     return HorizonForecast(index, values if values.ndim == 3 else values[..., None])
@@ -314,34 +317,35 @@ def context_notes(run: Run, series: data.TimeSeries, has_horizon: bool = True) -
 def horizon_notes(missing: Mapping[str, Sequence[str]], of_panel: bool = False) -> list[str]:
     """Notes on known future covariates with missing values in the horizon of some series."""
     return [
-        f"missing values of {name!r} in the horizon"
-        + (f" of series {itemize(series, MAX_NAMES)}" if of_panel else "")
-        + " repeat the last known one"
+        f"{name!r} has missing values in the horizon"
+        + (f" of {count_series(series)}" if of_panel else "")
+        + ", which are replaced by the last known value"
         for name, series in missing.items()
     ]
 
 
 def num_observed(series: data.TimeSeries, targets: Sequence[int]) -> int:
-    """Rows up to the last one with a value of a target."""
+    """Number of rows up to the last one with a value of a target."""
     observed = ~np.isnan(series.values[:, list(targets)]).all(axis=1)
     return int(np.flatnonzero(observed)[-1]) + 1 if observed.any() else 0
 
 
 def _observed(data_spec: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
-    """The rows before the horizon, whose rows hold known future covariates alone."""
+    """The rows before the horizon, whose own rows hold only known future covariates."""
     stop = num_observed(series, data_spec.targets)
     if series.num_steps - stop < horizon:
         names = ", ".join(data_spec.channels[which] for which in data_spec.known_future)
         raise OptionError(
-            f"{series.name}: expected {horizon} rows to forecast at the end, with {names} and "
-            f"empty {', '.join(data_spec.target_names)}, got {series.num_steps - stop}; add them.",
+            f"{series.name}: expected {horizon} rows of the horizon at the end, with values of "
+            f"{names} and empty cells of {', '.join(data_spec.target_names)}, got "
+            f"{series.num_steps - stop}; add these rows.",
             "test_file",
         )
     return series.take(slice(stop))
 
 
 def _extended(series: data.TimeSeries, index: pd.Index | None, horizon: int) -> data.TimeSeries:
-    """A series and, after it, the rows of the horizon, whose values are missing."""
+    """Appends the rows of the horizon to a series, with missing values."""
     values = np.concatenate([series.values, np.full((horizon, len(series.channels)), np.nan)])
     if index is not None:
         index = series.index.append(index)

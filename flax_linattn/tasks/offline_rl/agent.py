@@ -1,4 +1,4 @@
-"""Agents of runs: the return they ask for, and the steps before that their models receive."""
+"""Agents of runs: target return, and the context of previous steps that a model receives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, choice
-from flax_linattn.inference.compiled import compiled
+from flax_linattn.inference.programs import compile_once
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
     begin_context,
@@ -23,17 +23,17 @@ Numbers = NDArray[np.float32]
 
 
 class StreamMemory:
-    """All steps of the episodes in B rows, as a model's state: constant time a step.
+    """Context of all steps of an episode as the model's state: constant time per step.
 
     Args:
-        run: the trained run.
-        num_rows: B.
-        max_steps: most steps that a cache holds.
+        run: The trained run.
+        num_rows: Number of rows B, each for one episode.
+        max_steps: Maximum number of steps in a cache.
 
     Attributes:
-        stream: of the model, a row an episode.
-        ages: steps that the state of each row holds, int64 [B].
-        record_attributes: attributes to save with the state.
+        stream: Stream of the model with B rows.
+        ages: Number of steps in the state of each row, int64 [B].
+        record_attributes: Names of the attributes to save with the state.
 
     Raises:
         ValueError: the model cannot stream.
@@ -46,29 +46,29 @@ class StreamMemory:
         self.ages, self._max_steps = np.zeros(num_rows, np.int64), max_steps
 
     @property
-    def kept(self) -> Any:
-        """What is stored of the steps so far: arrays of B rows."""
+    def state(self) -> Any:
+        """The arrays that hold the context, with B rows."""
         return self.stream.state
 
     def can_hold(self, age: int, steps: int) -> bool:
         """Whether the state of a row may hold ``age`` steps after ``steps`` of its episode."""
         return age == steps
 
-    def decide(self, x: Numbers, begins: Rows) -> Numbers:
-        """Takes in a step of each row.
+    def step(self, x: Numbers, begins: Rows) -> Numbers:
+        """Processes one step of each row, and predicts the actions.
 
         Args:
-            x: float32 [B, 3 + S + A], see ``models.DecisionColumns``.
-            begins: bool [B], ``True`` marks rows in which an episode begins with the step.
+            x: Steps, float32 [B, 3 + S + A], see ``models.DecisionColumns``.
+            begins: Boolean array of shape [B]; ``True`` marks rows in which an episode begins.
 
         Returns:
             Actions, float32 [B, A] in -1 ... 1.
 
         Raises:
-            ValueError: no room is left; nothing is taken in then.
+            ValueError: the capacity is exhausted; no row is changed then.
         """
         before = np.where(begins, 0, self.ages)
-        # With other rows, one in which nothing is played continues beyond the end of its episode.
+        # Among several rows, an idle row continues beyond the end of its episode.
         played = before < self._max_steps if len(x) > 1 else None
         actions = np.asarray(self.stream.step(x, played, reset=begins))
         self.ages = before + 1
@@ -76,9 +76,9 @@ class StreamMemory:
 
 
 class RestartMemory(StreamMemory):
-    """Never more steps than the model was trained on.
+    """Context of at most the training length: resets the state and replays the last steps.
 
-    After ``context`` steps a row resets, and the last half of them is taken in at once: the model
+    After ``context`` steps a row resets, and the last half of them is prefilled at once: the model
     conditions on half a context to a whole one, at the cost of two steps each.
     """
 
@@ -92,16 +92,13 @@ class RestartMemory(StreamMemory):
         )
 
     def can_hold(self, age: int, steps: int) -> bool:
-        """See ``StreamMemory``."""
         return age <= min(steps, self._context) and (age == 0) == (steps == 0)
 
     @property
-    def kept(self) -> Any:
-        """The model's state, and the last half of a context."""
+    def state(self) -> Any:
         return self.stream.state, self.last_steps
 
-    def decide(self, x: Numbers, begins: Rows) -> Numbers:
-        """See ``StreamMemory``."""
+    def step(self, x: Numbers, begins: Rows) -> Numbers:
         half = self.last_steps.shape[1]
         full = ~begins & (self.ages == self._context)
         if full.any():
@@ -119,41 +116,45 @@ class RestartMemory(StreamMemory):
 
 
 class WindowMemory:
-    """The last steps of B rows, all computed again in each step, as in the published code."""
+    """Context of the last steps, recomputed at each step, as in the published code.
+
+    Attributes:
+        state: The last steps of each row, float32 [B, context, 3 + S + A].
+    """
 
     def __init__(self, run: Run, num_rows: int) -> None:
         self._model, self._clock = run.model, run.config.model.clock
         self._context = run.config.fit.context
         shape = (num_rows, self._context, *run.model.observation_shape)
-        self.kept = np.zeros(shape, np.float32)
+        self.state = np.zeros(shape, np.float32)
         self._filled = np.zeros(num_rows, np.int64)
 
-    def decide(self, x: Numbers, begins: Rows) -> Numbers:
-        """See ``StreamMemory``."""
+    def step(self, x: Numbers, begins: Rows) -> Numbers:
+        """Processes one step of each row; see ``StreamMemory.step``."""
         filled = np.where(begins, 0, self._filled)
         full = filled == self._context
-        shifted = np.roll(self.kept, -1, axis=1)
-        self.kept = np.where(full[:, None, None], shifted, self.kept)
+        shifted = np.roll(self.state, -1, axis=1)
+        self.state = np.where(full[:, None, None], shifted, self.state)
         rows, last = np.arange(len(x)), np.where(full, self._context - 1, filled)
-        self.kept[rows, last] = x
+        self.state[rows, last] = x
         self._filled = last + 1
         mask = np.arange(self._context) < self._filled[:, None]
-        actions = predict_actions(self._model, begin_context(self.kept, self._clock), mask)
+        actions = predict_actions(self._model, begin_context(self.state, self._clock), mask)
         return np.asarray(actions)[rows, last]
 
 
-@compiled()
+@compile_once()
 def predict_actions(model: Any, x: Any, mask: Any) -> Any:
-    """Scaled actions of windows, float32 [B, T, A], compiled once for models that are alike."""
+    """Predicts scaled actions of windows, float32 [B, T, A]; like models share a program."""
     return model(x, mask=mask)
 
 
-ACTS = ("window", "stream", "restart")
-"""Ways to handle the context."""
+INFERENCE_MODES = ("window", "stream", "restart")
+"""Names of the inference modes, which handle the context of previous steps."""
 
 
-def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> StreamMemory:
-    """A memory by which ``act``, "stream" or "restart", handles the context.
+def make_stream_memory(run: Run, act: str, num_rows: int, max_steps: int) -> StreamMemory:
+    """Makes the memory of the inference mode ``act``, "stream" or "restart".
 
     Raises:
         ValueError: the model cannot stream.
@@ -162,32 +163,32 @@ def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> StreamM
         return RestartMemory(run, num_rows)
     if run.model.num_positions is not None and run.config.model.clock == "context":
         raise OptionError(
-            f"the model has learned times for the {run.config.fit.context} steps of a window "
-            "alone, and a stream goes on; let it begin anew, or train with other times.",
+            "act='stream' needs times beyond the context, but the model learned times for the "
+            f"{run.config.fit.context} steps of the context alone; use act='restart', or train "
+            "with another position or clock.",
             "act",
             "position",
             "clock",
-            act="restart",
         )
     return StreamMemory(run, num_rows, max_steps)
 
 
 class DecisionAgent:
-    """Plays in B rows with a run's model: a ``control.Agent``.
+    """Plays with the model of a run in B rows: a ``control.Agent``.
 
-    The target return of an episode falls by each reward.
+    The return-to-go of an episode starts at the target return and decreases by each reward.
 
     Args:
-        data_spec: of the run.
-        memory: how its model receives the steps before.
-        num_rows: B.
-        target_return: at the start of an episode.
+        data_spec: Data spec of the run.
+        memory: Memory that predicts actions from the context of previous steps.
+        num_rows: Number of rows B.
+        target_return: Return-to-go at the start of an episode.
 
     Attributes:
-        memory: as given.
-        returns_to_go: what is left of the target return, float64 [B], in the unit of rewards.
-        steps: of the episode so far, int64 [B].
-        last_actions: of the step before, float32 [B, A] in -1 ... 1.
+        memory: The memory.
+        returns_to_go: Return-to-go of each row, float64 [B], in the unit of rewards.
+        steps: Number of steps of the episode so far, int64 [B].
+        last_actions: Actions of the previous step, float32 [B, A] in -1 ... 1.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class DecisionAgent:
         num_rows: int,
         target_return: float,
     ) -> None:
-        self._problem, self._target = data_spec, target_return
+        self._data_spec, self._target = data_spec, target_return
         self.memory = memory
         self.returns_to_go = np.full(num_rows, target_return, np.float64)
         self.steps = np.zeros(num_rows, np.int64)
@@ -209,33 +210,35 @@ class DecisionAgent:
         rewards: NDArray[np.float32],
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
-        """See ``control.Agent``.
+        """Chooses the next action of each row; see ``control.Agent``.
 
         Raises:
-            ValueError: shapes do not fit, a number is not finite, or the model has no room for the
-                step; nothing is taken in then.
+            ValueError: a shape differs, a number is not finite, or the capacity of the model is
+                exhausted; no row is changed then.
         """
-        data_spec, num_rows = self._problem, len(self.steps)
+        data_spec, num_rows = self._data_spec, len(self.steps)
         for name, values, shape in (
             ("observations", observations, (num_rows, data_spec.observation_dim)),
             ("rewards", rewards, (num_rows,)),
             ("begins", begins, (num_rows,)),
         ):
             if np.shape(values) != shape:
-                raise ValueError(f"expected {name} {list(shape)}, got {list(np.shape(values))}.")
+                raise ValueError(
+                    f"expected {name} of shape {list(shape)}, got {list(np.shape(values))}."
+                )
             if not np.isfinite(values).all():
                 raise ValueError(f"expected finite {name}, got {values}.")
         time = np.where(begins, 0, self.steps)
-        asked = np.where(begins, self._target, self.returns_to_go - rewards)
+        returns_to_go = np.where(begins, self._target, self.returns_to_go - rewards)
         x = columns(
             time,
             ~begins,
-            asked / data_spec.return_scale,
+            returns_to_go / data_spec.return_scale,
             data_spec.scaled_observations(observations),
             np.where(begins[:, None], 0, self.last_actions),
         )
-        actions = self.memory.decide(x, begins)
-        self.steps, self.returns_to_go, self.last_actions = time + 1, asked, actions
+        actions = self.memory.step(x, begins)
+        self.steps, self.returns_to_go, self.last_actions = time + 1, returns_to_go, actions
         return data_spec.actions(actions)
 
 
@@ -247,30 +250,31 @@ def make_agent(
     act: str | None = None,
     target_return: float | None = None,
 ) -> DecisionAgent:
-    """An agent of a run, for your own loop; ``control.play`` is one.
+    """Makes an agent of a run, for ``control.play`` or a loop of your own.
 
     Args:
-        run: the trained run.
-        num_rows: B.
-        max_steps: of an episode. Rows in which none is played any more may go on beyond it.
-        act: "window", "stream" or "restart"; default as in the run's options.
-        target_return: at the start of an episode; default that of the run.
+        run: The trained run.
+        num_rows: Number of rows B.
+        max_steps: Maximum number of steps of an episode. Idle rows may continue beyond it.
+        act: Inference mode, "window", "stream" or "restart". Default: the option of the run.
+        target_return: Return-to-go at the start of an episode. Default: that of the run.
 
     Raises:
-        ValueError: the model cannot stream, where it has to; or has no times for so many steps.
+        ValueError: the inference mode needs a model that streams, or the model has no times for
+            ``max_steps`` steps.
     """
     act = run.config.play.act if act is None else act
     target = run.data_spec.target_return if target_return is None else target_return
-    choice(ACTS, act=act)
+    choice(INFERENCE_MODES, act=act)
     times = max_episode_length(run.config)
     if times is not None and times < max_steps:
         raise OptionError(
-            f"an episode may have {max_steps:,} steps, and the model has times for {times:,}; "
-            "train it with a larger max_length, or with another position.",
+            f"an episode may have {max_steps:,} steps, but the model has times for {times:,}; "
+            "train with a larger max_length, or with another position.",
             "max_length",
             "position",
         )
     if act == "window":
         return DecisionAgent(run.data_spec, WindowMemory(run, num_rows), num_rows, target)
-    memory = make_recurrent(run, act, num_rows, max_steps)
+    memory = make_stream_memory(run, act, num_rows, max_steps)
     return DecisionAgent(run.data_spec, memory, num_rows, target)

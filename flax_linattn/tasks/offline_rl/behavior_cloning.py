@@ -1,4 +1,4 @@
-"""Behavior cloning: a perceptron that imitates actions, without any past or return."""
+"""Behavior cloning: a perceptron from observations to actions, without context or return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn.data.episodes import Episodes
-from flax_linattn.inference.compiled import compiled
+from flax_linattn.inference.programs import compile_once
 from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
 from flax_linattn.typing import Array
 
@@ -23,46 +23,45 @@ BATCH = 256
 LEARNING_RATE = 1e-3
 
 
-class ClonedPolicy(nnx.Module):
-    """Scaled observations [..., S] to scaled actions [..., A]: two hidden layers of 256."""
+class Policy(nnx.Module):
+    """Maps scaled observations [..., S] to scaled actions [..., A]; two hidden layers of 256."""
 
     def __init__(self, observation_dim: int, action_dim: int, *, rngs: nnx.Rngs) -> None:
         sizes = (observation_dim, HIDDEN, HIDDEN, action_dim)
         self.layers = nnx.List(nnx.Linear(*pair, rngs=rngs) for pair in itertools.pairwise(sizes))
 
     def __call__(self, observations: Array) -> Array:
-        """[..., S] -> [..., A] in -1 ... 1."""
+        """Predicts actions [..., A] in -1 ... 1 from observations [..., S]."""
         *hidden, last = self.layers
         for layer in hidden:
             observations = jax.nn.relu(layer(observations))
         return jnp.tanh(last(observations))
 
 
-def train_clone(
-    episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int
-) -> ClonedPolicy:
-    """Imitates actions by Adam on ``num_steps`` batches of 256 steps, with the squared error."""
-    clone = ClonedPolicy(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
-    seen = jnp.asarray(data_spec.scaled_observations(episodes.observations))
-    done = jnp.asarray(data_spec.scaled_actions(episodes.actions))
+def train_policy(episodes: Episodes, data_spec: OfflineRLSpec, num_steps: int, seed: int) -> Policy:
+    """Trains a policy on squared errors by Adam, with ``num_steps`` batches of 256 steps."""
+    policy = Policy(data_spec.observation_dim, data_spec.action_dim, rngs=nnx.Rngs(seed))
+    observations = jnp.asarray(data_spec.scaled_observations(episodes.observations))
+    actions = jnp.asarray(data_spec.scaled_actions(episodes.actions))
     key = jax.random.fold_in(jax.random.key(seed), 1)
-    graphdef, params = nnx.split(clone)
-    nnx.update(clone, _fitted(graphdef, params, seen, done, key, num_steps=num_steps))
-    return clone
+    graphdef, params = nnx.split(policy)
+    nnx.update(policy, _fit(graphdef, params, observations, actions, key, num_steps=num_steps))
+    return policy
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="num_steps")
-def _fitted(
-    graphdef: Any, params: Any, seen: Array, done: Array, key: Array, *, num_steps: int
+def _fit(
+    graphdef: Any, params: Any, observations: Array, actions: Array, key: Array, *, num_steps: int
 ) -> Any:
     optimizer = optax.adam(LEARNING_RATE)
 
     def loss(params: Any, rows: Array) -> Array:
-        return jnp.mean((nnx.merge(graphdef, params)(seen[rows]) - done[rows]) ** 2)
+        policy = nnx.merge(graphdef, params)
+        return jnp.mean((policy(observations[rows]) - actions[rows]) ** 2)
 
     def step(carry: Any, number: Array) -> Any:
         params, state = carry
-        rows = jax.random.randint(jax.random.fold_in(key, number), (BATCH,), 0, len(seen))
+        rows = jax.random.randint(jax.random.fold_in(key, number), (BATCH,), 0, len(observations))
         gradients = jax.grad(loss)(params, rows)
         with jax.numpy_dtype_promotion("standard"):  # optax counts in int32
             updates, state = optimizer.update(gradients, state)
@@ -72,11 +71,11 @@ def _fitted(
     return params
 
 
-class CloneAgent:
-    """Plays with a clone: a ``control.Agent`` without memory."""
+class PolicyAgent:
+    """Plays with a policy: a ``control.Agent`` without memory."""
 
-    def __init__(self, clone: ClonedPolicy, data_spec: OfflineRLSpec) -> None:
-        self._clone, self._problem = clone, data_spec
+    def __init__(self, policy: Policy, data_spec: OfflineRLSpec) -> None:
+        self._policy, self._data_spec = policy, data_spec
 
     def act(
         self,
@@ -84,14 +83,14 @@ class CloneAgent:
         rewards: NDArray[np.float32],
         begins: NDArray[np.bool_],
     ) -> NDArray[np.float32]:
-        """See ``control.Agent``."""
-        actions = predict_cloned_actions(
-            self._clone, self._problem.scaled_observations(observations)
+        """Chooses the next action of each row; see ``control.Agent``."""
+        actions = predict_policy_actions(
+            self._policy, self._data_spec.scaled_observations(observations)
         )
-        return self._problem.actions(np.asarray(actions))
+        return self._data_spec.actions(np.asarray(actions))
 
 
-@compiled()
-def predict_cloned_actions(clone: Any, observations: Any) -> Any:
-    """A clone's scaled actions, compiled once."""
-    return clone(observations)
+@compile_once()
+def predict_policy_actions(policy: Any, observations: Any) -> Any:
+    """Predicts scaled actions of a policy, compiled once."""
+    return policy(observations)

@@ -1,4 +1,4 @@
-"""The data of a run on decisions: episodes, their parts, windows of steps."""
+"""Data of offline-RL runs: episodes, their splits, and windows of steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, quote
-from flax_linattn.data.batching import ALL_ROWS
+from flax_linattn.data.batches.batches import ALL_ROWS
 from flax_linattn.data.episodes import Episodes, find_family, load_episodes, split_episodes
 from flax_linattn.data.episodes.episodes import MAX_FLOAT32
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, OfflineRLData
@@ -23,22 +23,22 @@ from flax_linattn.tasks.spec import DataSpec
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLSpec(DataSpec):
-    """What the training data say: kept in the run folder so that a run needs no training data.
+    """Metadata of the training episodes, saved in the run folder.
 
     Attributes:
-        dataset: its name.
-        env_id: the environment to play in; None = it is not played.
-        observation_mean: of each number of an observation.
-        observation_scale: by which it is divided once the mean is taken off.
-        action_low: what counts as -1, of each number of an action.
-        action_high: what counts as 1.
-        return_scale: the return that counts as one.
-        target_return: default target return of an episode.
-        mean_return: of the episodes to train on.
-        best_return: of them.
-        max_steps: of the longest episode, whatever it is for.
-        num_train_steps: of all episodes to train on.
-        checksum: of the episodes to train on ("train") and to test ("test").
+        dataset: Name of the data set.
+        env_id: Environment to play in; None plays no episodes.
+        observation_mean: Mean of each number of an observation.
+        observation_scale: Divisor of each number of an observation after subtracting the mean.
+        action_low: Value of each number of an action that is scaled to -1.
+        action_high: Value of each number of an action that is scaled to 1.
+        return_scale: Return that is scaled to 1.
+        target_return: Default target return of an episode.
+        mean_return: Mean return of the training episodes.
+        best_return: Maximum return of the training episodes.
+        max_steps: Number of steps of the longest episode of all splits.
+        num_train_steps: Number of steps of the training episodes.
+        checksum: Checksums of the training episodes ("train") and the test episodes ("test").
     """
 
     dataset: str
@@ -65,7 +65,7 @@ class OfflineRLSpec(DataSpec):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Of a step, see ``models.DecisionColumns``."""
+        """Shape and dtype of a step, see ``models.DecisionColumns``."""
         width = 3 + self.observation_dim + self.action_dim
         return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
@@ -80,17 +80,17 @@ class OfflineRLSpec(DataSpec):
         return len(self.action_low)
 
     def scaled_observations(self, observations: NDArray) -> NDArray[np.float32]:
-        """[..., S] as the model sees them."""
+        """Scales observations [..., S] to inputs of the model."""
         mean, scale = np.array(self.observation_mean), np.array(self.observation_scale)
         return to_float32((observations - mean) / scale)
 
     def scaled_actions(self, actions: NDArray) -> NDArray[np.float32]:
-        """[..., A] in -1 ... 1."""
+        """Scales actions [..., A] to -1 ... 1."""
         middle, half = self._range()
         return to_float32((actions - middle) / half)
 
     def actions(self, scaled: NDArray) -> NDArray[np.float32]:
-        """Actions in the unit of the data, from actions in -1 ... 1."""
+        """Scales actions in -1 ... 1 back to the unit of the data."""
         middle, half = self._range()
         return to_float32(scaled * half + middle)
 
@@ -111,34 +111,40 @@ class OfflineRLSpec(DataSpec):
             ("returns", (self.target_return, self.mean_return, self.best_return)),
         ):
             if not all(abs(value) <= MAX_FLOAT32 for value in values):
-                raise OptionError(
-                    f"{name} must be finite, in float32 too, got {quote(values)}.", name
-                )
+                raise OptionError(f"{name} must be finite in float32, got {quote(values)}.", name)
         if len(self.observation_scale) != self.observation_dim:
-            raise OptionError("an observation has a mean and a scale each.", "observation_scale")
+            raise OptionError(
+                "observation_mean and observation_scale must have the same length.",
+                "observation_scale",
+            )
         if len(self.action_high) != self.action_dim:
-            raise OptionError("an action has a low and a high value each.", "action_high")
+            raise OptionError(
+                "action_low and action_high must have the same length.", "action_high"
+            )
         if not (min(self.observation_scale) > 0 and 0 < self.return_scale < float("inf")):
-            raise OptionError("scales must be positive and finite.", "observation_scale")
+            raise OptionError(
+                "observation_scale and return_scale must be positive and finite.",
+                "observation_scale",
+            )
         if not all(low < high for low, high in zip(self.action_low, self.action_high, strict=True)):
             raise OptionError("action_low must be below action_high.", "action_low")
 
 
 def to_float32(values: NDArray) -> NDArray[np.float32]:
-    """Rounded to float32; what that cannot hold is infinite, and makes a model's actions NaN."""
+    """Converts to float32; larger values become infinite, and the model's actions NaN."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
 
 PUBLISHED_TARGETS = {"HalfCheetah": 6000.0, "Hopper": 3600.0, "Walker2d": 5000.0, "Ant": 6000.0}
-"""The returns that the published code asks for; it has no Ant, which has HalfCheetah's here."""
+"""Target returns of the published code, which has no Ant: here it has that of HalfCheetah."""
 
 UNIT = 1.0 + 1e-6
-"""Actions up to this size are in -1 ... 1 as they are."""
+"""Maximum size of actions that need no scaling to -1 ... 1."""
 
 
 class Parts(NamedTuple):
-    """The episodes by what they are for."""
+    """The training, validation and test episodes."""
 
     train: Episodes
     validation: Episodes
@@ -146,7 +152,7 @@ class Parts(NamedTuple):
 
 
 def load_data(options: OfflineRLData) -> Episodes:
-    """All episodes that a run is about."""
+    """Loads all episodes of a run."""
     if options.file:
         episodes = load_episodes(
             options.file, options.file_format, keep_unfinished=options.keep_unfinished
@@ -156,72 +162,71 @@ def load_data(options: OfflineRLData) -> Episodes:
     number = options.num_episodes
     if number > episodes.num_episodes:
         raise OptionError(
-            f"{episodes.name} has {episodes.num_episodes:,} episodes, expected at least "
-            f"num_episodes={number:,}; ask for fewer.",
+            f"num_episodes must be at most {episodes.num_episodes:,}, the number of episodes of "
+            f"{episodes.name}, got {number:,}.",
             "num_episodes",
         )
     return episodes.take(np.arange(number)) if number else episodes
 
 
 def split_data(episodes: Episodes, options: OfflineRLData) -> Parts:
-    """Whole episodes for each part, sampled by the seed of the split."""
+    """Splits whole episodes at random by the seed of the split."""
     if episodes.num_episodes < 3:
         raise OptionError(
-            f"{episodes.name}: expected at least 3 episodes, to train, to select and to test on, "
-            f"got {episodes.num_episodes}; give more.",
+            f"expected at least 3 episodes in {episodes.name}, to train, validate and test on, got "
+            f"{episodes.num_episodes}; pass more episodes.",
             "file",
         )
     held, test, seed = options.validation_fraction, options.test_fraction, options.split_seed
     others, tested = split_episodes(episodes, test, seed)
-    # Its share of all, of those that are left; two at least are.
+    # The fraction of all episodes, as a fraction of the rest, which has at least two.
     train, validation = split_episodes(others, held / (1 - test), seed + 1)
     return Parts(train, validation, tested)
 
 
 def resolve_env(options: OfflineRLData, episodes: Episodes) -> str | None:
-    """The environment to play in, if any."""
+    """Returns the environment to play in, if any."""
     if options.env == "none":
         return None
     return options.env or episodes.env_id
 
 
 def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
-    """Scales and returns of the episodes to train on.
+    """Makes the data spec: scales and returns of the training episodes.
 
-    Observations are standardized as in the published code, but for numbers that never change.
-    Actions stay as they are where none is beyond -1 ... 1, as those of D4RL; else their range
-    becomes that.
+    Observations are standardized as in the published code, except numbers that never change.
+    Actions that are all in -1 ... 1, as in D4RL, stay as they are; others are scaled to that range.
     """
     parts = split_data(episodes, config.data)
     train = parts.train
     longest = int(episodes.lengths.max())
-    most = max_episode_length(config)
-    if most is not None and longest > most:
+    max_length = max_episode_length(config)
+    if max_length is not None and longest > max_length:
         raise OptionError(
-            f"an episode has {longest:,} steps, and the model times for {most:,}; raise "
-            "max_length, or choose another position.",
+            f"an episode has {longest:,} steps, but the model has times for {max_length:,}; "
+            "increase max_length, or choose another position.",
             "max_length",
             "position",
         )
-    seen = train.observations.astype(np.float64)
-    # Told by the ends: the deviation of what never changes is a rounding error, or 0.
-    constant = seen.min(axis=0) == seen.max(axis=0)
-    done = train.actions.astype(np.float64)
-    low, high = done.min(axis=0), done.max(axis=0)
+    observations = train.observations.astype(np.float64)
+    # Minimum and maximum, because the standard deviation of a constant may be a rounding error.
+    constant = observations.min(axis=0) == observations.max(axis=0)
+    actions = train.actions.astype(np.float64)
+    low, high = actions.min(axis=0), actions.max(axis=0)
     if max(-low.min(), high.max()) <= UNIT:
         low, high = -np.ones_like(low), np.ones_like(high)
     margin = np.where(low == high, np.maximum(np.abs(low), 1), 0)
     env_id = resolve_env(config.data, episodes)
     best = float(train.returns.max())
-    largest = float(np.abs(train.returns_to_go()).max())
+    max_return = float(np.abs(train.returns_to_go()).max())
     return OfflineRLSpec(
         dataset=episodes.name,
         env_id=env_id,
-        observation_mean=tuple(seen.mean(axis=0).tolist()),
-        observation_scale=tuple(np.where(constant, 1.0, seen.std(axis=0) + 1e-6).tolist()),
+        observation_mean=tuple(observations.mean(axis=0).tolist()),
+        observation_scale=tuple(np.where(constant, 1.0, observations.std(axis=0) + 1e-6).tolist()),
         action_low=tuple((low - margin).tolist()),
         action_high=tuple((high + margin).tolist()),
-        return_scale=config.fit.return_scale or largest or 1.0,
+        return_scale=config.fit.return_scale or max_return or 1.0,
         target_return=resolve_target_return(config, env_id, best),
         mean_return=float(train.returns.mean()),
         best_return=best,
@@ -232,23 +237,23 @@ def describe(episodes: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
 
 
 def resolve_target_return(config: OfflineRLConfig, env_id: str | None, best: float) -> float:
-    """The target return of a run whose best known return is ``best``."""
+    """Returns the target return of a run whose best training return is ``best``."""
     if config.play.target_return is not None:
         return config.play.target_return
     return PUBLISHED_TARGETS.get(find_family(env_id or "") or "", best)
 
 
 def max_episode_length(config: OfflineRLConfig) -> int | None:
-    """Steps of an episode for which the model has times; None stands for any number.
+    """Maximum number of steps of an episode that the model has times for; None has no limit.
 
-    A stream counts them from the start of the episode, whatever the clock of windows.
+    A stream counts times from the start of the episode, whatever the clock of windows.
     """
     counted = config.model.clock == "episode" or config.play.act == "stream"
     return config.model.max_length if config.model.position == "learned" and counted else None
 
 
 class Steps(NamedTuple):
-    """All steps of episodes: the model's inputs [N, 3 + S + A] and targets [N, A] in -1 ... 1."""
+    """All steps of episodes: inputs [N, 3 + S + A] and target actions [N, A] in -1 ... 1."""
 
     x: NDArray[np.float32]
     actions: NDArray[np.float32]
@@ -274,20 +279,20 @@ def scale_episodes(episodes: Episodes, data_spec: OfflineRLSpec) -> Steps:
 def columns(
     time: NDArray, known: NDArray, return_to_go: NDArray, observation: NDArray, action: NDArray
 ) -> NDArray[np.float32]:
-    """Steps float32 [..., 3 + S + A], as ``models.DecisionColumns`` has them."""
+    """Joins the columns of steps to float32 [..., 3 + S + A], as in ``models.DecisionColumns``."""
     end = 3 + observation.shape[-1]
     x = np.empty((*time.shape, end + action.shape[-1]), np.float32)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
         x[..., 0], x[..., 1], x[..., 2] = time, known, return_to_go
         x[..., 3:end], x[..., end:] = observation, action
     return x
 
 
 def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:
-    """Windows [..., K, W] without what was before them.
+    """Removes the history before windows [..., K, W].
 
-    The action before the first step is left out, as in the published code; with the clock
-    "context" times are counted from there.
+    The previous action of the first step is removed, as in the published code; with the clock
+    "context", times are counted from the first step.
     """
     x = x.copy()
     x[..., 0, 1] = 0
@@ -297,11 +302,11 @@ def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:
 
 
 class WindowBatches:
-    """Windows of steps, sampled in each training step, or in order with ``seed=None``.
+    """Batches of windows of steps, sampled at random, or in order with ``seed=None``.
 
-    An episode is sampled, and a window of it: each episode alike, as in the published code, or in
-    proportion to its length. The samples of a batch are independent; the published code shows all
-    episodes before it repeats one. Episodes shorter than the window are padded at their end.
+    A sample is a window of an episode. Episodes are equally likely, as in the published code, or in
+    proportion to their lengths. Samples are independent, whereas the
+    published code uses all episodes before it repeats one. Shorter episodes are padded at the end.
     """
 
     def __init__(
@@ -323,11 +328,11 @@ class WindowBatches:
         self._begins = np.concatenate([np.arange(*own, self._context) for own in bounds])
 
     def __len__(self) -> int:
-        """Batches that show about as many steps as there are, or all windows."""
+        """Number of batches of an epoch, with about as many steps as the episodes have."""
         return -(-len(self._begins) // self._size)
 
     def batch(self, step: int, rows: slice = ALL_ROWS) -> dict[str, NDArray]:
-        """``x`` [B, K, 3 + S + A], ``mask`` [B, K], ``actions`` [B, K, A], ``weight`` [B]."""
+        """Makes ``x`` [B, K, 3 + S + A], ``mask`` [B, K], ``actions`` [B, K, A], ``weight`` [B]."""
         begins, weight = self._plan(step)
         return self._take(begins[rows]) | {"weight": weight[rows]}
 
@@ -339,8 +344,8 @@ class WindowBatches:
             return self._begins[np.where(real, at, 0)], real.astype(np.float32)
         rng = np.random.default_rng([self._seed, step])
         episodes = rng.choice(len(starts) - 1, B, p=self._weights)
-        room = np.maximum(np.diff(starts)[episodes] - self._context, 0)
-        return starts[episodes] + rng.integers(0, room + 1), np.ones(B, np.float32)
+        last_starts = np.maximum(np.diff(starts)[episodes] - self._context, 0)
+        return starts[episodes] + rng.integers(0, last_starts + 1), np.ones(B, np.float32)
 
     def _take(self, begins: NDArray[np.int64]) -> dict[str, NDArray]:
         starts = self._steps.starts

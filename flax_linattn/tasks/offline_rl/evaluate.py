@@ -1,4 +1,4 @@
-"""Trained models of decisions: tested on held-out actions, played, and asked to predict."""
+"""Evaluation of offline-RL runs: held-out actions, played episodes, baselines, predictions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from flax_linattn.data.episodes import Episodes, find_family, normalized_scores
 from flax_linattn.tasks.baselines import Baselines, read_or_note
 from flax_linattn.tasks.offline_rl.agent import make_agent, predict_actions
 from flax_linattn.tasks.offline_rl.behavior_cloning import (
-    CloneAgent,
-    ClonedPolicy,
-    predict_cloned_actions,
-    train_clone,
+    Policy,
+    PolicyAgent,
+    predict_policy_actions,
+    train_policy,
 )
 from flax_linattn.tasks.offline_rl.data import (
     OfflineRLSpec,
@@ -49,78 +49,83 @@ if TYPE_CHECKING:
 
 
 RETURN_BASELINES = Baselines(
-    "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
+    "return",
+    ("data", "behavior_cloning", "percentile_behavior_cloning"),
+    larger_is_better=True,
+    title="return",
 )
-# The model receives the return-to-go and the actions before, the baselines observations alone.
-ACTION_BASELINES = Baselines("mse", ("mean", "ridge", "clone"), title="squared error of actions")
+# The baselines receive observations, but neither the return-to-go nor previous actions.
+ACTION_BASELINES = Baselines(
+    "mse", ("mean", "ridge", "behavior_cloning"), title="squared error of actions"
+)
 
 BEST_FRACTION = 0.1
-"""Fraction of the steps that the clone of the best imitates, as 10 % behavior cloning."""
+"""Fraction of the steps, from the best episodes, that percentile behavior cloning trains on."""
 MAX_OVERSHOOT = 1e-3
 MAX_ENVIRONMENTS = 64
 MAX_COMPARED_STEPS = 1000
-"""Steps over which the stream is compared with the parallel model."""
+"""Maximum number of steps of the comparison between stream and parallel model."""
 
 
 def make_run_environments(data_spec: OfflineRLSpec, config: OfflineRLConfig) -> VectorEnv | None:
-    """Environments to play in; None, with a note, where there are none.
+    """Makes environments to play in; prints a note and returns None if that fails.
 
     Raises:
-        OptionError: the environment that the options name does not fit.
+        OptionError: the environment that the options name does not fit the data.
     """
     if data_spec.env_id is None or not config.play.play_episodes:
         return None
     try:
         num_envs = min(config.play.play_episodes, MAX_ENVIRONMENTS)
-        return _fitting(data_spec.env_id, num_envs, data_spec, data_spec.dataset, config)
+        return _make_environments(data_spec.env_id, num_envs, data_spec, data_spec.dataset, config)
     except ValueError as error:
-        if config.data.env:  # it is asked for
+        if config.data.env:  # the user named it
             raise
-        print(f"note: not played, for {error}", file=sys.stderr)
+        print(f"note: no episodes are played, because {error}", file=sys.stderr)
         return None
 
 
 def check_environment(episodes: Episodes, env_id: str, config: OfflineRLConfig) -> None:
-    """Refuses an environment that does not exist, does not fit, or is another robot's."""
+    """Checks that an environment exists, fits the episodes, and has the same robot."""
     families = [find_family(name) for name in (env_id, episodes.env_id or "")]
     if None not in families and len(set(families)) == 2:
         raise OptionError(
-            f"{episodes.name} are episodes of {episodes.env_id}, got env={env_id}; give that one.",
+            f"expected env={episodes.env_id!r}, as in {episodes.name}, got {env_id!r}.",
             "env",
         )
-    with closing(_fitting(env_id, 1, episodes, episodes.name, config)) as environments:
+    with closing(_make_environments(env_id, 1, episodes, episodes.name, config)) as environments:
         low, high = control.action_bounds(environments)
         overshoot = np.maximum(low - episodes.actions, episodes.actions - high)
-        if share := float((overshoot > MAX_OVERSHOOT).any(axis=1).mean()):
+        if fraction := float((overshoot > MAX_OVERSHOOT).any(axis=1).mean()):
             print(
-                f"note: {share:.1%} of the actions are beyond the bounds of {env_id}, "
-                f"{low.min():g} to {high.max():g}, to which it clips them; are they in its unit?",
+                f"note: {fraction:.1%} of the actions exceed the bounds of {env_id} "
+                f"({low.min():g} to {high.max():g}) and are clipped; check the unit of the actions",
                 file=sys.stderr,
             )
 
 
-def _fitting(
+def _make_environments(
     env_id: str,
     num_envs: int,
     like: Episodes | OfflineRLSpec,
     dataset: str,
     config: OfflineRLConfig,
 ) -> VectorEnv:
-    """Environments with as many numbers in observations and actions, and no more steps."""
+    """Makes environments, and checks their action size and maximum number of steps."""
     environments = control.make_environments(env_id, num_envs, observation_dim=like.observation_dim)
-    most, limit = max_episode_length(config), control.max_episode_steps(environments)
+    max_length, limit = max_episode_length(config), control.max_episode_steps(environments)
     try:
         action_dim = len(control.action_bounds(environments)[0])
         if action_dim != like.action_dim:
             raise OptionError(
-                f"actions of {env_id} have {action_dim} numbers, those of {dataset} "
-                f"{like.action_dim}; give the environment of the data.",
+                f"expected actions of {like.action_dim} numbers, as in {dataset}, got {action_dim} "
+                f"in {env_id}; pass the environment of the data.",
                 "env",
             )
-        if most is not None and limit > most:
+        if max_length is not None and limit > max_length:
             raise OptionError(
-                f"an episode of {env_id} may have {limit:,} steps, and the model "
-                f"has times for {most:,}; raise max_length, or choose another position.",
+                f"an episode of {env_id} may have {limit:,} steps, but the model has times for "
+                f"{max_length:,}; increase max_length, or choose another position.",
                 "max_length",
                 "position",
             )
@@ -131,13 +136,13 @@ def _fitting(
 
 
 def play_run(run: Run, environments: VectorEnv, **how: Any) -> Episodes:
-    """Plays the episodes of a run's test; ``how`` as in ``make_agent``."""
+    """Plays the test episodes of a run; ``how`` are options of ``make_agent``."""
     agent = make_agent(run, environments.num_envs, control.max_episode_steps(environments), **how)
     return control.play(agent, environments, episode_seeds(run.config))
 
 
 def episode_seeds(config: OfflineRLConfig) -> list[int]:
-    """Seeds of the test episodes."""
+    """Random seeds of the test episodes."""
     first = config.play.play_seed
     return list(range(first, first + config.play.play_episodes))
 
@@ -145,16 +150,18 @@ def episode_seeds(config: OfflineRLConfig) -> list[int]:
 def played_return(
     config: OfflineRLConfig, data_spec: OfflineRLSpec, model: Any, task: Any
 ) -> float:
-    """The mean return of the episodes of the test, which selects."""
+    """Mean return of the test episodes, to select parameters."""
     environments = make_run_environments(data_spec, config)
     if environments is None:
-        raise OptionError("there is no environment whose return could select.", "select_on", "env")
+        raise OptionError(
+            "select_on='return' needs an environment to play in, got none.", "select_on", "env"
+        )
     with closing(environments):
         return float(play_run(Run(task, config, data_spec, model), environments).returns.mean())
 
 
 def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episodes | None]:
-    """The error of actions in held-out episodes, and the episodes that were played, if any."""
+    """Returns the error of actions in held-out episodes, and the played episodes, if any."""
     config, data_spec = run.config, run.data_spec
     values: dict[str, Any] = {
         "dataset": data_spec.dataset,
@@ -168,17 +175,17 @@ def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episo
         return values, None
     with closing(environments):
         played = play_run(run, environments)
-    asked = {
+    settings = {
         "env": data_spec.env_id,
         "act": config.play.act,
         "selected_on": config.fit.select_on,
         "target_return": data_spec.target_return,
     }
-    return values | asked | summarize_returns("test", played), played
+    return values | settings | summarize_returns("test", played), played
 
 
 def summarize_returns(name: str, played: Episodes) -> dict[str, float]:
-    """Mean and standard deviation of returns, mean length, and score where there is one."""
+    """Mean and standard deviation of returns, mean length, and normalized score, if any."""
     returns = played.returns
     values = {f"{name}_return": float(returns.mean())}
     if len(returns) > 1:
@@ -189,7 +196,7 @@ def summarize_returns(name: str, played: Episodes) -> dict[str, float]:
 
 
 def list_episodes(run: Run, played: Episodes) -> list[dict[str, Any]]:
-    """Seed, return and length of each episode."""
+    """Lists seed, return and length of each episode."""
     rows = zip(episode_seeds(run.config), played.returns, played.lengths, strict=True)
     return [
         {"seed": seed, "return": round(float(value), 3), "length": int(length)}
@@ -200,16 +207,16 @@ def list_episodes(run: Run, played: Episodes) -> list[dict[str, Any]]:
 def decision_loss(
     model: models.DecisionTransformer, batch: dict[str, Array], dropout_key: Array | None
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Mean squared error of the actions of real steps, in their scale of -1 ... 1."""
-    told = model(batch["x"], mask=batch["mask"], dropout_key=dropout_key)
+    """Mean squared error of the scaled actions of valid steps."""
+    actions = model(batch["x"], mask=batch["mask"], dropout_key=dropout_key)
     real = jnp.where(batch["mask"], batch["weight"][:, None], 0)
-    error = jnp.mean((told - batch["actions"]) ** 2, axis=-1)
+    error = jnp.mean((actions - batch["actions"]) ** 2, axis=-1)
     total, count = jnp.sum(jnp.where(real > 0, error, 0)), jnp.sum(real)
     return total / jnp.maximum(count, 1), {"loss": (total, count)}
 
 
 def action_error(model: Any, batches: WindowBatches) -> float:
-    """Mean squared error of actions over all windows, in the model's scale."""
+    """Mean squared error of scaled actions over all windows."""
     totals = np.zeros(2)
     for step in range(len(batches)):
         totals += np.asarray(_error(model, batches.batch(step)), np.float64)
@@ -222,7 +229,7 @@ def _error(model: Any, batch: Mapping[str, Any]) -> Any:
 
 
 def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
-    """Numbers of methods without a model of sequences, trained on the same episodes."""
+    """Tests the baselines, which are trained on the same episodes without a sequence model."""
     train = read_or_note(partial(own_episodes, run, "train"))
     if train is None:
         return {}
@@ -241,55 +248,55 @@ def baseline_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
         "mean_mse": float(np.mean((test_targets - targets.mean(axis=0)) ** 2)),
         "ridge_mse": float(np.mean((y @ ridge - test_targets) ** 2)),
     }
-    if not config.play.clone_steps:
+    if not config.play.behavior_cloning_steps:
         return values
     with ExitStack() as stack:
         environments = make_run_environments(data_spec, config)
         if environments is not None:
             stack.enter_context(closing(environments))
-        for name, clone in train_clones(train, data_spec, config).items():
-            actions = np.asarray(predict_cloned_actions(clone, test_inputs))
+        for name, policy in train_policies(train, data_spec, config).items():
+            actions = np.asarray(predict_policy_actions(policy, test_inputs))
             values[f"{name}_mse"] = float(np.mean((actions - test_targets) ** 2))
             if environments is not None:
                 played = control.play(
-                    CloneAgent(clone, data_spec), environments, episode_seeds(config)
+                    PolicyAgent(policy, data_spec), environments, episode_seeds(config)
                 )
                 values |= summarize_returns(name, played)
     return values
 
 
-def train_clones(
+def train_policies(
     train: Episodes, data_spec: OfflineRLSpec, config: OfflineRLConfig
-) -> dict[str, ClonedPolicy]:
-    """Clones of all episodes, and of the best of them, by their names among the baselines."""
-    kinds = {"clone": train, "best_clone": train.top(BEST_FRACTION)}
-    steps, seed = config.play.clone_steps, config.seed
-    return {name: train_clone(part, data_spec, steps, seed) for name, part in kinds.items()}
+) -> dict[str, Policy]:
+    """Trains policies by behavior cloning on all and on the best episodes, by baseline name."""
+    parts = {"behavior_cloning": train, "percentile_behavior_cloning": train.top(BEST_FRACTION)}
+    steps, seed = config.play.behavior_cloning_steps, config.seed
+    return {name: train_policy(part, data_spec, steps, seed) for name, part in parts.items()}
 
 
 def own_episodes(run: Run, name: Literal["train", "test"]) -> Episodes:
-    """The episodes that the run was trained on, or is to be tested on; see ``own_part``."""
+    """Loads the unchanged training or test episodes of a run; see ``own_part``."""
     part: Episodes = own_part(run, name, load_data, split_data, Episodes.checksum)
     return part
 
 
 def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
-    """The largest difference between streamed and parallel actions, over the longest episode."""
+    """Compares streamed and parallel actions over the longest episode."""
     longest = episodes.take([int(np.argmax(episodes.lengths))])
     times = run.model.num_positions
-    most = MAX_COMPARED_STEPS if times is None else min(MAX_COMPARED_STEPS, times)
-    return stream_difference(run.model, scale_episodes(longest, run.data_spec).x[None, :most])
+    steps = MAX_COMPARED_STEPS if times is None else min(MAX_COMPARED_STEPS, times)
+    return stream_difference(run.model, scale_episodes(longest, run.data_spec).x[None, :steps])
 
 
 def predict(run: Run, file: Path | None) -> pd.DataFrame:
-    """A row for each episode: its last step, the return-to-go there, and the action.
+    """Predicts the action at the last step of each episode, one row per episode.
 
-    The model receives the last steps of the episode, as many as it was trained on, with the actions
-    that were taken. The target return of the run holds at the start; the last action and its reward
-    do not count.
+    The context is the last steps of the episode, up to the training length, with the recorded
+    actions. The return-to-go starts at the target return of the run; the last action and its reward
+    are ignored.
 
     Raises:
-        ValueError: the file does not fit the run, or NaN comes out.
+        ValueError: the file does not fit the run, or an action is NaN.
     """
     batches = run.task.test_batches(run, file)
     assert isinstance(batches, WindowBatches)
@@ -298,7 +305,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     action_dim = data_spec.action_dim
     windows = np.zeros((episodes.num_episodes, context, scaled.shape[1]), np.float32)
     lengths = np.minimum(episodes.lengths, context)
-    asked = np.zeros(episodes.num_episodes)
+    returns_to_go = np.zeros(episodes.num_episodes)
     for row, (start, stop) in enumerate(itertools.pairwise(episodes.starts)):
         rewards = episodes.rewards[start : stop - 1].astype(np.float64)
         left = data_spec.target_return - np.concatenate([[0.0], np.add.accumulate(rewards)])
@@ -310,14 +317,14 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
             x[:, 3:-action_dim],
             x[:, -action_dim:],
         )
-        asked[row] = left[-1]
+        returns_to_go[row] = left[-1]
     mask = np.arange(context) < lengths[:, None]
-    told = np.asarray(
+    predictions = np.asarray(
         predict_actions(run.model, begin_context(windows, run.config.model.clock), mask)
     )
-    actions = data_spec.actions(told[np.arange(len(told)), lengths - 1])
+    actions = data_spec.actions(predictions[np.arange(len(lengths)), lengths - 1])
     if np.isnan(actions).any():
-        raise ValueError("the model's actions are NaN: its numbers overflow.")
+        raise ValueError("the actions of the model are NaN, because its numbers overflow.")
     names = ["episode", "step", "return_to_go"]
     names += [f"action{number}" for number in range(1, action_dim + 1)]
-    return make_table(names, (np.arange(len(actions)), episodes.lengths, asked, *actions.T))
+    return make_table(names, (np.arange(len(actions)), episodes.lengths, returns_to_go, *actions.T))

@@ -1,4 +1,4 @@
-"""Figures of decisions: how returns grow, and what was done."""
+"""Figures of offline-RL runs: returns of played episodes, and actions of streams."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.offline_rl.data import OfflineRLSpec
 
 
-def draw_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> None:
-    """Draws the return of each played episode as it grows, and those of the data, as PNG."""
+def plot_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> None:
+    """Plots the cumulative reward of each played episode to a PNG file."""
     figure = new_figure(6.4, 3.6)
     axes = figure.subplots()
     for number, (start, stop) in enumerate(zip(played.starts, played.starts[1:], strict=False)):
-        grown = np.cumsum(played.rewards[start:stop], dtype=np.float64)
+        total = np.cumsum(played.rewards[start:stop], dtype=np.float64)
         label = "played" if not number else None
-        axes.plot(np.arange(1, len(grown) + 1), grown, "tab:blue", linewidth=0.9, label=label)
+        axes.plot(np.arange(1, len(total) + 1), total, "tab:blue", linewidth=0.9, label=label)
     lines = (
-        ("asked for", data_spec.target_return, ":"),
-        ("best of the data", data_spec.best_return, "--"),
-        ("mean of the data", data_spec.mean_return, "-"),
+        ("target return", data_spec.target_return, ":"),
+        ("best in the data", data_spec.best_return, "--"),
+        ("mean in the data", data_spec.mean_return, "-"),
     )
     for label, value, style in lines:
         axes.axhline(value, color="0.4", linewidth=0.9, linestyle=style, label=label)
@@ -32,8 +32,8 @@ def draw_episodes(data_spec: OfflineRLSpec, played: Episodes, path: Path) -> Non
     save_figure(figure, path)
 
 
-def draw_actions(actions: NDArray[np.float32], path: Path) -> None:
-    """Draws actions float32 [T, A] over steps, a line for each number."""
+def plot_actions(actions: NDArray[np.float32], path: Path) -> None:
+    """Plots actions, float32 [T, A], over steps to a PNG file."""
     figure = new_figure(8, 3.2)
     axes = figure.subplots()
     for number, own in enumerate(actions.T, start=1):

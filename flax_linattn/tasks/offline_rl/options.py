@@ -13,7 +13,7 @@ from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.training import OptimizerOptions
 
 EMBEDDED = "pendulum"
-"""The data set that comes with the package, by its name in folders of runs."""
+"""Name of the embedded data set in the names of run folders."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class OfflineRLData(Options):
             come with the package.
         file_format: Format of the files: ``d4rl`` (HDF5 with the keys of D4RL), ``minari`` (folders
             of Minari) or ``npz`` (arrays with the same keys). ``auto`` infers it from the files.
-        env: Gymnasium environment to test the model in. Default: the environment that the files
-            name. ``none`` plays no episodes.
+        env: Gymnasium environment to test the model in; ``none`` plays no episodes. Default: the
+            environment that the files name.
         num_episodes: Number of episodes to use, from the start of the files; 0 uses all.
-        keep_unfinished: Keep the steps after the last end of an episode as an episode.
-        validation_fraction: Fraction of the episodes that selects the best parameters.
-        test_fraction: Fraction of the episodes that measures the error of actions.
+        keep_unfinished: Keep the steps after the last episode end as an unfinished episode.
+        validation_fraction: Fraction of the episodes held out to select the best parameters.
+        test_fraction: Fraction of the episodes held out to measure the action error.
         split_seed: Seed of the split into training, validation and test episodes, the same for all
             runs.
     """
@@ -48,36 +48,35 @@ class OfflineRLData(Options):
         super().__post_init__()
         at_least(0, MAX_INTEGER, num_episodes=self.num_episodes)
         at_least(0, MAX_INTEGER - 1, split_seed=self.split_seed)
-        shares = {
+        fractions = {
             "validation_fraction": self.validation_fraction,
             "test_fraction": self.test_fraction,
         }
-        for name, share in shares.items():
-            if not 0 < share < 1:
-                raise OptionError(f"{name} must be above 0 and below 1, got {share}.", name)
-        if sum(shares.values()) >= 1:
+        for name, fraction in fractions.items():
+            if not 0 < fraction < 1:
+                raise OptionError(f"{name} must be between 0 and 1, got {fraction}.", name)
+        if sum(fractions.values()) >= 1:
             raise OptionError(
-                f"validation_fraction and test_fraction leave nothing to train on, got {shares}.",
-                *shares,
+                "the sum of validation_fraction and test_fraction must be below 1, to leave "
+                f"training episodes, got {sum(fractions.values()):g}.",
+                *fractions,
             )
 
 
 SMALL_LAYERS = dataclasses.replace(DECISION_LAYERS, features=64, num_layers=2, hidden_features=128)
-"""The layers of a run unless others are given: those of the published code take four times as long,
-and are the preset ``published``."""
+"""Default layers, which train four times as fast as those of the preset ``published``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLModel(ModelOptions):
-    """Decision transformer, see ``models.DecisionTransformer``.
+    """Options of the decision transformer, see ``models.DecisionTransformer``.
 
     Attributes:
-        layers: Layers of the backbone.
-        position: Encoding of the time of a step: ``learned`` (a table of ``max_length`` rows),
-            ``sinusoidal`` (any time) or ``none``.
-        clock: Start from which the time of a step is counted: the ``episode`` or the ``context``
-            that the model receives.
-        max_length: Rows of the table of learned positions, and capacity of a cache in steps.
+        layers: Transformer blocks of the backbone.
+        position: Encoding of the time step: ``learned`` (a table of ``max_length`` rows),
+            ``sinusoidal`` (any time step) or ``none``.
+        clock: Where time steps start from 0: at the start of the ``episode`` or of the ``context``.
+        max_length: Number of learned positions, and capacity of a cache, in steps.
     """
 
     layers: Layers = SMALL_LAYERS
@@ -128,7 +127,7 @@ class OfflineRLFit(FitOptions):
         at_least(1, 2**16, context=self.context)
         if not 0 <= self.return_scale < float("inf"):
             raise OptionError(
-                f"return_scale must be at least 0 and finite, got {self.return_scale}.",
+                f"return_scale must be finite and at least 0, got {self.return_scale}.",
                 "return_scale",
             )
 
@@ -146,23 +145,23 @@ class OfflineRLPlay(Options):
             published code for HalfCheetah (6,000), Hopper (3,600) and Walker2d (5,000); 6,000 for
             Ant; else the best return of the training data.
         play_episodes: Number of test episodes, at most 64 at once; 0 plays none.
-        play_seed: Seed of the first test episode; each next episode adds 1. The default is far from
-            the seeds of collected data, so that no test episode starts like a training episode.
-        clone_steps: Training steps of each behavior-cloning baseline, a perceptron trained on all
-            episodes or on the best tenth; 0 trains none.
+        play_seed: Seed of the first test episode; each next episode adds 1. It should be far from
+            the seeds of the data, so that no test episode starts like a training episode.
+        behavior_cloning_steps: Number of training steps of the two behavior-cloning baselines:
+            perceptrons trained on all episodes and on the best tenth. 0 trains none.
     """
 
     act: Literal["restart", "stream", "window"] = "restart"
     target_return: float | None = None
     play_episodes: int = 10
     play_seed: int = 10**9
-    clone_steps: int = 2000
+    behavior_cloning_steps: int = 2000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, 10_000, play_episodes=self.play_episodes)
         at_least(0, MAX_INTEGER - self.play_episodes, play_seed=self.play_seed)
-        at_least(0, 10**7, clone_steps=self.clone_steps)
+        at_least(0, 10**7, behavior_cloning_steps=self.behavior_cloning_steps)
         target = self.target_return
         if target is not None and not abs(target) < float("inf"):
             raise OptionError(f"target_return must be finite, got {target}.", "target_return")
@@ -172,6 +171,7 @@ class OfflineRLPlay(Options):
 class OfflineRLConfig(Config):
     """Options of an offline-RL run."""
 
+    main_options = ("file", "env", "context", "target_return", *Config.main_options)
     data: OfflineRLData = OfflineRLData()
     model: OfflineRLModel = OfflineRLModel()
     fit: OfflineRLFit = OfflineRLFit()
@@ -180,22 +180,22 @@ class OfflineRLConfig(Config):
     def __post_init__(self) -> None:
         if self.fit.select_on == "return" and not self.play.play_episodes:
             raise OptionError(
-                "the return of played episodes selects, but none are played.",
+                "select_on='return' needs played episodes, got play_episodes=0.",
                 "select_on",
                 "play_episodes",
             )
         if self.play.act == "restart" and self.fit.context < 2:
             raise OptionError(
-                f"a restart takes a context of at least 2, got {self.fit.context}; raise it, or "
-                "act by the window.",
+                f"act='restart' needs a context of at least 2, got {self.fit.context}; increase "
+                "it, or use act='window'.",
                 "context",
-                act="window",
+                "act",
             )
         counted = self.model.clock == "context" and self.model.position == "learned"
         if counted and self.fit.context > self.model.max_length:
             raise OptionError(
-                f"a window has {self.fit.context:,} steps, and the model times for "
-                f"{self.model.max_length:,}; raise max_length, or choose another position.",
+                f"the context has {self.fit.context:,} steps, but the model has times for "
+                f"{self.model.max_length:,}; increase max_length, or choose another position.",
                 "context",
                 "max_length",
                 "position",
@@ -210,15 +210,15 @@ class OfflineRLConfig(Config):
 
 
 def published(config: OfflineRLConfig) -> OfflineRLConfig:
-    """The loop and the hyperparameters of the code that the Aaren paper's table 1 builds on.
+    """Training and hyperparameters of min-decision-transformer, on which the Aaren paper builds.
 
     Source: N. Barhate, min-decision-transformer (2022), ``scripts/train.py``: 20,000 steps of 64
-    windows, a window an episode, AdamW at 1e-4 after a warm-up of 10,000 steps, 10 episodes played
-    after every 100 steps, by a window of 20 steps. It logs the best return of all plays, so that
-    the test selects; the last one is that of ``load_run(..., checkpoint="last")``. Departures: two
-    episodes are held out, or one in a hundred twice; the same ten episodes are played each time;
-    parameters are initialised as everywhere here; those that ``models.DecisionTransformer`` and
-    ``WindowBatches`` tell.
+    windows, one window per episode, AdamW at 1e-4 after a warm-up of 10,000 steps; after every 100
+    steps 10 episodes are played with a window of 20 steps. It reports the best return of all plays,
+    so that the test selects; ``load_run(..., checkpoint="last")`` has the last parameters.
+    Departures: 1 % of the episodes (at least one) validates and 1 % tests; each play has the same
+    ten episodes; parameters are initialized as everywhere in this package; further ones are
+    documented in ``models.DecisionTransformer`` and ``WindowBatches``.
     """
     return config.replace(
         validation_fraction=0.01,
@@ -250,5 +250,5 @@ def published(config: OfflineRLConfig) -> OfflineRLConfig:
 
 
 def paper(config: OfflineRLConfig) -> OfflineRLConfig:
-    """``published`` in the size of the Aaren paper's appendix E: 4 blocks of 512, 4 heads."""
+    """``published`` with the size in the Aaren paper: 4 blocks of 512 features and 4 heads."""
     return published(config).replace(features=512, num_layers=4, num_heads=4)

@@ -1,4 +1,4 @@
-"""A trained model over a stream: observations in, actions out."""
+"""Stream of an offline-RL run: observations in, actions out."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, choice
 from flax_linattn.tasks.lines import CellLines
-from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_recurrent
+from flax_linattn.tasks.offline_rl.agent import DecisionAgent, make_stream_memory
 from flax_linattn.tasks.offline_rl.data import max_episode_length
-from flax_linattn.tasks.offline_rl.figures import draw_actions
+from flax_linattn.tasks.offline_rl.figures import plot_actions
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 
 
 @dataclasses.dataclass(frozen=True)
 class OfflineRLStreamOptions:
-    """Options of a stream of decisions.
+    """Options of a stream of an offline-RL run.
 
-    A step is a line: the reward of the action before (empty where there was none), then the numbers
-    of the observation, separated by commas; a first line may name the columns. A blank line begins
-    a new episode. What comes out is the action to take.
+    Each line is a step: the reward of the previous action (empty for the first step), then the
+    numbers of the observation, separated by commas. A first line may name the columns. A blank line
+    begins a new episode. The output is the action to take.
 
     Attributes:
         act: How the agent handles the context: "stream" (all steps of the episode) or "restart"
@@ -51,19 +51,19 @@ class OfflineRLStreamOptions:
             raise OptionError(f"target_return must be finite, got {target}.", "target_return")
 
 
-DRAWN = 1000
-"""Last steps of the figure."""
+MAX_ACTIONS = 1000
+"""Maximum number of actions in the figure."""
 
 
 class OfflineRLStream(Streaming):
-    """The action to take after each observation, in constant time.
+    """Predicts the action to take after each observation, in constant time.
 
     Args:
-        run: the trained run.
-        options: as there.
+        run: The trained run.
+        options: Options of the stream.
 
     Attributes:
-        agent: what acts, in one row.
+        agent: The agent, with one row.
 
     Raises:
         ValueError: the model cannot stream, or an option is out of range.
@@ -72,14 +72,14 @@ class OfflineRLStream(Streaming):
     def __init__(self, run: Run, options: OfflineRLStreamOptions) -> None:
         if not run.model.streams:
             raise OptionError(
-                "the run cannot stream: its mechanism has no recurrent form.", "mechanism"
+                "the run cannot stream, because its mechanism has no recurrent form.", "mechanism"
             )
         data_spec = run.data_spec
         act = options.act or ("stream" if run.config.play.act == "stream" else "restart")
-        asked = options.target_return
-        target = data_spec.target_return if asked is None else asked
+        target = options.target_return
+        target = data_spec.target_return if target is None else target
         length = data_spec.max_steps if options.max_length is None else options.max_length
-        memory = make_recurrent(run, act, 1, length)
+        memory = make_stream_memory(run, act, 1, length)
         super().__init__(
             run,
             memory.stream,
@@ -94,63 +94,63 @@ class OfflineRLStream(Streaming):
             *("agent.steps", "agent.returns_to_go", "agent.last_actions"),
             *(f"agent.memory.{name}" for name in memory.record_attributes),
         )
-        self._drawn: deque[np.ndarray] = deque(maxlen=DRAWN)
+        self._actions: deque[np.ndarray] = deque(maxlen=MAX_ACTIONS)
 
     def parse(self, lines: Iterable[str]) -> Iterator[StreamedStep | None]:
-        """Reads a step a line; see ``parse_steps``."""
+        """Parses one step per line; see ``parse_steps``."""
         return parse_steps(lines, self._run.data_spec.observation_dim)
 
     def cells(self, observation: StreamedStep | None) -> Sequence[Any] | None:
-        """Step of the episode, the return that is still asked for, and the action."""
+        """Returns the step of the episode, the return-to-go, and the action."""
         if observation is None:
             self._restart()
             self.num_breaks += 1
             return None
         action = self.step(observation)
-        asked = float(self.agent.returns_to_go[0])
-        return [self._length, asked, *action]
+        return [self._length, float(self.agent.returns_to_go[0]), *action]
 
     @property
     def _length(self) -> int:
         return int(self.agent.steps[0])
 
-    def step(self, seen: StreamedStep) -> np.ndarray:
-        """Takes in a step.
+    def step(self, observation: StreamedStep) -> np.ndarray:
+        """Processes a step, and predicts the action.
 
         Returns:
             The action, float32 [A], in the unit of the run's data.
 
         Raises:
-            ValueError: the reward of the action before is missing, no room is left, or NaN comes
-                out.
+            ValueError: the reward of the previous action is missing, the capacity is exhausted, or
+                the action is NaN.
         """
         begins, times = not self._length, max_episode_length(self._run.config)
         if times is not None and self._length >= times:
             raise OptionError(
-                f"the model has times for {times:,} steps; train it with a larger max_length or "
-                "another position. A blank line begins an episode.",
+                f"an episode may have at most {times:,} steps, for which the model has times; "
+                "train with a larger max_length or another position. A blank line begins a new "
+                "episode.",
                 "position",
             )
-        if seen.reward is None and not begins:
+        if observation.reward is None and not begins:
             raise ValueError(
-                f"expected the reward of action {self._length} in front of what came of it, got "
-                "nothing; give it, or begin a new episode by a blank line."
+                f"expected the reward of action {self._length} before the observation, got an "
+                "empty cell; write the reward, or begin a new episode by a blank line."
             )
-        reward = 0.0 if begins or seen.reward is None else seen.reward
-        with full_streams_explained("an episode"):
+        reward = 0.0 if begins or observation.reward is None else observation.reward
+        with explain_full_stream("episode"):
             (action,) = self.agent.act(
-                seen.observation[None].astype(np.float32),
+                observation.values[None].astype(np.float32),
                 np.array([reward]),
                 np.array([begins]),
             )
         if np.isnan(action).any():
-            raise ValueError("the model's actions are NaN: its numbers overflow.")
+            raise ValueError("the actions of the model are NaN, because its numbers overflow.")
         self.num_steps += 1
-        self._drawn.append(action)
+        self._actions.append(action)
         return np.asarray(action)
 
     def is_possible(self, record: Record) -> bool:
-        """An episode no longer than the stream, and a scaled action."""
+        """Whether the episode is no longer than the stream, and the last action is scaled."""
         steps = int(record["agent.steps"][0])
         return bool(
             steps <= record["num_steps"]
@@ -159,43 +159,43 @@ class OfflineRLStream(Streaming):
         )
 
     def resume(self) -> None:
-        """Restores a saved stream; its figure starts empty."""
-        self._drawn.clear()
+        """Clears the actions of the figure, which are not saved."""
+        self._actions.clear()
 
     def ages(self, record: Record) -> Sequence[int]:
-        """Steps that the state holds."""
+        """Number of steps in the state of the row."""
         return [int(record["agent.memory.ages"][0])]
 
     def end(self) -> str | None:
-        """What of the return is left."""
+        """Returns a note on the step of the episode and its return-to-go."""
         if not self._length:
             return None
-        asked = float(self.agent.returns_to_go[0])
-        return f"step {self._length:,} of the episode; still asked for: {asked:.6g}"
+        return_to_go = float(self.agent.returns_to_go[0])
+        return f"step {self._length:,} of the episode; return-to-go: {return_to_go:.6g}"
 
-    def draw(self, path: Path) -> None:
+    def plot(self, path: Path) -> None:
         """Plots the last actions of the episode."""
-        if not self._drawn:
-            raise ValueError("expected steps for a figure, got none; leave it out.")
-        draw_actions(np.stack(self._drawn), path)
+        if not self._actions:
+            raise ValueError("the figure needs steps of an episode, got none; remove the figure.")
+        plot_actions(np.stack(self._actions), path)
 
     def _restart(self) -> None:
         self._stream.reset()
         self._memory.ages = np.zeros_like(self._memory.ages)
         self.agent = DecisionAgent(self._run.data_spec, self._memory, 1, self._target)
-        self._drawn.clear()
+        self._actions.clear()
 
 
 class StreamedStep(NamedTuple):
-    """What is seen in a step.
+    """A step of an episode in a stream.
 
     Attributes:
-        reward: of the action before; None where none is told.
-        observation: float64 [S].
+        reward: Reward of the previous action; None if the cell is empty.
+        values: Observation, float64 [S].
     """
 
     reward: float | None
-    observation: NDArray[np.float64]
+    values: NDArray[np.float64]
 
 
 def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[StreamedStep | None]:
@@ -204,8 +204,8 @@ def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Streamed
     A first line may name the columns, in this order.
 
     Example:
-        >>> for seen in parse_steps([",0.5,1", "-2,0.25,1"], 2):
-        ...     print(seen.reward, seen.observation.tolist())
+        >>> for step in parse_steps([",0.5,1", "-2,0.25,1"], 2):
+        ...     print(step.reward, step.values.tolist())
         None [0.5, 1.0]
         -2.0 [0.25, 1.0]
     """
@@ -214,8 +214,8 @@ def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Streamed
         if cells is None:
             yield None
             continue
-        told = bool(cells.texts[reward])
-        values = cells.numbers([reward, *others] if told else others)
-        if not np.abs(values).max() <= np.finfo(np.float32).max:  # nor is NaN one
-            raise ValueError("expected finite numbers that float32 can hold.")
-        yield StreamedStep(float(values[0]) if told else None, values[told:])
+        has_reward = bool(cells.texts[reward])
+        values = cells.numbers([reward, *others] if has_reward else others)
+        if not np.abs(values).max() <= np.finfo(np.float32).max:  # false for NaN
+            raise ValueError("expected finite numbers in the range of float32.")
+        yield StreamedStep(float(values[0]) if has_reward else None, values[has_reward:])

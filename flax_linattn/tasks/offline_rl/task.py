@@ -27,7 +27,7 @@ from flax_linattn.tasks.offline_rl.data import (
     split_data,
 )
 from flax_linattn.tasks.offline_rl.evaluate import decision_loss, predict
-from flax_linattn.tasks.offline_rl.figures import draw_episodes
+from flax_linattn.tasks.offline_rl.figures import plot_episodes
 from flax_linattn.tasks.offline_rl.options import OfflineRLConfig, paper, published
 from flax_linattn.tasks.offline_rl.stream import OfflineRLStream, OfflineRLStreamOptions
 from flax_linattn.tasks.spec import Run
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
-    """What to do next, of episodes that others played."""
+    """Offline reinforcement learning: predicts actions from recorded episodes."""
 
     name = "offline-rl"
     Config = OfflineRLConfig
@@ -49,24 +49,25 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
 
     def check(self, config: OfflineRLConfig, placement: training.Placement) -> None:
-        """Windows are short, and not split over devices; how to act must be possible."""
+        """Checks that the mechanism supports the inference mode; windows are not split in time."""
         super().check(config, placement)
         streams = all(m.capabilities.recurrent for m in config.layers.mechanisms)
         if config.play.act != "window" and not streams:
             raise OptionError(
-                f"act={config.play.act} takes a mechanism that runs as a recurrent network; choose "
-                "another one, or act by the window.",
+                f"act={config.play.act!r} needs a mechanism with a recurrent form; choose another "
+                "mechanism, or act='window'.",
                 "act",
                 "mechanism",
             )
 
     def load(self, config: OfflineRLConfig) -> Episodes:
-        """All episodes; an environment that is asked for, or that selects, has to fit them."""
+        """Loads all episodes, and checks the environment if the options need it."""
         episodes = load_data(config.data)
         env_id, selects = resolve_env(config.data, episodes), config.fit.select_on == "return"
         if env_id is None and selects:
             raise OptionError(
-                f"{episodes.name} names no environment, whose return could select; give one.",
+                f"select_on='return' needs an environment, but {episodes.name} names none; pass "
+                "env=....",
                 "select_on",
                 "env",
             )
@@ -75,26 +76,26 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return episodes
 
     def describe(self, data: Episodes, config: OfflineRLConfig) -> OfflineRLSpec:
-        """Finds the scales and returns of the training episodes."""
+        """Makes the data spec: scales and returns of the training episodes."""
         return describe(data, config)
 
     def about_data(self, data: Episodes, config: OfflineRLConfig) -> DataSummary:
-        """Episodes, sizes and returns; the notes of the readers."""
+        """Describes episodes, sizes and returns, with the notes of the readers."""
         parts = split_data(data, config.data)
         numbers = ", ".join(f"{part.num_episodes:,}" for part in parts)
         returns, lengths = data.returns, data.lengths
         env_id = resolve_env(config.data, data)
-        asked = resolve_target_return(config, env_id, float(parts.train.returns.max()))
+        target = resolve_target_return(config, env_id, float(parts.train.returns.max()))
         where = f"to be played in {env_id}" if env_id else "not to be played"
         if env_id is None and config.data.env != "none":
-            where = "not to be played, for the file names no environment: give env"
+            where = "not to be played, because the files name no environment; set env"
         text = (
             f"{data.name}: {data.num_episodes:,} episodes of {lengths.min():,} to "
             f"{lengths.max():,} steps, {data.num_steps:,} in all, observations of "
             f"{data.observation_dim} and actions of {data.action_dim} numbers\n"
             f"returns from {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}\n"
-            f"episodes to train, validate and test on: {numbers}; {where}, asking for a return of "
-            f"{asked:.6g}"
+            f"episodes to train, validate and test on: {numbers}; {where}, with a target return of "
+            f"{target:.6g}"
         )
         return DataSummary(text, data.notes)
 
@@ -133,7 +134,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
     def objective(
         self, config: OfflineRLConfig, data_spec: OfflineRLSpec, steps_per_epoch: int
     ) -> training.Objective:
-        """The error of actions, AdamW; selected by it, or by returns."""
+        """Makes the objective: the error of actions; it or the return selects parameters."""
         optimizer = config.fit.make_optimizer(steps_per_epoch)
         if config.fit.select_on == "validation":
             return training.Objective(decision_loss, optimizer)
@@ -144,7 +145,7 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return training.Objective(decision_loss, optimizer, "return", "max", validate)
 
     def test_batches(self, run: Run, file: Path | None) -> WindowBatches:
-        """The test part of the run's episodes, or all episodes of another file."""
+        """Makes batches of the run's test episodes, or of all episodes of another file."""
         if file is None:
             test = evaluate.own_episodes(run, "test")
         else:
@@ -154,20 +155,21 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         expected = (run.data_spec.observation_dim, run.data_spec.action_dim)
         if sizes != expected:
             raise OptionError(
-                f"{file}: expected observations and actions of {expected} numbers, got {sizes}.",
+                f"expected observations and actions of {expected} numbers in {file}, got {sizes}; "
+                "pass episodes of the same environment.",
                 "test_file",
             )
-        longest, most = int(test.lengths.max()), max_episode_length(run.config)
-        if most is not None and longest > most:
+        longest, max_length = int(test.lengths.max()), max_episode_length(run.config)
+        if max_length is not None and longest > max_length:
             raise OptionError(
-                f"{file}: an episode has {longest:,} steps, and the model times for {most:,}; give "
-                "shorter ones.",
+                f"{file} has an episode of {longest:,} steps, but the model has times for "
+                f"{max_length:,}; pass shorter episodes.",
                 "test_file",
             )
         return WindowBatches(test, run.data_spec, run.config, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Errors of actions, and episodes that are played."""
+        """Reports the error of actions, and returns of played episodes."""
         assert isinstance(batches, WindowBatches)
         values, played = evaluate.test_values(run, batches)
         if played is None:
@@ -176,29 +178,29 @@ class OfflineRLTask(Task[OfflineRLConfig, Episodes, OfflineRLSpec]):
         return Report(
             values,
             tables=("episodes",),
-            figures={"episodes.png": partial(draw_episodes, run.data_spec, played)},
+            figures={"episodes.png": partial(plot_episodes, run.data_spec, played)},
             baselines=evaluate.RETURN_BASELINES,
         )
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Of the data's returns, of clones, and of simple guesses of actions."""
+        """Tests behavior cloning, a ridge and the mean action; reports the returns of the data."""
         assert isinstance(batches, WindowBatches)
         return evaluate.baseline_values(run, batches)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Of actions, over the longest episode."""
+        """Compares streamed and parallel actions over the longest episode."""
         assert isinstance(batches, WindowBatches)
         return evaluate.stream_error(run, batches.episodes)
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
-        """The action for the last state of each episode."""
+        """Predicts the action at the last step of each episode."""
         return predict(run, file)
 
     def stream(self, run: Run, options: OfflineRLStreamOptions) -> OfflineRLStream:
-        """The action after each observation."""
+        """Makes a stream of actions after each observation."""
         return OfflineRLStream(run, options)
 
     def agent(self, run: Run, environments: VectorEnv, **how: Any) -> control.Agent:
-        """Acts by the window, the stream or restarts, as the run's options or ``how`` say."""
+        """Makes an agent; ``how`` are options of ``make_agent``."""
         num_rows, max_steps = environments.num_envs, control.max_episode_steps(environments)
         return make_agent(run, num_rows, max_steps, **how)

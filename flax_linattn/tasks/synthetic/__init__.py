@@ -1,4 +1,4 @@
-"""Symbols: the next one of a series (the expressive-attention paper's ladder), and recall."""
+"""Synthetic sequence tasks: next symbol of a series (expressive-attention paper), recall."""
 
 from flax_linattn.tasks.synthetic.data import SyntheticSpec
 from flax_linattn.tasks.synthetic.options import (

@@ -1,4 +1,4 @@
-"""What a run on symbols generates, and what it remembers of it."""
+"""Generators of synthetic sequences, and the data spec of a run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.data.sets.nt import RULES
-from flax_linattn.data.sets.recall import AskedSequences
+from flax_linattn.data.generators.nt import RULES
+from flax_linattn.data.generators.recall import QueriedSequences
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.spec import DataSpec
 from flax_linattn.tasks.synthetic.options import RECALL, SyntheticConfig, SyntheticData
@@ -21,12 +21,12 @@ from flax_linattn.tasks.synthetic.options import RECALL, SyntheticConfig, Synthe
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticSpec(DataSpec):
-    """What is drawn; kept in the run folder.
+    """Metadata of the synthetic sequences, saved in the run folder.
 
     Attributes:
-        num_tokens: different tokens, special ones among them.
-        chance: how often a guess at random is right.
-        checksum: of the first batches to train, validate and test on.
+        num_tokens: Number of different tokens, including special tokens.
+        chance: Accuracy of random guesses.
+        checksum: Checksum of the first training, validation and test batches.
     """
 
     num_tokens: int
@@ -36,7 +36,7 @@ class SyntheticSpec(DataSpec):
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """Shape of a stream's input: one symbol."""
+        """Shape and dtype of one symbol of a stream."""
         return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     def check(self) -> None:
@@ -45,14 +45,14 @@ class SyntheticSpec(DataSpec):
         at_least(2, 2**31, num_tokens=self.num_tokens)
 
 
-Drawn: TypeAlias = data.NextSymbol | AskedSequences
+Generator: TypeAlias = data.NextSymbol | QueriedSequences
 
 ROWS = 100
-"""Symbols asked for of a series that is validated or tested on, as the paper has it."""
+"""Number of predictions per validation or test series, as in the paper."""
 
 
-def make_generator(options: SyntheticData) -> Drawn:
-    """The series or sequences that options name."""
+def make_generator(options: SyntheticData) -> Generator:
+    """Makes the generator of the series or sequences that options name."""
     context, base = options.context, options.base
     if "+" not in options.rules:
         choice((*RULES, *RECALL), rules=options.rules)
@@ -61,9 +61,10 @@ def make_generator(options: SyntheticData) -> Drawn:
         return data.NextSymbol(rules, context)
     if options.rules == "copying" and context % 2:
         raise OptionError(
-            f"copying takes an even context, a half to copy it to, got {context}.", "context"
+            f"rules='copying' needs an even context, because a half is copied, got {context}.",
+            "context",
         )
-    make: dict[str, Callable[[], AskedSequences]] = {
+    make: dict[str, Callable[[], QueriedSequences]] = {
         "recall": lambda: data.AssociativeRecall(options.num_pairs, context, base),
         "copying": lambda: data.Copying(context // 2, base),
         "induction": lambda: data.Induction(context, base),
@@ -71,32 +72,31 @@ def make_generator(options: SyntheticData) -> Drawn:
     }
     try:
         return make[options.rules]()
-    except OptionError as error:  # by the names of the options of a run
+    except OptionError as error:  # name the options of the run instead
         names = {"length": "context", "num_symbols": "base", "num_copied": "context"}
         text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
         raise OptionError(text, *(names.get(name, name) for name in error.options)) from None
 
 
-def make_batches(drawn: Drawn, config: SyntheticConfig) -> training.Splits:
-    """Batches to train, validate and test on, each drawn from a stream of its own.
+def make_batches(generator: Generator, config: SyntheticConfig) -> training.Splits:
+    """Makes training, validation and test batches, each from its own random stream.
 
-    An epoch of training is one batch: one series cut into windows, or as many sequences. Those of
-    validation and test are a series each, of ``ROWS`` windows, or as many sequences, and always the
-    same.
+    A training epoch is one batch: one series cut into windows, or as many sequences. Validation and
+    test batches are one series of ``ROWS`` windows each, or as many sequences, and always the same.
     """
     seed = config.seed
 
     def fixed(series: int, stream: int) -> data.GeneratedBatches:
-        return data.GeneratedBatches(drawn, ROWS, series, seed=seed, stream=stream, fixed=True)
+        return data.GeneratedBatches(generator, ROWS, series, seed=seed, stream=stream, fixed=True)
 
     return training.Splits(
-        data.GeneratedBatches(drawn, config.fit.batch_size, 1, seed=seed, stream=0),
+        data.GeneratedBatches(generator, config.fit.batch_size, 1, seed=seed, stream=0),
         fixed(config.data.validation_series, 1),
         fixed(config.data.test_series, 2),
     )
 
 
 def compute_checksum(splits: training.Splits) -> str:
-    """Of the first batch of each part."""
+    """Checksum of the first batch of each split."""
     firsts = [source.batch(0) for source in splits if source is not None]
     return checksum(batch[name] for batch in firsts for name in sorted(batch))

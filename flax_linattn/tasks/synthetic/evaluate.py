@@ -1,4 +1,4 @@
-"""Losses and tests of models of symbols, their baselines, and predictions."""
+"""Losses, baselines and predictions of synthetic sequence tasks."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ from flax_linattn.typing import Array
 BASELINES = Baselines("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
 
 NUM_FITTED = 500
-"""Training series that the lag is chosen by."""
+"""Number of training series that the lag baseline is fitted on."""
 MAX_TABLE_SIZE = 2**26
-"""Numbers of a table of pairs of symbols."""
+"""Maximum size of a table of pairs of symbols."""
 
 
 Model: TypeAlias = models.WindowModel | models.LanguageModel
 
 
 def squared_difference(scores: Array, targets: Array) -> Array:
-    """The squared difference to one-hot targets, summed over the symbols: [..., N] -> [...]."""
-    right = jax.nn.one_hot(targets, scores.shape[-1], dtype=scores.dtype)
-    return jnp.sum((scores - right) ** 2, axis=-1)
+    """Squared error to one-hot targets, summed over the symbols: [..., N] -> [...]."""
+    one_hot = jax.nn.one_hot(targets, scores.shape[-1], dtype=scores.dtype)
+    return jnp.sum((scores - one_hot) ** 2, axis=-1)
 
 
 def loss_fn(
     error: Any, model: Model, batch: dict[str, Array], dropout_key: Array | None
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Mean error of the answers, the accuracy, and the success.
+    """Computes the mean error of the predictions, the accuracy and the success.
 
-    The success is the fraction of series, or of sequences, in which every answer is right; a batch
+    The success is the fraction of series, or sequences, in which every prediction is right; a batch
     of windows is one series.
     """
     scores = model(batch["tokens"], dropout_key=dropout_key)
     if "target" in batch:  # windows of one series
-        asked = jnp.ones((1, scores.shape[0]), bool)
+        is_query = jnp.ones((1, scores.shape[0]), bool)
         scores, targets = scores[None], batch["target"][None]
     else:
-        asked, targets = batch["asked"], batch["targets"]
-    weight = asked.astype(jnp.float32)
+        is_query, targets = batch["asked"], batch["targets"]
+    weight = is_query.astype(jnp.float32)
     total, count = jnp.sum(error(scores, targets) * weight), jnp.sum(weight)
     right = jnp.argmax(scores, axis=-1) == targets
-    whole = jnp.all(right | ~asked, axis=1)
+    whole = jnp.all(right | ~is_query, axis=1)
     return total / count, {
         "loss": (total, count),
         "accuracy": (jnp.sum(weight, where=right), count),
@@ -72,15 +72,15 @@ LOSSES: dict[str, training.LossFn] = {
     "squared": partial(loss_fn, squared_difference),
     "cross_entropy": partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels),
 }
-"""By ``SyntheticFit.loss``; each always the same function, so that steps stay compiled."""
+"""Loss functions by ``SyntheticFit.loss``; always the same objects, so that steps stay compiled."""
 
 
 def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """Accuracy and lag of the best guess from one earlier symbol; empty for other tasks.
+    """Accuracy and lag of the best prediction from one earlier symbol; empty for recall tasks.
 
-    A symbol a whole cycle before is the one to be guessed, and half a cycle before it may be so
-    modulo half the base; where the context reaches as far, a table of what follows a symbol at one
-    distance does as well as attention that learns no more than that.
+    Series have cycles: the symbol one cycle earlier is the target, and half a cycle earlier it may
+    be the target modulo half the base. If the context is long enough, a table of the symbols that
+    follow at one distance is as good as attention that learns this alone.
     """
     data, num_tokens = run.config.data, run.data_spec.num_tokens
     if data.recalls or num_tokens**2 > MAX_TABLE_SIZE:
@@ -94,16 +94,16 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
 
 @nnx.jit
 def predict_scores(model: Any, tokens: Array) -> Array:
-    """Scores of tokens, compiled once for models that are alike."""
+    """Computes the scores of tokens; like models share a program."""
     scores: Array = model(tokens)
     return scores
 
 
 def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
-    """After each token, the one that followed where most of the last tokens stood before.
+    """Predicts the token that followed the longest earlier match of the last tokens.
 
-    Of several such places it is the last; where the token itself was never there, the guess is the
-    token. That is how compressors of the Lempel-Ziv family predict. [B, T] -> [B, T].
+    Of several matches the last one counts; without any match the prediction is the token itself.
+    Compressors of the Lempel-Ziv family predict in this way. [B, T] -> [B, T].
 
     Example:
         >>> longest_match(np.array([[1, 2, 3, 1, 2]]))
@@ -111,23 +111,23 @@ def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
     """
     rows, length = tokens.shape
     guesses = tokens.copy()
-    common = np.zeros((rows, length + 1), np.int32)  # with the tokens up to t - 1, by position + 1
+    common = np.zeros((rows, length + 1), np.int32)  # length of the match at each position + 1
     for t in range(length):
         same = tokens[:, :t] == tokens[:, t : t + 1]
         now = np.zeros_like(common)
         now[:, 1 : t + 1] = np.where(same, common[:, :t] + 1, 0)
         common = now
         if t:
-            ends = now[:, t:0:-1]  # the latest place first
+            ends = now[:, t:0:-1]  # the last position first
             at = t - 1 - np.argmax(ends, axis=1)
-            found = ends.max(axis=1) > 0
+            has_match = ends.max(axis=1) > 0
             after = np.take_along_axis(tokens, at[:, None] + 1, axis=1)[:, 0]
-            guesses[:, t] = np.where(found, after, tokens[:, t])
+            guesses[:, t] = np.where(has_match, after, tokens[:, t])
     return guesses
 
 
-def matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
-    """Number of a batch's questions that the longest match answers right, and of all questions."""
+def count_matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
+    """Number of a batch's targets that the longest match predicts, and of all targets."""
     guesses = longest_match(batch["tokens"])
     if "target" in batch:
         right = guesses[:, -1] == batch["target"]
@@ -139,38 +139,38 @@ def matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
 def fit_lag(
     batches: Iterable[Mapping[str, NDArray]], num_symbols: int
 ) -> tuple[int, NDArray[np.integer]]:
-    """The lag that guesses most of some windows right, and the guess after each symbol [N].
+    """Fits the lag baseline: the best lag, and its prediction for each symbol [N].
 
-    Of equal lags it is the shortest; a lag of 1 is that of the last symbol of the window.
+    Of equal lags the shortest is the best; a lag of 1 is the last symbol of the window.
     """
     parts = [(batch["tokens"], batch["target"]) for batch in batches]
     tokens, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
-    most, best = -1, (0, np.zeros(0, np.int64))
+    best_right, best = -1, (0, np.zeros(0, np.int64))
     for lag in range(1, tokens.shape[1] + 1):
         pairs = tokens[:, -lag].astype(np.int64) * num_symbols + targets
         table = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, -1)
         right = int(table.max(axis=1).sum())
-        if right > most:
-            most, best = right, (lag, table.argmax(axis=1))
+        if right > best_right:
+            best_right, best = right, (lag, table.argmax(axis=1))
     return best
 
 
 ROWS = 128
-"""Sequences at once."""
+"""Number of sequences of a prediction batch."""
 
 
 def predict(run: Run, file: Path | None) -> pd.DataFrame:
-    """A row a sequence: the likeliest next symbol, or answer, and the probability of each.
+    """Predicts the next symbol of each sequence, with the probability of each symbol.
 
-    A file has a symbol a line, and a blank line between two sequences. Of series the last symbols
-    count, as many as the context; of other sequences the last symbol is what asks. Without a file
-    they are those that are tested on, each up to the last symbol that asks.
+    A file has one symbol per line, and a blank line between two sequences. The context of a series
+    is its last symbols; in other tasks the last symbol is the query. Without a file the test
+    sequences are used, each up to its last query.
 
-    A model of the squared difference gives no probabilities: its scores, whose best values are
-    probabilities, are cut at 0 and made to add up to 1.
+    The squared error trains scores towards probabilities, but does not normalize them: they are
+    clipped at 0 and divided by their sum.
     """
-    sequences = _tested(run) if file is None else _read(run, file)
-    scores = _scores(run, sequences)
+    sequences = _read_test(run) if file is None else _read_file(run, file)
+    scores = _predict_last_scores(run, sequences)
     if run.config.fit.loss == "squared":
         positive = np.maximum(scores, 0)
         total = positive.sum(axis=1, keepdims=True)
@@ -184,7 +184,7 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     return make_table(names, (numbers, scores.argmax(axis=1), *probabilities.T))
 
 
-def _tested(run: Run) -> list[NDArray[np.int32]]:
+def _read_test(run: Run) -> list[NDArray[np.int32]]:
     batches = run.task.test_batches(run, None)
     sequences = []
     for index in range(len(batches)):
@@ -197,33 +197,35 @@ def _tested(run: Run) -> list[NDArray[np.int32]]:
     return sequences
 
 
-def _read(run: Run, file: Path) -> list[NDArray[np.int32]]:
+def _read_file(run: Run, file: Path) -> list[NDArray[np.int32]]:
     with open_lines(file) as rows:
         symbols = rows.parse(partial(parse_symbols, num_tokens=run.data_spec.num_tokens))
         groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
         sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
     if not sequences:
-        raise OptionError(f"{file}: expected symbols, one a line, got none.", "test_file")
+        raise OptionError(
+            f"expected symbols in {file}, one per line, got an empty file.", "test_file"
+        )
     context, lengths = run.config.data.context, [len(own) for own in sequences]
     if run.config.data.recalls and max(lengths) > context:
         raise OptionError(
-            f"{file}: expected sequences of at most {context} symbols, as the run learned from, "
-            f"got {max(lengths)}; a blank line begins one.",
+            f"expected sequences of at most {context} symbols in {file}, as in training, got "
+            f"{max(lengths)}; a blank line begins a new sequence.",
             "test_file",
         )
     if not run.config.data.recalls and min(lengths) < context:
         raise OptionError(
-            f"{file}: expected sequences of at least {context} symbols, which the model looks at, "
-            f"got {min(lengths)}; give more of them.",
+            f"expected sequences of at least {context} symbols in {file}, the context length, got "
+            f"{min(lengths)}; add earlier symbols.",
             "test_file",
         )
     return sequences if run.config.data.recalls else [own[-context:] for own in sequences]
 
 
-def _scores(run: Run, sequences: list[NDArray[np.int32]]) -> NDArray[np.float32]:
-    """After the last symbol of each, float32 [N, symbols]."""
-    context, found = run.config.data.context, []
-    # What stands behind the last symbol is not seen: the model is causal, or the window is full.
+def _predict_last_scores(run: Run, sequences: list[NDArray[np.int32]]) -> NDArray[np.float32]:
+    """Computes the scores after the last symbol of each sequence, float32 [N, symbols]."""
+    context, batches = run.config.data.context, []
+    # Padding after the last symbol has no effect: the model is causal, or the window is full.
     padded = np.stack([np.pad(own, (0, context - len(own))) for own in sequences])
     for first in range(0, len(padded), ROWS):
         part = padded[first : first + ROWS]
@@ -232,8 +234,8 @@ def _scores(run: Run, sequences: list[NDArray[np.int32]]) -> NDArray[np.float32]
         if scores.ndim == 3:
             last = [len(own) - 1 for own in sequences[first : first + ROWS]]
             scores = scores[np.arange(len(part)), last]
-        found.append(scores)
-    scores = np.concatenate(found)
+        batches.append(scores)
+    scores = np.concatenate(batches)
     if np.isnan(scores).any():
-        raise ValueError("the model's scores are NaN: its numbers overflow.")
+        raise ValueError("the scores of the model are NaN, because its numbers overflow.")
     return scores

@@ -12,7 +12,7 @@ from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.training import OptimizerOptions
 
 RECALL = ("recall", "copying", "induction", "parity")
-"""Sequences that are no series: what they ask for stands in the sequence itself."""
+"""Tasks other than series: their sequences hold the answers to their queries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +26,10 @@ class SyntheticData(Options):
         delay: Delay tau of a series: the next symbol follows from the last delay + 1 symbols.
         context: Context length: number of symbols that a prediction is made from; for recall,
             copying, induction and parity the length of a sequence.
-        condition: Condition of the rare event of ``nt-r``; ``x1=0``: the last symbol is 0.
+        condition: Condition of the rare event of ``nt-r``, such as ``x1=0`` (the last symbol is 0).
         num_pairs: Number of key-value pairs of ``recall``.
-        validation_series: Number of validation series of 100 symbols, or hundreds of sequences.
-        test_series: Number of test series of 100 symbols, or hundreds of sequences.
+        validation_series: Number of validation series of 100 symbols, or of hundreds of sequences.
+        test_series: Number of test series of 100 symbols, or of hundreds of sequences.
     """
 
     rules: str = "nt"
@@ -49,7 +49,7 @@ class SyntheticData(Options):
 
     @property
     def recalls(self) -> bool:
-        """Whether the sequences are no series."""
+        """Whether the task is a recall task, with queries, rather than a series."""
         return self.rules in RECALL
 
 
@@ -58,10 +58,10 @@ class SyntheticModel(ModelOptions):
     """A ``models.WindowModel`` for series; a ``models.LanguageModel`` for other tasks.
 
     Attributes:
-        layers: Layers of the backbone. A series takes one feature per symbol.
+        layers: Transformer blocks of the backbone. A series takes one feature per symbol.
         readout: Readout of a series model: ``flatten`` (weights for each context position) or
             ``last`` (the last position alone).
-        projections: Query, key and value projections of a series model: one set for each
+        projections: Query, key and value projections of a series model: one set per
             ``position``, or one ``shared`` set.
         init_scale: Standard deviation of the initial kernels of a series model, in units of
             1/sqrt(fan-in); biases start at 0.
@@ -100,25 +100,26 @@ class SyntheticFit(FitOptions):
 class SyntheticConfig(Config):
     """Options of a run on synthetic sequence tasks."""
 
+    main_options = ("rules", "base", "context", "learning_rate", *Config.main_options)
     data: SyntheticData = SyntheticData()
     model: SyntheticModel = SyntheticModel()
     fit: SyntheticFit = SyntheticFit()
 
     def __post_init__(self) -> None:
-        for name, whose in _not_taken(self.data).items():
+        for name, rules in _unused_options(self.data).items():
             part = self.data if hasattr(self.data, name) else self.model
             if getattr(part, name) != getattr(type(part), name):  # the default
                 raise OptionError(
-                    f"{name} is an option of {whose}, which {self.data.rules} is not; leave it "
-                    "out.",
+                    f"{name}=... has an effect only on {rules}, got rules={self.data.rules!r}; "
+                    "remove it.",
                     name,
                     "rules",
                 )
         features = self.layers.features
         if not self.data.recalls and features != self.data.base:
             raise OptionError(
-                f"a series of {self.data.base} symbols takes features={self.data.base}, one for "
-                f"each, got {features}.",
+                f"a series of {self.data.base} symbols needs features={self.data.base}, one per "
+                f"symbol, got {features}.",
                 "features",
                 "base",
             )
@@ -133,23 +134,23 @@ class SyntheticConfig(Config):
         return make_file_name(data.rules, *size, data.context, mechanism, self.seeds)
 
 
-def _not_taken(data: SyntheticData) -> dict[str, str]:
-    """Options that change nothing of these data, and the rules whose options they are."""
+def _unused_options(data: SyntheticData) -> dict[str, str]:
+    """Options that have no effect on these data, with the rules that use them."""
     series = ("delay", "readout", "projections", "init_scale")
     names = dict.fromkeys(series, "series") if data.recalls else {}
     if not data.recalls:
-        names["position"] = "sequences that are no series"
+        names["position"] = "tasks other than series"
     if "nt-r" not in data.rules.split("+"):
-        names["condition"] = "the rules nt-r"
+        names["condition"] = "rules='nt-r'"
     if data.rules != "recall":
-        names["num_pairs"] = "the rules recall"
+        names["num_pairs"] = "rules='recall'"
     return names
 
 
 def recall(config: SyntheticConfig) -> SyntheticConfig:
-    """Small multi-query associative recall: two layers of 64 features, Adam, cross-entropy.
+    """Multi-query associative recall with 8 pairs: 2 layers of 64 features, Adam, cross-entropy.
 
-    Source: S. Arora et al., "Zoology" (2023), whose sizes begin there.
+    Source: S. Arora et al., "Zoology" (2023), the smallest size.
     """
     return config.replace(
         rules="recall",

@@ -1,4 +1,4 @@
-"""A trained model over a stream: symbols in, the next symbol out."""
+"""Stream of a synthetic sequence task: symbols in, predictions out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from flax_linattn import inference
 from flax_linattn.checks import at_least, quote
 from flax_linattn.tasks.spec import Run
-from flax_linattn.tasks.streaming import Record, Streaming, full_streams_explained
+from flax_linattn.tasks.streaming import Record, Streaming, explain_full_stream
 from flax_linattn.tasks.synthetic.options import SyntheticData
 
 
@@ -30,15 +30,14 @@ class SyntheticStreamOptions:
 
 
 class SyntheticStream(Streaming):
-    """The next symbol after each, and how many guesses so far were right.
+    """Predicts the next symbol after each symbol, and counts the right predictions.
 
-    A window model says nothing before its context is full: it has not learned to. Of sequences that
-    are no series only what is asked for counts: where the symbols so far ask, they hold the answer,
-    too (``Questions``).
+    A window model predicts nothing before its context is full, as in training. In recall tasks only
+    the predictions at queries count, whose answers are in the symbols so far (``RecallQueries``).
 
     Args:
-        run: the trained run.
-        max_length: as in ``SyntheticStreamOptions``.
+        run: The trained run.
+        max_length: Maximum number of symbols, as in ``SyntheticStreamOptions``.
 
     Raises:
         ValueError: the model cannot stream, or an option is out of range.
@@ -48,12 +47,12 @@ class SyntheticStream(Streaming):
         at_least(1, max_length=max_length)
         data = run.config.data
         if not run.model.streams:
-            raise ValueError("the run cannot stream: its mechanism has no causal form.")
+            raise ValueError("the run cannot stream, because its mechanism has no causal form.")
         self._first = 1 if data.recalls else data.context
-        self._questions = Questions(data, run.data_spec.num_tokens) if data.recalls else None
+        self._queries = RecallQueries(data, run.data_spec.num_tokens) if data.recalls else None
         self.record_attributes = ("_guess", "_right", "_guesses")
-        if self._questions is not None:
-            self.record_attributes += ("_questions.step", "_questions.stored")
+        if self._queries is not None:
+            self.record_attributes += ("_queries.step", "_queries.stored")
         length = data.context if max_length is None else max_length
         super().__init__(
             run,
@@ -62,37 +61,37 @@ class SyntheticStream(Streaming):
             max_length=length,
         )
         self._guess = 0
-        """The symbol that is expected next, plus 1; 0 = none."""
+        """The predicted next symbol plus 1; 0 is no prediction."""
         self._right = self._guesses = 0
 
     def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
-        """Reads a symbol a line; None where a new sequence begins."""
+        """Parses one symbol per line; yields None where a new sequence begins."""
         return parse_symbols(lines, self._run.data_spec.num_tokens)
 
     def cells(self, observation: int | None) -> Sequence[Any] | None:
-        """Step within the sequence, next symbol, and how many of how many guesses were right."""
+        """Returns the step in the sequence, the next symbol, and the counts of predictions."""
         if observation is None:
             self._stream.reset()
             self._guess = 0
-            if self._questions is not None:
-                self._questions.reset()
+            if self._queries is not None:
+                self._queries.reset()
             self.num_breaks += 1
             return None
-        with full_streams_explained():
+        with explain_full_stream():
             scores = np.asarray(self._stream.step(np.array([observation], np.int32)))[0]
         if np.isnan(scores).any():
-            raise ValueError("the model's scores are NaN: its numbers overflow.")
+            raise ValueError("the scores of the model are NaN, because its numbers overflow.")
         self.num_steps += 1
-        step, said = self._stream.num_steps, int(scores.argmax())
-        if self._questions is None:
+        step, prediction = self._stream.num_steps, int(scores.argmax())
+        if self._queries is None:
             if self._guess:
                 self._count(self._guess - 1 == observation)
-            self._guess = said + 1 if step >= self._first else 0
-            return self._cells(step, said if self._guess else "")
-        answer = self._questions.answer(observation)
+            self._guess = prediction + 1 if step >= self._first else 0
+            return self._cells(step, prediction if self._guess else "")
+        answer = self._queries.answer(observation)
         if answer is not None:
-            self._count(said == answer)
-        return self._cells(step, said)
+            self._count(prediction == answer)
+        return self._cells(step, prediction)
 
     def _count(self, right: bool) -> None:
         self._guesses += 1
@@ -102,72 +101,72 @@ class SyntheticStream(Streaming):
         return [step, guess, self._right, self._guesses]
 
     def is_possible(self, record: Record) -> bool:
-        """Right guesses among the guesses, and no symbols that the run does not have."""
-        symbols = np.append(record.get("_questions.stored", 0), record["_guess"])
+        """Whether counts of predictions, steps and symbols are consistent."""
+        symbols = np.append(record.get("_queries.stored", 0), record["_guess"])
         step = record["_stream.num_steps"]
         return (
             record["_right"] <= record["_guesses"]
-            and record.get("_questions.step", step) == step
+            and record.get("_queries.step", step) == step
             and bool((symbols <= self._run.data_spec.num_tokens).all())
         )
 
     def ages(self, record: Record) -> Sequence[int]:
-        """The step within the sequence; of a window no more than it holds."""
+        """Number of symbols in the state: the step in the sequence, or the context of a window."""
         (step,) = super().ages(record)
         return [step if self._run.config.data.recalls else min(step, self._run.config.data.context)]
 
     def end(self) -> str | None:
-        """How many guesses were right."""
+        """Returns a note on the number of right predictions."""
         if not self._guesses:
             return None
-        return f"{self._right} of {self._guesses} guesses were right"
+        return f"{self._right} of {self._guesses} predictions were right"
 
 
 def parse_symbols(lines: Iterable[str], num_tokens: int) -> Iterator[int | None]:
-    """Reads a symbol a line; None where a blank line begins a new sequence.
+    """Parses one symbol per line; yields None where a blank line begins a new sequence.
 
     Example:
         >>> list(parse_symbols(["3", "", "0"], 4))
         [3, None, 0]
     """
-    largest = num_tokens - 1
+    max_symbol = num_tokens - 1
     for line in lines:
         text = line.strip()
         if not text:
             yield None
             continue
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= largest):
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= max_symbol):
             raise ValueError(
-                f"expected a symbol, a whole number from 0 to {largest}, got {quote(text)}."
+                f"expected a symbol, an integer from 0 to {max_symbol}, got {quote(text)}."
             )
         yield int(text)
 
 
-class Questions:
-    """The questions of a sequence, one symbol after another.
+class RecallQueries:
+    """Finds the queries of a recall sequence and their answers, symbol by symbol.
 
-    Of recall a key behind the pairs is one, of copying each symbol of the second half, of induction
-    a trigger after the first, of parity each bit.
+    Queries are keys after the pairs (recall), the symbols of the second half (copying), triggers
+    after the first one (induction), or all bits (parity).
 
     Args:
-        options: of sequences that are no series.
-        num_tokens: different tokens, special ones among them.
+        options: Options of a recall task.
+        num_tokens: Number of different tokens, including special tokens.
 
     Example:
-        >>> questions = Questions(SyntheticData("recall", base=8, num_pairs=2, context=10), 9)
-        >>> [questions.answer(symbol) for symbol in (3, 8, 1, 7, 3, 0, 0, 0, 1, 0)]
+        >>> queries = RecallQueries(SyntheticData("recall", base=8, num_pairs=2, context=10), 9)
+        >>> [queries.answer(symbol) for symbol in (3, 8, 1, 7, 3, 0, 0, 0, 1, 0)]
         [None, None, None, None, 8, None, None, None, 7, None]
     """
 
     def __init__(self, options: SyntheticData, num_tokens: int) -> None:
         self._rules = options.rules
         self._last = num_tokens - 1
-        """The largest token; of induction the trigger."""
+        """The last token, which is the trigger of induction."""
         half = options.context // 2
         sizes = {"recall": 2 * options.num_pairs, "copying": half, "induction": 2}
         self.stored = np.zeros(sizes.get(options.rules, 1), np.int64)
-        """What answers are made of: the pairs; the first half; the trigger and the symbol after it,
-        each plus 1, 0 = none yet; the parity of the bits."""
+        """The symbols for answers: the pairs; the first half; the trigger and the symbol after it,
+        each plus 1 (0 is none yet); the parity of the bits."""
         self.reset()
 
     def reset(self) -> None:
@@ -176,7 +175,7 @@ class Questions:
         self.stored[:] = 0
 
     def answer(self, symbol: int) -> int | None:
-        """Takes in a symbol; the right answer to what it asks, None where it asks nothing."""
+        """Processes a symbol; returns the answer if it is a query, else None."""
         self.step += 1
         match self._rules:
             case "recall" | "copying" if self.step <= len(self.stored):

@@ -1,4 +1,4 @@
-"""The task of synthetic sequences."""
+"""The task of synthetic sequences: series and recall."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.synthetic.data import (
-    Drawn,
+    Generator,
     SyntheticSpec,
     compute_checksum,
     make_batches,
@@ -26,7 +26,7 @@ from flax_linattn.tasks.synthetic.evaluate import (
     BASELINES,
     LOSSES,
     Model,
-    matches,
+    count_matches,
     one_lag,
     predict,
     predict_scores,
@@ -36,8 +36,8 @@ from flax_linattn.tasks.synthetic.stream import SyntheticStream, SyntheticStream
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
 
-class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
-    """The next symbol of a series, or the one that a sequence asks for."""
+class SyntheticTask(Task[SyntheticConfig, Generator, SyntheticSpec]):
+    """Predicts the next symbol of a series, or the answer to a query of a sequence."""
 
     name = "synthetic"
     Config = SyntheticConfig
@@ -47,32 +47,36 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
     StreamOptions = SyntheticStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
 
-    def load(self, config: SyntheticConfig) -> Drawn:
-        """Makes the generator of the sequences."""
+    def load(self, config: SyntheticConfig) -> Generator:
+        """Makes the generator of the synthetic sequences."""
         return make_generator(config.data)
 
-    def describe(self, data: Drawn, config: SyntheticConfig) -> SyntheticSpec:
-        """How many there are, and a checksum."""
+    def describe(self, data: Generator, config: SyntheticConfig) -> SyntheticSpec:
+        """Makes the data spec: number of tokens, accuracy of chance, checksum."""
         checksum = compute_checksum(make_batches(data, config))
         return SyntheticSpec(data.num_tokens, data.chance, checksum)
 
-    def about_data(self, data: Drawn, config: SyntheticConfig) -> DataSummary:
+    def about_data(self, data: Generator, config: SyntheticConfig) -> DataSummary:
         """Describes the rules and sizes of the data."""
         given, fit = config.data, config.fit
         if given.recalls:
             what = f"{given.rules}: sequences of {given.context} symbols out of {data.num_tokens}"
         else:
             what = (
-                f"{given.rules}: series of {given.base} symbols with a delay of {given.delay}, of "
-                f"which {given.context} are seen"
+                f"{given.rules}: series of {given.base} symbols with a delay of {given.delay} and "
+                f"a context length of {given.context}"
             )
-        guesses = f"{fit.batch_size} guesses an epoch, {data.chance:.3g} right by chance"
-        return DataSummary(f"{what}; {guesses}")
+        sizes = f"{fit.batch_size} predictions per epoch, accuracy of chance {data.chance:.3g}"
+        return DataSummary(f"{what}; {sizes}")
 
     def batches(
-        self, data: Drawn, config: SyntheticConfig, data_spec: SyntheticSpec, sequence_shards: int
+        self,
+        data: Generator,
+        config: SyntheticConfig,
+        data_spec: SyntheticSpec,
+        sequence_shards: int,
     ) -> training.Splits:
-        """Drawn by the run's seed."""
+        """Makes batches from random streams of the run's seed."""
         return make_batches(data, config)
 
     def model(
@@ -109,31 +113,30 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
     def objective(
         self, config: SyntheticConfig, data_spec: SyntheticSpec, steps_per_epoch: int
     ) -> training.Objective:
-        """The squared difference, SGD; selected by accuracy."""
-        # The numbers are in the state, so that runs trained at once may differ in them.
+        """Makes the objective: the loss of the options; the accuracy selects parameters."""
+        # Hyperparameters are in the state, so that runs trained together may differ in them.
         optimizer = config.fit.make_optimizer(steps_per_epoch, inject_hyperparams=True)
         loss = LOSSES[config.fit.loss]
         return training.Objective(loss, optimizer, monitor="accuracy", mode="max")
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
-        """Drawn by the run's seed, and never trained on."""
+        """Makes the test batches from the run's seed; there is no other test data."""
         if file is not None:
             raise OptionError(
-                "symbols are drawn, not read; leave the test file out, and change the options of "
-                "a run to test another one.",
+                "synthetic test data are generated, not read from a file; remove test_file=....",
                 "test_file",
             )
         splits = make_batches(make_generator(run.config.data), run.config)
         if compute_checksum(splits) != run.data_spec.checksum:
             raise ValueError(
-                "the data of the run have changed since: this version of NumPy or of the library "
-                "draws others."
+                "the data of the run have changed since training, because this version of NumPy or "
+                "of the library generates other data."
             )
         assert splits.test is not None
         return splits.test
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Accuracy and success over fresh series."""
+        """Reports accuracy and success on new sequences."""
         metrics = training.evaluate(run.model, LOSSES[run.config.fit.loss], batches)
         values = {
             "rules": run.config.data.rules,
@@ -143,8 +146,8 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         return Report(values, baselines=BASELINES)
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Chance, the longest match, one earlier symbol."""
-        counts = np.sum([matches(batches.batch(i)) for i in range(len(batches))], axis=0)
+        """Tests chance, the longest match, and the best lag."""
+        counts = np.sum([count_matches(batches.batch(i)) for i in range(len(batches))], axis=0)
         return {
             "num_test": int(counts[1]),
             "chance_accuracy": run.data_spec.chance,
@@ -153,7 +156,7 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         }
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Of scores, over a series or a hundred sequences."""
+        """Compares scores over a series or a hundred sequences."""
         batch = batches.batch(0)
         model = run.model
         parallel = np.asarray(predict_scores(model, jnp.asarray(batch["tokens"])))
@@ -167,9 +170,9 @@ class SyntheticTask(Task[SyntheticConfig, Drawn, SyntheticSpec]):
         return {"stream_max_error": error, "stream_steps": int(np.prod(parallel.shape[:-1]))}
 
     def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
-        """The next symbol of each sequence."""
+        """Predicts the next symbol of each sequence."""
         return predict(run, file)
 
     def stream(self, run: Run, options: SyntheticStreamOptions) -> SyntheticStream:
-        """The next symbol after each."""
+        """Makes a stream that predicts the next symbol."""
         return SyntheticStream(run, max_length=options.max_length)

@@ -95,22 +95,22 @@ def test_top_of_equal_returns_and_bad_shares():
     flat = Episodes("toy", np.arange(4.0)[:, None], np.zeros((4, 1)), np.ones(4), np.arange(5),
                     np.ones(4, bool))  # fmt: skip
     assert flat.top(0.5).observations[:, 0].tolist() == [0, 1]
-    for share in (0, -0.5, 1.5, float("nan")):
-        with pytest.raises(OptionError, match="share must be above 0 and up to 1"):
-            flat.top(share)
+    for fraction in (0, -0.5, 1.5, float("nan")):
+        with pytest.raises(OptionError, match="fraction must be above 0 and up to 1"):
+            flat.top(fraction)
 
 
 @given(LENGTHS.filter(lambda own: len(own) > 1), st.floats(0.01, 0.99), st.integers(0, 2**70))
-def test_a_split_holds_each_episode_once(lengths, share, seed):
+def test_a_split_holds_each_episode_once(lengths, fraction, seed):
     episodes = drawn(lengths)
     numbered = Episodes("toy", episodes.observations, episodes.actions, episodes.rewards,
                         episodes.starts, np.ones(len(lengths), bool))  # fmt: skip
-    parts = split_episodes(numbered, share, seed)
+    parts = split_episodes(numbered, fraction, seed)
     assert all(part.num_episodes for part in parts)
-    assert abs(parts[1].num_episodes - share * len(lengths)) <= 1
+    assert abs(parts[1].num_episodes - fraction * len(lengths)) <= 1
     found = [own for part in parts for own in as_lists(part)]
     assert sorted(found) == sorted(as_lists(numbered))
-    again = split_episodes(numbered, share, seed)
+    again = split_episodes(numbered, fraction, seed)
     assert [part.checksum() for part in parts] == [part.checksum() for part in again]
 
 
@@ -122,9 +122,9 @@ def test_another_seed_draws_others():
 def test_a_split_that_cannot_be():
     with pytest.raises(OptionError, match=r"toy: expected at least 2 episodes .* give more episod"):
         split_episodes(drawn([3]), 0.5, 0)
-    for share in (0, 1, float("nan")):
-        with pytest.raises(OptionError, match="validation must be a share above 0 and below 1"):
-            split_episodes(drawn([3, 3]), share, 0)
+    for fraction in (0, 1, float("nan")):
+        with pytest.raises(OptionError, match="validation must be a fraction above 0 and below 1"):
+            split_episodes(drawn([3, 3]), fraction, 0)
     with pytest.raises(OptionError, match="seed must be at least 0"):
         split_episodes(drawn([3, 3]), 0.5, -1)
 

@@ -34,7 +34,7 @@ def test_what_is_neither_name_nor_file(tmp_path, capsys, monkeypatch):
     assert cli.main(["data", "info", "Hoppper"]) == 2
     said = capsys.readouterr().err
     assert "unknown data set 'Hoppper'; choose one of: " in said
-    assert "Or give a file or folder of episodes: Hoppper is none." in said
+    assert "There is no file or folder of episodes Hoppper either." in said
     path = tmp_path / "table.csv"
     path.write_text("a,b\n1,2\n")
     assert cli.main(["data", "info", "table.csv"]) == 2
@@ -79,7 +79,7 @@ def test_several_files_are_shown_joined(tmp_path, capsys):
     assert joined.startswith(f"{paths[0]} + {paths[1]}: 8 episodes, 24 steps\nobservations: 3 num")
     assert cli.main(["data", "info", paths[0], "etth1"]) == 2
     said = capsys.readouterr().err
-    assert "etth1 is a data set of the catalogue; give one at a time." in said
+    assert "etth1 is the name of a data set; pass it alone, or only files of episodes." in said
     assert cli.main(["data", "info"]) == 2
 
 

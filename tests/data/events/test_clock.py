@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.data.events.clock import SkippedTimeError, format_date, parse_date
-from flax_linattn.data.times import parse_zone
+from flax_linattn.data.tables.times import parse_zone
 
 ZONES = ("UTC", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia")
 

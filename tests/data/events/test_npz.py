@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn.data import DataFormatError, arrays
+from flax_linattn.data import DataFormatError
 from flax_linattn.data.events import UNMARKED, load_events
+from flax_linattn.data.files import arrays
 
 load_event_npz = partial(load_events, format="npz")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences, Piece
-from tests.data.processes.events import any_events, sequences
+from tests.data.generators.processes.events import any_events, sequences
 
 
 def test_what_is_given_where_nothing_is_said():
@@ -33,7 +33,7 @@ def test_gaps_are_those_of_forecast_events():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"times": ()}, "there must be as many of each, got 0 of times, 2 of marks"),
+        ({"times": ()}, "expected sequences of the same length, got 0 of times, 2 of marks"),
         ({"times": (), "marks": ()}, "test: expected at least one sequence of events, got none"),
         ({"mark_names": ("a", "a")}, "test: expected different names of marks, got a, a"),
         ({"times": ([0.0, 1.0], [])}, "sequence 1: expected as many marks as times, [n] of at"),
@@ -76,7 +76,7 @@ def test_gaps_are_those_of_forecast_events():
             {"given": [3, 0], "begin": [0.0, 0.0]},
             "sequence 0: expected from 0 to 2 given events, got 3",
         ),
-        ({"lines": ([1, 2],)}, "there must be as many of each, got 2 of times, 1 of lines"),
+        ({"lines": ([1, 2],)}, "expected sequences of the same length, got 2 of times, 1 of lines"),
         ({"lines": ([1], [2])}, "sequence 0: expected a line of each of 2 events, got (1,)"),
     ],
 )

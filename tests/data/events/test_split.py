@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import split_events
-from flax_linattn.data.sets.processes import HawkesProcess
-from tests.data.processes.events import sequences
+from flax_linattn.data.generators.processes import HawkesProcess
+from tests.data.generators.processes.events import sequences
 
 
 def many(number, length=3):

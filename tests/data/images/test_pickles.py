@@ -11,7 +11,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.images import cifar10, load_images
 from flax_linattn.data.images.cifar10 import read_pickle
 from tests.data.images.samples import write_cifar10

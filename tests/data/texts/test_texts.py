@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.texts import LabelledTexts, load_texts, texts
 from tests.data.images.samples import write_texts
 from tests.data.images.test_load_images import packed

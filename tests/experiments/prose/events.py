@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from experiments.events import known, rules, table2
+from experiments.events import known_processes, rules, table2
 from experiments.intervals import over_sets
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -19,8 +19,8 @@ def aaren() -> list[Any]:
     over = over_sets(table2.differences(rows(), "aaren", "softmax"))
     assert over is not None
     for other in table2.MECHANISMS[1:]:
-        assert table2.as_softmax(other)(rows()).word == "holds"
-    return [over.middle, over.half, len(table2.sets_of(rows())), rules.MARGIN]
+        assert table2.judge_against_softmax(other)(rows()).word == "holds"
+    return [over.middle, over.half, len(table2.data_sets(rows())), rules.MARGIN]
 
 
 def beaten() -> list[int]:
@@ -28,38 +28,38 @@ def beaten() -> list[int]:
     wins = {
         other: [
             data
-            for data in table2.sets_of(rows())
-            if statistics.mean(table2.numbers(table2.row_of(rows(), data, "aaren"), "nll"))
-            < table2.row_of(rows(), data, table2.CUSTOMARY)[f"{other}_nll"]
+            for data in table2.data_sets(rows())
+            if statistics.mean(table2.numbers(table2.find_row(rows(), data, "aaren"), "nll"))
+            < table2.find_row(rows(), data, table2.CUSTOMARY)[f"{other}_nll"]
         ]
-        for other in table2.BESIDE
+        for other in table2.BASELINES
     }
-    count = len(table2.sets_of(rows()))
+    count = len(table2.data_sets(rows()))
     assert len(wins["poisson"]) == len(wins["renewal"]) == count
-    lost = {*table2.sets_of(rows())} - {*wins["hawkes"]}
+    lost = {*table2.data_sets(rows())} - {*wins["hawkes"]}
     assert lost == {"Reddit, a substitute", "Taxi, a substitute"}
     return [len(wins["poisson"]), count, len(wins["hawkes"]), count]
 
 
 def wikipedia() -> list[float]:
     """Accuracies of marks: Aaren's, and of the last one again."""
-    own = table2.numbers(table2.row_of(rows(), "Wikipedia", "aaren"), "mark_accuracy")
-    last = table2.row_of(rows(), "Wikipedia", table2.CUSTOMARY)["last_mark_accuracy"]
+    own = table2.numbers(table2.find_row(rows(), "Wikipedia", "aaren"), "mark_accuracy")
+    last = table2.find_row(rows(), "Wikipedia", table2.CUSTOMARY)["last_mark_accuracy"]
     return [statistics.mean(own), last]
 
 
 def found() -> list[Any]:
     """How near the model comes to known processes."""
-    rows = stored("events/known.json")["rows"]
-    poisson, hawkes = (known.row_of(rows, process) for process in ("poisson", "hawkes"))
-    gaps = [known.mean_nll(row) - row["true_nll"] for row in (poisson, hawkes)]
+    rows = stored("events/known_processes.json")["rows"]
+    poisson, hawkes = (known_processes.find_row(rows, process) for process in ("poisson", "hawkes"))
+    gaps = [known_processes.mean_nll(row) - row["true_nll"] for row in (poisson, hawkes)]
     return [
-        100 * rules.SHARE,
+        100 * rules.MAX_RELATIVE_GAP,
         100 * gaps[0] / poisson["true_nll"],
         100 * gaps[1] / hawkes["true_nll"],
         hawkes["train_events"],
         gaps[1],
-        hawkes["beside"]["poisson"] - hawkes["true_nll"],
+        hawkes["baselines"]["poisson"] - hawkes["true_nll"],
     ]
 
 
@@ -73,9 +73,9 @@ def streamed() -> list[Any]:
 
 SENTENCES: list[Sentence] = [
     Sentence(
-        "yes, within the {:g} % of its own NLL that were asked for: a Poisson process within "
-        "{:.1f} %, a Hawkes process within {:.1f} % after {:,} events, which is {:.3f} of the "
-        "{:.3f} that it gains over a Poisson process",
+        "Yes, within the required {:g} % of its own NLL: a Poisson process within {:.1f} %, a "
+        "Hawkes process within {:.1f} % after {:,} events. The latter gap is {:.3f} of the {:.3f} "
+        "that the Hawkes process gains over a Poisson process",
         found,
     ),
     Sentence(
@@ -86,13 +86,12 @@ SENTENCES: list[Sentence] = [
         "its NLL is {:.3f} ± {:.3f} above over {} data sets, within the margin of {:g}", aaren
     ),
     Sentence(
-        "than Poisson and renewal processes on {} of {} data sets; than a Hawkes process on {} of "
-        "{} with Aaren",
+        "Aaren is better than Poisson and renewal processes on {} of {} data sets, better than a "
+        "Hawkes process on {} of {}",
         beaten,
     ),
     Sentence(
-        "Aaren guesses {:.3f} of the next users right, and to repeat the last one is right for "
-        "{:.3f}",
+        "Aaren's accuracy for the next user is {:.3f}, that of repeating the last user {:.3f}",
         wikipedia,
     ),
 ]

@@ -4,7 +4,7 @@ import statistics
 from typing import Any
 
 from experiments.intervals import over_sets
-from experiments.offline_rl import asked, latency, positions, rules, table1
+from experiments.offline_rl import latency, positions, rules, table1, target_return
 from experiments.verdicts import HOLDS
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -27,7 +27,7 @@ def over(ours: Way, other: Way) -> list[float]:
 def aaren() -> list[Any]:
     """Beside softmax attention, by the window."""
     found = over(("aaren", "window"), ("softmax", "window"))
-    return [*found, len(table1.sets_of(rows())), rules.MARGIN]
+    return [*found, len(table1.data_sets(rows())), rules.MARGIN]
 
 
 def acts(act: str) -> list[float]:
@@ -51,7 +51,7 @@ def streamed() -> list[float]:
 def restarted() -> list[float]:
     """Restarts, all of which hold."""
     for mechanism in table1.MECHANISMS:
-        judge = table1.compared((mechanism, "restart"), (mechanism, "window"))
+        judge = table1.judge_pair((mechanism, "restart"), (mechanism, "window"))
         assert judge(rows()).word == HOLDS
     return acts("restart")
 
@@ -59,11 +59,11 @@ def restarted() -> list[float]:
 def cloned() -> list[Any]:
     """Aaren beside clones of all steps and of the best tenth."""
     numbers: list[Any] = []
-    for baseline in ("clone", "best_clone"):
+    for baseline in ("behavior_cloning", "percentile_behavior_cloning"):
         own = {
             data: statistics.mean(table1.scores(rows(), data, "aaren"))
-            - table1.of(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
-            for data in table1.sets_of(rows())
+            - table1.find_rows(rows(), data, table1.CUSTOMARY)[0][baseline]["score"]
+            for data in table1.data_sets(rows())
         }
         found = over_sets({data: [value] for data, value in own.items()})
         assert found is not None
@@ -95,10 +95,10 @@ def stepped() -> list[Any]:
 
 def followed() -> list[float]:
     """Rank correlations of what was asked for and returned, by data set, Aaren by the window."""
-    found = stored("offline_rl/asked.json")["rows"]
+    found = stored("offline_rl/target_return.json")["rows"]
     return [
-        asked.correlation(row, "window")
-        for data in asked.Size().data
+        target_return.correlation(row, "window")
+        for data in target_return.Size().data
         for row in found
         if (row["data"], row["mechanism"]) == (data, "aaren")
     ]
@@ -110,7 +110,7 @@ def told() -> list[float]:
     return [
         statistics.mean(
             statistics.mean(positions.scores(found, data, "aaren", way, act))
-            for data in positions.sets_of(found)
+            for data in table1.data_sets(found)
         )
         for way in positions.WAYS
         for act in ("stream", "window")
@@ -135,28 +135,27 @@ SENTENCES: list[Sentence] = [
         restarted,
     ),
     Sentence(
-        "Aaren is {:+.1f} ± {:.1f} points from a perceptron that imitates all actions, behind it "
-        "on {} of 12 sets; {:+.1f} ± {:.1f} points from one that imitates the best tenth, behind "
-        "it on {}",
+        "Aaren is {:+.1f} ± {:.1f} points from a perceptron that clones all actions, worse on {} "
+        "of 12 sets; {:+.1f} ± {:.1f} points from one that clones the best tenth, worse on {}",
         cloned,
     ),
     Sentence("differ by {:.1e} at most", equal),
     Sentence(
-        "On average over three sets its stream scores {:.1f} and its window {:.1f} with a table of "
-        "the episode's times, {:.1f} and {:.1f} with waves of the context, {:.1f} and {:.1f} with "
-        "no times",
+        "On average over three sets its stream scores {:.1f} and its window {:.1f} with learned "
+        "positions in the episode, {:.1f} and {:.1f} with sinusoidal positions in the context, "
+        "{:.1f} and {:.1f} without time encoding",
         told,
     ),
     Sentence(
-        "the rank correlation of what Aaren is asked for and returns by the window is {:+.2f} on "
+        "the rank correlation of Aaren's target and achieved return with the window is {:+.2f} on "
         "HalfCheetah medium-expert, {:+.2f} on Hopper medium-replay and {:+.2f} on Walker2d "
         "medium-expert",
         followed,
     ),
     Sentence(
-        "With one environment a step of Aaren's stream takes {:.2f} ms at step {:,} and keeps {:,} "
-        "bytes; of a cache {:.2f} ms and {:.0f} MB; of a window {:.2f} ms; of a state that begins "
-        "anew {:.2f} ms",
+        "With one environment a step of Aaren's stream takes {:.2f} ms at step {:,} and holds {:,} "
+        "bytes; with a cache {:.2f} ms and {:.0f} MB; with a window {:.2f} ms; with a state that "
+        "is reset {:.2f} ms",
         stepped,
     ),
 ]

@@ -20,13 +20,14 @@ def stream_growth() -> Iterable[float]:
 
 SENTENCES = [
     Sentence(
-        "Aaren keeps {:.2f} kB and its step takes as long after {:,} tokens as after 64; softmax "
-        "with a key/value cache grows to {:.1f} MB, and its step becomes {:.0f} times slower",
+        "Aaren's state stays at {:.2f} kB, and its step takes as long after {:,} tokens as after "
+        "64. Softmax with a key/value cache grows to {:.1f} MB, and its step becomes {:.0f} times "
+        "slower",
         stream_growth,
     ),
     Sentence(
-        "A ridge beats the forecaster with Aaren in {} of {} rows, MiniRocket the classifier with "
-        "Aaren in {} of {}, that with softmax in {} of {}",
+        "A ridge beats the Aaren forecaster in {} of {} rows; MiniRocket beats the Aaren "
+        "classifier in {} of {} and the softmax classifier in {} of {}",
         lambda: (
             *lost(FORECASTS, "aaren", "ridge"),
             *lost(AAREN, "aaren", "MiniRocket"),

@@ -71,8 +71,8 @@ SENTENCES: list[Sentence] = [
     ),
     Sentence("{} test sequences, so one of them is {:.2f} %", of_test_sequences),
     Sentence(
-        "From 1,000 to {} tokens the slowest loop takes {:.2f} (Aaren, whose state hardly fills a "
-        "microsecond) and {:.2f} (EA-series) times as long a token as the fastest",
+        "From 1,000 to {} tokens the slowest loop takes {:.2f} (Aaren) and {:.2f} (EA-series) "
+        "times as long per token as the fastest",
         flat,
     ),
 ]

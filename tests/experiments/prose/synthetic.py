@@ -4,27 +4,27 @@ from typing import Any
 
 import numpy as np
 
-from experiments.synthetic import ladder, recall, search
+from experiments.synthetic import learning_curves, recall, search
 from tests.experiments.prose import Allowed, Sentence, stored
 
-OWN, OTHER = ladder.EXPRESSIVE, ladder.DOT_PRODUCT
+OWN, OTHER = learning_curves.EXPRESSIVE, learning_curves.DOT_PRODUCT
 
 
 def row(*place: Any) -> dict[str, Any]:
     """Of figure 3: attention, context, setting."""
-    return ladder.row_of(stored("synthetic/figure3.json")["rows"], *place)
+    return learning_curves.find_row(stored("synthetic/figure3.json")["rows"], *place)
 
 
 def trapped() -> list[Any]:
     """How both attentions fare at the middle context."""
-    own, other = (ladder.share(row(name, 32)) for name in (OWN, OTHER))
-    return [own.did, own.of, other.did, other.of, ladder.median(row(OTHER, 32))]
+    own, other = (learning_curves.success_rate(row(name, 32)) for name in (OWN, OTHER))
+    return [own.did, own.of, other.did, other.of, learning_curves.median(row(OTHER, 32))]
 
 
 def escaped() -> list[Any]:
     """Dot-product attention by its own setting."""
     there, standard = row(OTHER, 32, OTHER), row(OTHER, 32)
-    share = ladder.share(there)
+    share = learning_curves.success_rate(there)
     assert there["learning_rate"] == 4 * standard["learning_rate"]
     smallest = max(
         search.score(run)
@@ -38,8 +38,14 @@ def escaped() -> list[Any]:
 
 def plateaus() -> list[Any]:
     """Of dot-product attention, and when both reach 100 % with an ample context."""
-    ample = {float(np.median(ladder.reached(row(name, 64), 0.999))) for name in (OWN, OTHER)}
-    return [*(ladder.median(row(OTHER, context)) for context in (24, 32)), *map(int, ample)]
+    ample = {
+        float(np.median(learning_curves.first_epochs(row(name, 64), 0.999)))
+        for name in (OWN, OTHER)
+    }
+    return [
+        *(learning_curves.median(row(OTHER, context)) for context in (24, 32)),
+        *map(int, ample),
+    ]
 
 
 def turned() -> list[float]:
@@ -48,7 +54,7 @@ def turned() -> list[float]:
     best = {
         found["mechanism"]: max(search.score(run) for run in found["runs"])
         for found in stored("synthetic/search.json")["rows"]
-        if search.reading_of(found) == reading
+        if search.row_reading(found) == reading
     }
     return [best[OTHER], best[OWN]]
 
@@ -56,17 +62,17 @@ def turned() -> list[float]:
 def states() -> list[Any]:
     """How both attentions end on N16T5."""
     rows = stored("synthetic/figure5.json")["rows"]
-    own, other = (ladder.row_of(rows, name, 128) for name in (OWN, OTHER))
+    own, other = (learning_curves.find_row(rows, name, 128) for name in (OWN, OTHER))
     ends = [run["test_accuracy"] for run in own["runs"]]
     others = {round(run["test_accuracy"], 2) for run in other["runs"]}
-    assert min(ends) > 2 * ladder.median(other) and max(others) - min(others) < 0.02
-    return [len(ends), min(ends), max(ends), ladder.median(other)]
+    assert min(ends) > 2 * learning_curves.median(other) and max(others) - min(others) < 0.02
+    return [len(ends), min(ends), max(ends), learning_curves.median(other)]
 
 
 def recalled(*places: tuple[str, str, str, int]) -> list[float]:
     """Accuracies of recall.json: attention, what is equal, rules and pairs."""
     rows = stored("synthetic/recall.json")["rows"]
-    return [recall.row_of(rows, *place)["test_accuracy"] for place in places]
+    return [recall.find_row(rows, *place)["test_accuracy"] for place in places]
 
 
 def recall_of_eight() -> list[float]:
@@ -80,12 +86,12 @@ def recall_of_eight() -> list[float]:
 
 
 SENTENCES: list[Sentence] = [
-    Sentence("no: {:.2f} of eight pairs against {:.2f}", recall_of_eight),
+    Sentence("No: it recalls {:.2f} of eight pairs, softmax attention {:.2f}", recall_of_eight),
     Sentence(
-        "yes: Aaren recalls {:.2f} of eight pairs",
+        "Yes: Aaren recalls {:.2f} of eight pairs",
         lambda: recalled(("aaren", "width", "recall", 8)),
     ),
-    Sentence("Exact element-wise attention finds {:.2f} of eight", lambda: recall_of_eight()[:1]),
+    Sentence("Exact element-wise attention recalls {:.2f} of eight", lambda: recall_of_eight()[:1]),
     Sentence(
         "(copying {:.2f}, Aaren {:.2f})",
         lambda: recalled(*((name, "width", "copying", 0) for name in ("elementwise", "aaren"))),
@@ -100,8 +106,8 @@ SENTENCES: list[Sentence] = [
         states,
     ),
     Sentence(
-        "dot-product attention comes to {:.2f} in the better of two seeds and expressive attention "
-        "to {:.2f}",
+        "dot-product attention reaches {:.2f} in the better of two seeds and expressive attention "
+        "{:.2f}",
         turned,
     ),
     Sentence(
@@ -117,7 +123,7 @@ SENTENCES: list[Sentence] = [
     ),
 ]
 ALLOWED: list[Allowed] = [
-    Allowed("after 63, 126, 252 and 504 symbols", "of the cycles, tests/data/test_nt.py"),
+    Allowed("after 63, 126, 252 and 504 symbols", "tests/data/generators/test_nt.py"),
     Allowed("the context of 128 holds", "the experiment's"),
     Allowed("| momentum | 0.9 |", "a setting"),
     Allowed("| learning rate | 0.005 |", "a setting"),

@@ -9,9 +9,9 @@ from typing import Any
 from experiments import findings, report
 from experiments.forecasting import contexts, defaults, statistical
 from experiments.tables.baselines import losses
-from experiments.tables.cells import by_data_set, data_set, runs_of, values
+from experiments.tables.cells import by_data_set, data_set, finished_runs, values
 from experiments.tables.claims import Outcome
-from experiments.tables.page import of_rows
+from experiments.tables.page import collect_baselines
 from tests.experiments.prose import Allowed, Sentence, spelled
 from tests.experiments.prose import stored as read
 
@@ -19,15 +19,15 @@ AAREN, ELEMENTWISE = "forecasting.aaren", "forecasting.elementwise"
 
 
 @functools.cache
-def stored() -> Mapping[str, findings.Stored]:
-    return {of.table.name_of: of for of in findings.stored(report.tables())}
+def stored() -> Mapping[str, findings.StoredTable]:
+    return {of.table.short_name: of for of in findings.stored(report.tables())}
 
 
 def lost(name: str, column: str, baseline: str) -> list[str]:
     """In how many rows of a table a column loses to a baseline, and of how many."""
     of = stored()[name]
     metric = of.table.metrics[0]
-    beside = of_rows(of.table, of.rows, metric)
+    beside = collect_baselines(of.table, of.rows, metric)
     found = losses(column, baseline, of.rows, metric, of.store, beside, of.table.data_set)
     assert found is not None
     return found.cells()[0].split(" of ")
@@ -44,7 +44,7 @@ def outcome(name: str, column: str, other: str, metric: str) -> Outcome:
 
 def of_data_sets(found: Outcome) -> dict[str, float]:
     """The mean share of a data set's rows, in per cent of the other column."""
-    return by_data_set({row.row: row.share.middle for row in found.rows})
+    return by_data_set({row.row: row.percent.middle for row in found.rows})
 
 
 def aaren_beside_softmax() -> Iterable[float]:
@@ -73,7 +73,7 @@ def seconds_beside_aaren() -> tuple[float, float]:
     of = stored()[AAREN]
 
     def median(row: str, column: str) -> float | None:
-        seconds = [run.get("core_seconds") for run in runs_of(of.store, of.rows[row][column])]
+        seconds = [run.get("core_seconds") for run in finished_runs(of.store, of.rows[row][column])]
         return statistics.median(seconds) if seconds else None
 
     pairs = [(median(row, "aaren, streaming"), median(row, "aaren")) for row in of.rows]
@@ -143,7 +143,7 @@ def mixed_channels() -> Iterable[float]:
 def ridge_from(context: int) -> Iterable[float]:
     """By how much the ridge's errors 96 rows ahead change with a longer context, in per cent."""
     rows = read("forecasting/contexts.json")["rows"]
-    found = contexts.shares(rows, "ridge", context, 96)
+    found = contexts.compare(rows, "ridge", context, 96)
     return [share for name in contexts.patch.SERIES for share in found[name]]
 
 
@@ -154,7 +154,7 @@ def ours_from(context: int) -> Iterable[float]:
     on ECL of the ridge from so many rows, and of ours from 96.
     """
     rows = read("forecasting/contexts.json")["rows"]
-    found = contexts.shares(rows, "aaren", context, 96)
+    found = contexts.compare(rows, "aaren", context, 96)
     ours, ridge = (contexts.errors(rows, model, context) for model in contexts.MODELS[::-1])
     beside = [abs(ours[name][96][0] / ridge[name][96][0] - 1) for name in found]
     changes = (statistics.mean(found[s]) for s in ("ETTh1", "ETTh2", "ETTm2", "Exchange"))
@@ -213,9 +213,9 @@ def range_of_defaults(model: str, name: str, factor: float = 1) -> tuple[float, 
 
 SENTENCES = [
     Sentence(
-        "**Errors are lower on each of {} series**, by {:.0f} to {:.0f} %. Most of it is the "
-        "context, which the ridge chooses: the default is within {:.1f} % of the ridge with the "
-        "chosen context",
+        "**Errors are lower on each of {} series**, by {:.0f} to {:.0f} %. Most of the gain is "
+        "the context length, which the ridge selects: the default is within {:.1f} % of the ridge "
+        "with that context",
         errors_of_defaults,
     ),
     Sentence(
@@ -235,16 +235,16 @@ SENTENCES = [
         ),
     ),
     Sentence(
-        "From 512 rows in place of 96 its error 96 rows ahead changes by {:+.0f} % (ETTh1), "
+        "From 512 rows instead of 96 its error 96 rows ahead changes by {:+.0f} % (ETTh1), "
         "{:+.0f} % (ETTh2), {:+.0f} % (ETTm2), {:+.1f} % (Exchange), {:+.0f} % (ECL) and {:+.0f} % "
         "(traffic speed)",
         lambda: ridge_from(512),
     ),
     Sentence(
         "from 512 rows changes by {:+.1f} % (ETTh1), {:+.1f} % (ETTh2), {:+.1f} % (ETTm2) and "
-        "{:+.1f} % (Exchange), and is within {:.1f} % of the ridge's from as many rows: the "
-        "attention adds little there. Its lead over the ridge on ECL is one of short windows: from "
-        "512 rows the ridge has {:.3f}, ours from 96 rows {:.3f}",
+        "{:+.1f} % (Exchange). It is within {:.1f} % of the ridge's with the same context, so "
+        "attention adds little there. Its lead over the ridge on ECL exists only for short "
+        "contexts: with 512 rows the ridge has {:.3f}, ours with 96 rows {:.3f}",
         lambda: ours_from(512),
     ),
     Sentence(
@@ -253,7 +253,8 @@ SENTENCES = [
         beside_autoets,
     ),
     Sentence(
-        "there the ridge's error is {:.0f} to {:.0f} % below that of the two", ridge_beside_mstl
+        "the ridge's error is {:.0f} to {:.0f} % below that of MSTL with AutoETS",
+        ridge_beside_mstl,
     ),
     Sentence(
         "it adds {:.0f} % of parameters and {:.0f} % of training time, and streams with the "
@@ -274,11 +275,11 @@ SENTENCES = [
     ),
     Sentence("changes the MSE of softmax attention by up to {:.0f} %", seeds_of_softmax),
     Sentence(
-        "by {:.1f} % (ETTm2) to {:.1f} % (Exchange), in {:.2f} to {:.2f} of its seconds",
+        "by {:.1f} % (ETTm2) to {:.1f} % (Exchange), in {:.2f} to {:.2f} of its training time",
         streaming_beside_aaren,
     ),
     Sentence(
-        "a ridge on the window beats Aaren's forecaster in {} of {} rows, MiniRocket its "
+        "A ridge on the window beats Aaren's forecaster in {} of {} rows, MiniRocket its "
         "classifier in {} of {}",
         lambda: (
             *lost(AAREN, "aaren", "ridge"),
@@ -292,7 +293,9 @@ SENTENCES = [
     ),
     Sentence(
         "no row differs by more than {:.1f} % by RMSE",
-        lambda: [max(abs(r.share.middle) for r in outcome(ELEMENTWISE, "SA", "EA-2", "RMSE").rows)],
+        lambda: [
+            max(abs(r.percent.middle) for r in outcome(ELEMENTWISE, "SA", "EA-2", "RMSE").rows)
+        ],
     ),
     Sentence(
         "an MAE of {:.2f} to {:.2f} on ETTh2, our smaller models {:.2f} to {:.2f}", levels_on_etth2

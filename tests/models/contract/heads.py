@@ -114,7 +114,7 @@ HEADS: dict[str, Case] = {
     ),
     "classifier flatten": Case(classifier("flatten"), values, EVERY, AAREN),
     "forecaster": Case(
-        partial(models.Forecaster, 2, 4, num_marks=1, targets=(1, 0), memory=5.0, **SMALL),
+        partial(models.Forecaster, 2, 4, num_covariates=1, targets=(1, 0), memory=5.0, **SMALL),
         levels,
         EVERY,
         AAREN,
@@ -126,7 +126,7 @@ HEADS: dict[str, Case] = {
         these("aaren"),
     ),
     "patches": Case(
-        partial(models.PatchForecaster, 2, 4, patch_length=3, context=5, num_marks=1,
+        partial(models.PatchForecaster, 2, 4, patch_length=3, context=5, num_covariates=1,
                 targets=(1, 0), memory=5.0, **SMALL),
         levels,
         EVERY,

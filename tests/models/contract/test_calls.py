@@ -47,7 +47,7 @@ def test_observations_that_do_not_fit_are_refused(name, mechanism):
     for wrong in (x[:, :0], x[0, 0], np.zeros((ROWS, LENGTH, 99, 9))):
         with pytest.raises(ValueError, match=rf"observations \[{layout}\].*, got \("):
             model(wrong)
-    with pytest.raises(TypeError, match=r"observations as an array .*, got list; make one by"):
+    with pytest.raises(TypeError, match=r"observations as an array .*, got list; convert it with"):
         model([[[1.0, 2.0, 3.0]]])
     for mask in (np.ones((ROWS, LENGTH - 1), bool), np.ones((1, LENGTH), bool)):
         with pytest.raises(ValueError, match=rf"mask must have shape \({ROWS}, {LENGTH}\), got"):
@@ -72,12 +72,14 @@ def test_states_that_do_not_fit_are_refused(name, mechanism):
         lambda state: model.step(jnp.asarray(x[:, 0]), state),
     ):
         for rows in (1, 3):
-            with pytest.raises(ValueError, match=f"the state has {rows} rows, and observations of"):
+            with pytest.raises(
+                ValueError, match=f"the state has {rows} rows, but the observations have"
+            ):
                 use(model.init_state(rows))
-        with pytest.raises(ValueError, match=f"expected a {kind}, of init_state or an earlier"):
+        with pytest.raises(ValueError, match=f"expected a {kind} from init_state or an earlier"):
             use((1, 2))
     state = model.init_state(ROWS)
-    with pytest.raises(ValueError, match=r"expected observations \[B.*, got \("):
+    with pytest.raises(ValueError, match=r"expected observations \[B.*, got shape \("):
         model.step(jnp.asarray(x), state)
     with pytest.raises(ValueError, match=rf"mask must have shape \({ROWS},\), got \(3,\)"):
         model.step(jnp.asarray(x[:, 0]), state, mask=np.ones(3, bool))

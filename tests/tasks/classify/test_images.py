@@ -41,7 +41,7 @@ def test_images_are_scaled_by_the_training_part_alone(pictures):
     assert np.allclose(x.std(axis=(0, 1, 2)), 1, atol=1e-5)
     # The pixels of the file, by the numbers that the run keeps.
     _, test = load_images(pictures)
-    expected = (test.pixels[:3] / 255 - np.array(data_spec.mean)) / np.array(data_spec.deviation)
+    expected = (test.pixels[:3] / 255 - np.array(data_spec.mean)) / np.array(data_spec.std)
     assert np.allclose(splits.test.batch(0)["image"][:3], expected, atol=1e-5)
 
 
@@ -66,7 +66,7 @@ def test_drawn_images_are_those_of_the_options(pictures):
 
 
 def test_runs_do_not_stream():
-    with pytest.raises(OptionError, match="does not stream, for an image comes as a whole"):
+    with pytest.raises(OptionError, match="does not stream, because the model needs whole images"):
         TASK.stream(None, TASK.StreamOptions())
 
 
@@ -74,9 +74,9 @@ def test_problems_that_no_data_say():
     good = ImageSpec("a", ("x",), (8, 8, 3), (0.0,) * 3, (1.0,) * 3, "")
     good.check()
     for bad, message in [
-        ({"image_shape": (8, 8)}, "expected image_shape as height, width and channels"),
+        ({"image_shape": (8, 8)}, "image_shape must be height, width and channels"),
         ({"deviation": (1.0, 0.0, 1.0)}, "deviation must be positive"),
-        ({"mean": (0.0,)}, "there must be as many of each"),
+        ({"mean": (0.0,)}, "expected sequences of the same length"),
     ]:
         data_spec = ImageSpec.from_json({**good.to_json(), **bad})
         with pytest.raises(ValueError, match=message):

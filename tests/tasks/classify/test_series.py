@@ -47,7 +47,7 @@ def test_what_a_run_folder_says(run_dir):
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     report = json.loads((run_dir / "test.json").read_text())
     assert report["num_test"] == 370
-    assert report["selected_on"].startswith("validation share")
+    assert report["selected_on"].startswith("validation part")
     counts = np.array(report["confusion"])
     assert counts.sum(axis=1).tolist() == np.bincount(data.japanese_vowels()[1].labels).tolist()
     assert [figures["recall"] for figures in report["classes"]] == pytest.approx(
@@ -132,7 +132,7 @@ def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsy
     train = Path(toy[1]).read_text()
     longer.write_text(train[: train.index("@data")] + "@data\n1,2,3,4,5:1,2,3,4,5:up\n")
     message = fail(capsys, "evaluate", str(folder), "--test-file", str(longer))
-    assert "a sequence of 5 steps" in message and "train with pooling mean" in message
+    assert "a sequence of 5 steps" in message and "pooling='mean'" in message
     assert "--" not in message  # evaluate has no such option
 
 
@@ -145,7 +145,7 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
     message = fail(capsys, "stream", str(folder), "--input", str(source))
     assert f"{source}:5: " in message and "observation 5" in message
-    assert "A blank line begins one. (--max-length)" in message
+    assert "A blank line begins a new sequence. (--max-length)" in message
     assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
     args = ["stream", str(folder), "--input", str(source), "--max-length", "0"]
     assert "max_length must be at least 1" in fail(capsys, *args)
@@ -173,8 +173,8 @@ class TestBadInput:
             ("--mesh data=64", "(--batch-size, --mesh)\n"),
             ("--mesh data=8,seq=4", "needs 32 devices, but there are 8"),
             ("--mesh seq=2 --mechanism softmax", "'softmax' has no state of constant size"),
-            ("--mesh seq=2 --embedding circular", "(--embedding, --padding, --mesh)"),
-            ("--mesh seq=2 --padding seen", "(--embedding, --padding, --mesh)"),
+            ("--mesh seq=2 --embedding circular", "use --embedding causal and --padding masked"),
+            ("--mesh seq=2 --padding seen", "use --embedding causal and --padding masked"),
             (
                 "--coordinator localhost:1234",
                 "coordinator, num_processes and process_id belong together",
@@ -183,12 +183,15 @@ class TestBadInput:
                 "--coordinator localhost:1234",
                 "(--coordinator, --num-processes, --process-id)\n",
             ),
-            ("--preset tslib --buckets 2", "pooling mean or last"),
+            ("--preset tslib --buckets 2", "--pooling mean or --pooling last"),
             ("--mechanism linformer", "'linformer' does not support is_causal=True"),
             ("--latents 4 --pooling last", "latents need causal attention"),
             ("--latents 4 --embedding circular", "latents need causal attention"),
             ("--latents 4 --mechanism softmax", "latents read by aaren or forgetting_aaren"),
-            ("--latents 4 --mechanism aaren softmax --num-layers 2", "by one mechanism"),
+            (
+                "--latents 4 --mechanism aaren softmax --num-layers 2",
+                "latents need a single mechanism",
+            ),
         ],
     )
     def test_arguments_that_do_not_go_together(self, toy, tmp_path, capsys, arguments, message):
@@ -200,7 +203,7 @@ class TestBadInput:
     def test_files_that_do_not_go_together(self, tmp_path, capsys):
         message = fail(capsys, "train", "classify", "--train-file", "My_TRAIN.ts")
         assert message == (
-            "error: give both a training and a test file, or neither for JapaneseVowels. "
+            "error: pass both a training and a test file, or neither for JapaneseVowels. "
             "(--train-file, --test-file)\n"
         )
         args = ["--train-file", str(tmp_path / "a.ts"), "--test-file", str(tmp_path / "b.ts")]
@@ -212,7 +215,7 @@ class TestBadInput:
             assert "is not a run folder" in fail(capsys, *command, str(path))
         path.write_text("")
         args = ("train", "classify", "--run", str(path))
-        assert "is a file, expected a folder" in fail(capsys, *args)
+        assert "expected a run folder, got the file" in fail(capsys, *args)
 
     @pytest.mark.slow
     def test_a_run_that_failed_at_once_can_start_anew(self, toy, tmp_path, capsys):
@@ -222,7 +225,9 @@ class TestBadInput:
         assert cli.main(args) == 0
 
     def test_stream_sequence_out_of_range(self, run_dir, capsys):
-        assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
+        assert "sequence must be from 0 to 369" in fail(
+            capsys, "stream", str(run_dir), "--sequence", "370"
+        )
 
 
 def test_a_line_out_of_range_is_named(run_dir, tmp_path, capsys):
@@ -280,6 +285,6 @@ def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
         told = find_notes(*load_data(files))
         assert told == [
             "missing values, interpolated over time: 26",
-            "values to train so far out that they flatten all others of their channel: 1 (dim_0 "
-            "1e+30, sequence 3, step 0, from 0); write ? where one stands for a missing value",
+            "values to train so extreme that they flatten the rest of their channel: 1 (dim_0 "
+            "1e+30, sequence 3, step 0, from 0); write ? if one stands for a missing value",
         ]

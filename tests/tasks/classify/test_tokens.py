@@ -12,7 +12,7 @@ from flax import nnx
 
 from flax_linattn import data, tasks, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.sets.listops import LISTOPS_TOKENS, evaluate_listops
+from flax_linattn.data.generators.listops import LISTOPS_TOKENS, evaluate_listops
 from flax_linattn.tasks.classify import SequenceConfig
 from flax_linattn.tasks.classify.baselines import (
     MAX_ORDER,
@@ -146,7 +146,7 @@ def test_an_archive_alone_in_a_folder_is_read(texts, tmp_path):
     [
         ({"data": "listop"}, "did you mean 'listops'"),
         ({"data": "imdb"}, "fetch them first (flax-linattn data fetch IMDB)"),
-        ({"data": "missing/folder"}, "expected a folder or an archive of data at missing/folder"),
+        ({"data": "missing/folder"}, "the data folder or archive missing/folder does not exist"),
     ],
 )
 def test_data_that_are_not_there(options, message, tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_lines_are_read_as_the_data_spell_them():
         104, 195, 169, None, 97, 10, 98,
     ]  # fmt: skip
     assert list(ALPHABETS["grey"].parse(["0 255, 7"])) == [0, 255, 7]
-    with pytest.raises(ValueError, match="expected grey values, whole numbers from 0 to 255"):
+    with pytest.raises(ValueError, match="expected gray values, integers from 0 to 255"):
         list(ALPHABETS["grey"].parse(["256"]))
     with pytest.raises(ValueError, match=r"expected digits, \[MIN"):
         list(ALPHABETS["listops"].parse(["[MAXX 1 ]"]))

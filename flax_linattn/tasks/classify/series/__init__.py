@@ -1,1 +1,1 @@
-"""Classes of time series: JapaneseVowels, or a .ts/.arff pair of the user's own."""
+"""Classification of time series: JapaneseVowels, or your own .ts or .arff files."""

@@ -1,4 +1,4 @@
-"""The time series of a classification run: read, completed, scaled, batched."""
+"""Time series of classification runs: reading, interpolation, scaling and batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, check_same_length, itemize
-from flax_linattn.data.outliers import find_outliers, find_still
+from flax_linattn.data.series.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, about_classes
 from flax_linattn.tasks.files import checksum
@@ -21,21 +21,21 @@ from flax_linattn.tasks.run import explain_missing_data
 from flax_linattn.tasks.spec import Run
 
 MAX_SEQUENCE_LENGTH = 2**24
-"""Steps of a sequence."""
+"""Maximum number of steps of a sequence."""
 MAX_VALUE = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassifySpec(LabelSpec):
-    """What the training data say: kept in the run folder so that a run needs no training data.
+    """Metadata of the training data, saved in the run folder; a run needs no training data.
 
     Attributes:
-        dataset: its name.
-        channels: names of the observed channels.
-        classes: names of the classes, in the order of the logits.
-        lengths: lengths that sequences are padded to; the longest is that of all data.
-        standardizer: mean and standard deviation a channel.
-        checksum: of the training data ("train") and the test data ("test").
+        dataset: Name of the data set.
+        channels: Names of the observed channels.
+        classes: Names of the classes, in the order of the logits.
+        lengths: Lengths that sequences are padded to; the last is the maximum length of all data.
+        standardizer: Mean and standard deviation of each channel.
+        checksum: Checksums of the training data ("train") and the test data ("test").
     """
 
     dataset: str
@@ -48,23 +48,23 @@ class ClassifySpec(LabelSpec):
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "checksum")
 
     def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
-        """With sequences as long as before, which the model takes."""
+        """Makes the spec for a continued run, whose maximum length does not decrease."""
         spec = super().continue_from(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
         return dataclasses.replace(spec, lengths=tuple(sorted({*self.lengths, longest})))
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The shape of one observation of all channels."""
+        """Shape and dtype of one observation of all channels."""
         return jax.ShapeDtypeStruct((1, len(self.channels)), jnp.float32)
 
     @property
     def max_length(self) -> int:
-        """The longest sequence of training and test data."""
+        """Length of the longest training or test sequence."""
         return self.lengths[-1]
 
     def check(self) -> None:
-        """Types, sizes, and as many of each as there are channels."""
+        """Checks the types and sizes of the fields."""
         super().check()
         at_least(1, num_lengths=len(self.lengths))
         for length in self.lengths:
@@ -73,18 +73,18 @@ class ClassifySpec(LabelSpec):
 
 
 class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDataset]):
-    """Labeled time series, of which a stratified part is held out to select the parameters.
+    """Labeled time series, with a stratified part of the training series held out.
 
     Args:
-        train: training series.
-        test: test series, of the same classes.
-        config: the run's options.
+        train: Training series.
+        test: Test series with the same classes.
+        config: Options of the run.
 
     Attributes:
-        files: the training and the test series, as given; all others have no missing values.
+        files: Training and test series as given; other series have missing values interpolated.
 
     Raises:
-        ValueError: the classes are too small for a part that validates.
+        ValueError: the classes are too small for a validation part.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         return find_notes(*self.files)
 
     def describe(self, config: ClassifyConfig) -> ClassifySpec:
-        """Describes the names, lengths and scales of the data."""
+        """Makes the data spec: names, lengths and scales."""
         train, test = self.files
         longest = int(max(train.lengths.max(), test.lengths.max()))
         # Lengths for equal fractions of the training sequences.
@@ -133,21 +133,21 @@ class SeriesSource(FileSource[ClassifyConfig, ClassifySpec, data.TimeSeriesDatas
         *,
         training: bool,
     ) -> data.BucketBatches:
-        """Sequences of one length a batch."""
+        """Makes batches, each of sequences padded to one length."""
         seed = config.seed if training else None
         return make_batches(part, config, data_spec, seed=seed, sequence_shards=sequence_shards)
 
 
 def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
-    """The training and the test data of a run, on the same classes."""
+    """Loads the training and test data of a run, with the same classes."""
     if files.train_file is None or files.test_file is None:
         return data.japanese_vowels()
     train = data.load_dataset(files.train_file)
     test = data.load_dataset(files.test_file).with_classes(train.classes)
     if train.num_channels != test.num_channels:
         raise ValueError(
-            f"{files.train_file} has {train.num_channels} channels and {files.test_file} "
-            f"{test.num_channels}; give two files of one data set."
+            f"expected files with the same channels, got {train.num_channels} channels in "
+            f"{files.train_file} and {test.num_channels} in {files.test_file}."
         )
     check_values(files.train_file, train)
     check_values(files.test_file, test)
@@ -155,7 +155,7 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
 
 
 def load_train(run: Run) -> data.TimeSeriesDataset:
-    """A run's whole training data, unchanged, with the sequences that select its parameters."""
+    """Loads the unchanged training data of a run, including its validation sequences."""
     if run.data is not None:
         train: data.TimeSeriesDataset = run.data.files[0]
         return train
@@ -163,39 +163,41 @@ def load_train(run: Run) -> data.TimeSeriesDataset:
     train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
     train = train.with_classes(run.data_spec.classes)
     if compute_checksum(train) != run.data_spec.checksum.get("train"):
-        raise ValueError(f"{train.name} ({path}) has changed since.")
+        raise ValueError(
+            f"{train.name} ({path}) has changed since the run was trained; restore the file."
+        )
     return train
 
 
 def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset:
-    """A run's unchanged test data, or those of another file, of the run's channels and classes."""
+    """Loads the unchanged test data of a run, or another file with the same classes."""
     path = run.config.data.test_file if test_file is None else test_file
     if path is None:
         test = data.japanese_vowels()[1]
     else:
         with explain_missing_data(test_file is None):
             test = data.load_dataset(path).with_classes(run.data_spec.classes)
-    check_channels(run, test, "a file")
+    check_channels(run, test)
     if test_file is None and compute_checksum(test) != run.data_spec.checksum["test"]:
         raise OptionError(
-            f"the data of the run have changed since ({test.name}, {test.num_examples} "
-            "sequences); give other data to test on.",
+            f"the test data of the run ({test.name}, {test.num_examples} sequences) have changed "
+            "since training; restore them, or pass other test data.",
             "test_file",
         )
     return test
 
 
-def check_channels(run: Run, dataset: data.TimeSeriesDataset, what: str) -> None:
-    """Refuses sequences with another number of channels than the run's."""
+def check_channels(run: Run, dataset: data.TimeSeriesDataset) -> None:
+    """Raises ValueError for sequences with another number of channels than the run."""
     if dataset.num_channels != len(run.data_spec.channels):
         raise ValueError(
-            f"{dataset.name} has {dataset.num_channels} channels, the run was trained on "
-            f"{len(run.data_spec.channels)}; give {what} of the same data set."
+            f"expected sequences of {len(run.data_spec.channels)} channels, as in training, got "
+            f"{dataset.num_channels} in {dataset.name}; pass data of the same data set."
         )
 
 
 def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
-    """Refuses values that float32 cannot hold, and names their place in the source."""
+    """Raises ValueError for values that exceed float32, and names their place in the source."""
     for index, values in enumerate(dataset.series):
         if (beyond := np.argwhere(np.abs(values) > MAX_VALUE)).size:
             step, channel = beyond[0].tolist()
@@ -207,7 +209,7 @@ def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
 
 
 def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
-    """Missing values, channels that hardly change, values that flatten all others of theirs."""
+    """Notes on missing values, channels that hardly change, and extreme outliers."""
     notes = []
     missing = sum(int(np.isnan(x).sum()) for part in (train, test) for x in part.series)
     if missing:
@@ -215,13 +217,14 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
     for what, part in (("to train", train), ("to test", test)):
         values, channels = np.concatenate(part.series), part.channels
         still = [
-            f"{channels[found.channel]} {found.value:g} but for {len(found.rows)}, the first "
-            f"{_place(part, int(found.rows[0]), found.channel)}"
-            for found in find_still(values)
+            f"{channels[run.channel]} {run.value:g} except {len(run.rows)} steps, the first "
+            f"{_place(part, int(run.rows[0]), run.channel)}"
+            for run in find_still(values)
         ]
         if still:
             notes.append(
-                f"channels {what} of one value but for a few steps ({itemize(still)}): {len(still)}"
+                f"channels {what} with one value at nearly all steps ({itemize(still)}): "
+                f"{len(still)}"
             )
         outliers = [
             f"{channels[channel]} {_place(part, row, channel)}"
@@ -229,15 +232,15 @@ def find_notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> l
         ]
         if outliers:
             notes.append(
-                f"values {what} so far out that they flatten all others of their channel: "
-                f"{len(outliers)} ({itemize(outliers, 3)}); write ? where one stands for a missing "
+                f"values {what} so extreme that they flatten the rest of their channel: "
+                f"{len(outliers)} ({itemize(outliers, 3)}); write ? if one stands for a missing "
                 "value"
             )
     return notes
 
 
 def _place(dataset: data.TimeSeriesDataset, row: int, channel: int) -> str:
-    """A value and its place, by its row in the concatenated sequences."""
+    """Describes a value and its place, by its row in the concatenated sequences."""
     ends = np.cumsum(dataset.lengths)
     sequence = int(np.searchsorted(ends, row, side="right"))
     step = row - int(ends[sequence] - dataset.lengths[sequence])
@@ -245,12 +248,12 @@ def _place(dataset: data.TimeSeriesDataset, row: int, channel: int) -> str:
 
 
 def compute_checksum(dataset: data.TimeSeriesDataset) -> str:
-    """A checksum of the sequences and their classes."""
+    """Checksum of the sequences and their labels."""
     return checksum([*dataset.series, dataset.labels])
 
 
 def complete(dataset: data.TimeSeriesDataset) -> data.TimeSeriesDataset:
-    """The data with missing values interpolated."""
+    """Interpolates missing values over time."""
     return dataclasses.replace(dataset, series=data.interpolate_missing(dataset.series))
 
 
@@ -262,16 +265,17 @@ def make_batches(
     seed: int | None,
     sequence_shards: int = 1,
 ) -> data.BucketBatches:
-    """Batches whose length is a multiple of ``sequence_shards``, where the model allows it."""
+    """Makes batches of scaled sequences, padded to multiples of ``sequence_shards``."""
     standardizer, scaling = data_spec.standardizer, config.data.scaling
     if scaling != "train":
         standardizer = data.Standardizer.fit(dataset.series)
-    # Sequences of a file that came later may be longer.
+    # Another test file may have longer sequences.
     longest = max(data_spec.max_length, int(dataset.lengths.max()))
     if longest > data_spec.max_length and config.model.pooling == "flatten":
         raise OptionError(
-            f"{dataset.name} has a sequence of {longest} steps; the flatten head of the run has "
-            f"weights for {data_spec.max_length}: give shorter ones, or train with pooling mean.",
+            f"{dataset.name} has a sequence of {longest} steps, but the flatten head has "
+            f"weights for {data_spec.max_length}; pass shorter sequences, or train with "
+            "pooling='mean'.",
             "pooling",
         )
     lengths = [

@@ -1,4 +1,4 @@
-"""Options of classification runs."""
+"""Options of time-series classification runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ClassifyData(Options):
         validation_fraction: Fraction of the training data held out for validation.
         scaling: How channels are standardized: "train" (by the mean and standard deviation of the
             training data), "each" (training and test data by their own mean and standard deviation)
-            or "each-across-channels" (as "each", then each time step over its channels).
+            or "each-across-channels" (as "each", and then each time step across its channels).
         buckets: Number of padded lengths, each for an equal fraction of the sequences; all
-            sequences of a batch have the same padded length. More buckets need less padding but
+            sequences of a batch have the same padded length. More buckets need less padding and
             more compilations, one for each length.
     """
 
@@ -46,10 +46,12 @@ class ClassifyData(Options):
         train, test = self.train_file, self.test_file
         names = ("train_file", "test_file")
         if (train is None) != (test is None):
-            message = "give both a training and a test file, or neither for JapaneseVowels."
+            message = "pass both a training and a test file, or neither for JapaneseVowels."
             raise OptionError(message, *names)
         if train is not None and train == test:
-            raise OptionError(f"the training and the test file are the same, {train}.", *names)
+            raise OptionError(
+                f"expected different training and test files, got {train} for both.", *names
+            )
         at_least(1, buckets=self.buckets)
         check_fraction(validation_fraction=self.validation_fraction)
 
@@ -59,14 +61,14 @@ class ClassifyModel(ModelOptions):
     """Options of the time-series classifier.
 
     Attributes:
-        layers: Options of the backbone.
+        layers: Transformer blocks of the backbone.
         pooling: Input of the classification head: "mean" (the mean over all steps), "last" (the
             last step) or "flatten" (all steps, with weights for each position).
         embedding: Convolution of the embedding: "causal" (over past steps; the model can stream) or
             "circular" (wraps around the ends of the sequence).
         padding: Whether attention ignores the padding of shorter sequences ("masked") or attends to
             it ("seen").
-        causal: Use causal attention.
+        causal: Use causal attention, so that the model can stream.
         latents: Number of learned latents that attend to the sequence (Perceiver). ``mechanism`` is
             the attention from the latents to the sequence; the layers are softmax attention among
             the latents, whose mean is the input of the head. Default: no latents; the layers attend
@@ -95,8 +97,9 @@ class ClassifyFit(FitOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyConfig(Config):
-    """Everything that a classification run depends on."""
+    """Options of a time-series classification run."""
 
+    main_options = ("train_file", "test_file", "learning_rate", *Config.main_options)
     data: ClassifyData = ClassifyData()
     model: ClassifyModel = ClassifyModel()
     fit: ClassifyFit = ClassifyFit()
@@ -108,8 +111,8 @@ class ClassifyConfig(Config):
             model.pooling != "mean" or model.sees_padding or not model.causal
         ):
             raise OptionError(
-                "latents need causal attention, pooling 'mean', embedding 'causal' and padding "
-                "'masked'; leave these options at their defaults.",
+                "latents need causal attention, pooling='mean', embedding='causal' and "
+                "padding='masked'; leave these options at their defaults.",
                 "latents",
                 "pooling",
                 "embedding",
@@ -118,8 +121,8 @@ class ClassifyConfig(Config):
             )
         if self.data.buckets > 1 and (model.pooling == "flatten" or model.sees_padding):
             raise OptionError(
-                "buckets need a model whose parameters and results do not depend on the padding: "
-                "pooling mean or last, embedding causal and padding masked.",
+                "several buckets need a model that does not depend on the padding; choose "
+                "pooling='mean' or pooling='last', embedding='causal' and padding='masked'.",
                 "buckets",
                 "pooling",
                 "embedding",
@@ -127,8 +130,8 @@ class ClassifyConfig(Config):
             )
         if self.data.buckets > 1 and self.fit.runs > 1:
             raise OptionError(
-                "several runs at once need batches of one length; use one bucket, or train the "
-                "runs one after another.",
+                "several runs need batches of one length; use one bucket, or train the runs one "
+                "after another.",
                 "buckets",
                 "runs",
             )
@@ -146,7 +149,7 @@ class ClassifyConfig(Config):
 
 
 def tslib(config: ClassifyConfig) -> ClassifyConfig:
-    """As Time-Series-Library published: it SELECTS ON THE TEST SET, and scales each set by itself.
+    """Time-Series-Library's protocol, which scales each set alone and SELECTS ON THE TEST SET.
 
     Source: its ``exp_classification.py`` and ``UEAloader`` as of 2023; the learning rate is that of
     its ``adjust_learning_rate`` until the end of 2024.

@@ -35,15 +35,15 @@ class ClassifyStreamOptions:
 
 
 class ClassifyStream(ClassStream[NDArray[np.float64]]):
-    """Class probabilities as observations of all channels come, NaN = missing.
+    """Predicts class probabilities after each observation of all channels; NaN is missing.
 
-    A missing value repeats the channel's last one, or the training mean if there is none.
+    A missing value repeats the last value of the channel, or the training mean if there is none.
 
     Args:
-        run: the trained run.
-        sequence: stream this sequence of the run's test data (from 0) instead of lines.
-        max_length: most observations of a sequence, for mechanisms with a cache; default the
-            longest sequence of the run's data.
+        run: The trained run.
+        sequence: Index, from 0, of a test sequence of the run to stream instead of lines.
+        max_length: Maximum number of observations of a sequence, for mechanisms with a cache.
+            Default: the longest sequence in the data of the run.
 
     Raises:
         ValueError: the model cannot stream, or an option is out of range.
@@ -65,14 +65,14 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return np.asarray(self._run.data_spec.standardizer.mean, np.float64)
 
     def parse(self, lines: Iterable[str]) -> Iterator[NDArray[np.float64] | None]:
-        """Reads one observation a line; see ``parse_observations``."""
+        """Parses one observation per line; see ``parse_observations``."""
         return parse_observations(lines, self._run.data_spec.channels)
 
     def source(self) -> Iterator[NDArray[np.float64]] | None:
-        """A sequence of the run's test data, where one is asked for.
+        """Returns the test sequence that the options name, if any.
 
         Raises:
-            ValueError: there is no such sequence.
+            ValueError: the sequence does not exist.
         """
         index = self._sequence
         if index is None:
@@ -80,7 +80,7 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         test = load_test(self._run)
         if not 0 <= index < test.num_examples:
             raise OptionError(
-                f"the test data have sequences 0 to {test.num_examples - 1}, got {index}.",
+                f"sequence must be from 0 to {test.num_examples - 1}, got {index}.",
                 "sequence",
             )
         truth = test.classes[test.labels[index]]
@@ -89,21 +89,21 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
         return iter(test.series[index])
 
     def step(self, observation: NDArray[np.float64] | None) -> Prediction | None:
-        """Takes in an observation; None begins a new sequence, and predicts nothing.
+        """Processes an observation; None begins a new sequence, and predicts nothing.
 
         Raises:
             ValueError: a sequence is longer than the model can take, or a value is out of range.
         """
         prediction = super().step(observation)
-        self._last = self._mean if observation is None else self._completed(observation)
+        self._last = self._mean if observation is None else self._fill_missing(observation)
         return prediction
 
-    def _completed(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _fill_missing(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(np.isnan(observation), self._last, observation)
 
     def _input(self, observation: NDArray[np.float64]) -> NDArray:
         data_spec = self._run.data_spec
-        values = self._completed(observation)[None]
+        values = self._fill_missing(observation)[None]
         (scaled,) = data_spec.standardizer.apply([values], data_spec.channels)
         return scaled.astype(np.float32)
 
@@ -111,17 +111,18 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 def parse_observations(
     lines: Iterable[str], channels: tuple[str, ...]
 ) -> Iterator[NDArray[np.float64] | None]:
-    """Reads one observation a line: numbers separated by commas or blanks, or a JSON object.
+    """Parses one observation per line: numbers separated by commas or spaces, or a JSON object.
 
-    "?", "NaN", "NA" and "null" are missing values. There are no headers.
+    "?", "NaN", "NA" and "null" are missing values. There is no header.
 
-    Yields float64 [channels], NaN = missing; None for a blank line, where a new sequence begins.
+    Yields float64 [channels] with NaN for missing values; None for a blank line, which begins a new
+    sequence.
 
     Example:
-        >>> found = parse_observations(["1, 2", "", "3 ?"], ("x", "y"))
-        >>> [None if values is None else values.tolist() for values in found]
+        >>> rows = parse_observations(["1, 2", "", "3 ?"], ("x", "y"))
+        >>> [None if values is None else values.tolist() for values in rows]
         [[1.0, 2.0], None, [3.0, nan]]
     """
-    hint = "Separate them by commas or blanks, without a header."
+    hint = "Separate them by commas or spaces, without a header."
     for cells in CellLines(channels, header="none", blanks=True, hint=hint).cells(lines):
         yield None if cells is None else cells.numbers(channels)

@@ -1,4 +1,4 @@
-"""The task of classifying time series, as the commands see it."""
+"""The task of classifying time series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.catalog import SEQUENCES, Entry
+from flax_linattn.data.sets.catalog import SEQUENCES, Entry
 from flax_linattn.tasks.classify.baselines import Vectors
 from flax_linattn.tasks.classify.label_task import LabelTask
 from flax_linattn.tasks.classify.metrics import predict_probabilities
@@ -39,7 +39,7 @@ from flax_linattn.tasks.task import Report
 from flax_linattn.typing import Array
 
 LATENT_MECHANISM = "softmax"
-"""Attention among latents."""
+"""Mechanism of the attention among latents."""
 
 Classifier: TypeAlias = models.SequenceClassifier | models.PerceiverReader
 
@@ -54,28 +54,28 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
     presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
     kinds = (SEQUENCES,)
     selections: ClassVar[Mapping[str, str]] = {
-        "validation": "validation share of the training data",
+        "validation": "validation part of the training data",
         "test": "TEST SET (as Time-Series-Library)",
     }
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
-        """The options that name the training and test files."""
+        """Returns the training and test files as options."""
         return dict(zip(("train_file", "test_file"), files, strict=True))
 
     def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
-        """Refuses models that see padding where sequences are padded to be split over devices."""
+        """Raises OptionError for models that depend on padding, which splitting in time adds."""
         if placement.sequence_shards > 1 and config.model.sees_padding:
             raise OptionError(
-                "sequences are padded to be split over devices, which a circular embedding and an "
-                'attention that sees the padding would notice; use embedding="causal" and '
-                'padding="masked", or leave seq out of the mesh.',
+                "splitting sequences over devices pads them, which changes the results of a "
+                "circular embedding and of attention to padding; use embedding='causal' and "
+                "padding='masked', or remove seq from the mesh.",
                 "embedding",
                 "padding",
                 "mesh",
             )
 
     def load(self, config: ClassifyConfig) -> SeriesSource:
-        """The series, and which of them validate."""
+        """Loads the series, and holds out a validation part."""
         return SeriesSource(*load_data(config.data), config)
 
     def model(
@@ -84,12 +84,14 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         data_spec: ClassifySpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Classifier:
-        """A ``models.SequenceClassifier``, or a ``models.PerceiverReader`` where latents read."""
+        """Makes a ``models.SequenceClassifier``, or a ``models.PerceiverReader`` for latents."""
         model = config.model
         layers, rngs = config.layers.map_mechanisms(placement.mechanism), nnx.Rngs(config.seed)
         if model.latents is not None:
             if len(set(layers.mechanisms)) > 1:
-                raise OptionError("latents read once, by one mechanism.", "mechanism", "latents")
+                raise OptionError(
+                    "latents need a single mechanism, got several.", "mechanism", "latents"
+                )
             return models.PerceiverReader(
                 len(data_spec.channels),
                 len(data_spec.classes),
@@ -113,24 +115,24 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
 
     @staticmethod
     def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
-        """Logits of a batch of padded sequences."""
+        """Computes the logits of a batch of padded sequences."""
         logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
         return logits
 
     def monitor(self, config: ClassifyConfig) -> str:
-        """The metric that selects the parameters.
+        """Name of the metric that selects the parameters.
 
-        Time-Series-Library's early stopping watches the accuracy; on a small held-out part the loss
-        is less noisy.
+        Time-Series-Library monitors the accuracy. On a small validation part the loss is less
+        noisy.
         """
         return "accuracy" if config.data.select_on == "test" else "loss"
 
     def test_batches(self, run: Run, file: Path | None) -> data.BucketBatches:
-        """Other sequences of the run's channels and classes."""
+        """Makes batches of the test sequences, with missing values interpolated."""
         return make_batches(complete(load_test(run, file)), run.config, run.data_spec, seed=None)
 
     def train_batches(self, run: Run) -> data.BucketBatches:
-        """The whole training data, with the sequences that select the parameters."""
+        """Makes batches of all training sequences, including the validation part."""
         return make_batches(complete(load_train(run)), run.config, run.data_spec, seed=None)
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
@@ -139,53 +141,53 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
         return Vectors(batches.arrays["values"], batches.arrays["labels"])
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Metrics, figures of each class, confusions."""
+        """Reports metrics, metrics of each class, and the confusion matrix."""
         report = super().test(run, batches)
         dataset, mechanism = run.data_spec.dataset, mechanism_name(run.config.layers)
         first = {"dataset": dataset, "mechanism": mechanism}
         return dataclasses.replace(report, values=first | dict(report.values))
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Of class probabilities, over all steps of all sequences."""
+        """Compares class probabilities over all steps of all sequences."""
         errors = partial(_stream_errors, *nnx.split(run.model))
-        largest, steps = 0.0, 0
+        max_error, steps = 0.0, 0
         for index in range(len(batches)):
             batch = batches.batch(index)
             real = batch["mask"] & (batch["weight"] > 0)[:, None]
-            # Unlike max(), it keeps NaN.
-            largest = float(np.maximum(largest, jnp.max(errors({**batch, "mask": real}))))
+            # Unlike max(), np.maximum keeps NaN.
+            max_error = float(np.maximum(max_error, jnp.max(errors({**batch, "mask": real}))))
             steps += int(real.sum())
-        return {"stream_max_error": largest, "stream_steps": steps}
+        return {"stream_max_error": max_error, "stream_steps": steps}
 
     def predict_batches(
         self, run: Run, file: Path | None
     ) -> tuple[training.BatchSource, Sequence[str] | None]:
-        """Labels of the file do not count, and may all be "?"."""
+        """Makes batches of the sequences to predict; labels are ignored, and may all be "?"."""
         given = load_test(run) if file is None else data.load_dataset(file)
         if file is not None:
             check_values(file, given)
         return _unlabeled(run, given), None
 
     def stream(self, run: Run, options: ClassifyStreamOptions) -> ClassifyStream:
-        """Class probabilities after each observation."""
+        """Makes a stream of class probabilities after each observation."""
         return ClassifyStream(run, sequence=options.sequence, max_length=options.max_length)
 
 
 def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float32]:
-    """Probabilities of the classes, float32 [N, classes].
+    """Predicts class probabilities, float32 [N, classes].
 
     Args:
-        run: the trained run.
-        dataset: sequences with its channels, in their order; their labels do not count.
+        run: The trained run.
+        dataset: Sequences with the channels of the run, in their order; labels are ignored.
 
     Raises:
-        ValueError: they have another number of channels; one is too long for the model.
+        ValueError: the number of channels differs, or a sequence is too long for the model.
     """
     return predict_probabilities(run.model, _unlabeled(run, dataset), ClassifyTask.compute_logits)
 
 
 def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
-    check_channels(run, dataset, "sequences")
+    check_channels(run, dataset)
     labels = np.zeros_like(dataset.labels)
     unknown = dataclasses.replace(dataset, labels=labels, classes=run.data_spec.classes)
     return make_batches(complete(unknown), run.config, run.data_spec, seed=None)

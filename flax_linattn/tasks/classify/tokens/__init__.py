@@ -1,1 +1,1 @@
-"""Classes of long sequences of tokens: ListOps, Pathfinder, bytes of texts, pixels of images."""
+"""Classification of long token sequences: ListOps, Pathfinder, bytes of texts, image pixels."""

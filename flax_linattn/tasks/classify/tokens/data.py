@@ -1,4 +1,4 @@
-"""Sequences of tokens: generated ones, bytes of texts, grey pixels of images."""
+"""Token sequences: synthetic data, bytes of texts, gray pixels of images."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least, choice, quote
-from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.images import LabelledImages
-from flax_linattn.data.images.decode import is_image
-from flax_linattn.data.sets.listops import (
+from flax_linattn.data.files.file_tree import FileTree
+from flax_linattn.data.generators.listops import (
     LISTOPS_TOKENS,
     GrownListOps,
     SampledListOps,
     parse_listops,
     read_listops,
 )
-from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.data.generators.pathfinder import Pathfinder
+from flax_linattn.data.images import LabelledImages
+from flax_linattn.data.images.decode import is_image
 from flax_linattn.data.texts import (
     LabelledTexts,
     PackedTextBatches,
@@ -51,8 +51,8 @@ from flax_linattn.tasks.classify.sources import (
     read_images,
 )
 from flax_linattn.tasks.classify.tokens.options import (
-    DRAWN,
     FETCHED,
+    GENERATED,
     LENGTH_OPTIONS,
     SequenceConfig,
     SequenceData,
@@ -60,25 +60,25 @@ from flax_linattn.tasks.classify.tokens.options import (
 from flax_linattn.tasks.files import checksum
 
 MAX_SEQUENCE_LENGTH = 2**24
-"""Tokens of a sequence."""
+"""Maximum number of tokens of a sequence."""
 NUM_LENGTHS = 4
-"""Lengths that batches are padded to, each a program to compile."""
+"""Number of lengths that batches are padded to; each needs a compilation."""
 MIN_BUCKETED_LENGTH = 512
-"""Bytes of a text from which padding costs more than compiling a model for several lengths."""
+"""Maximum text length from which several padded lengths are worth their compilations."""
 
 ListOps: TypeAlias = GrownListOps | SampledListOps
 
 
 @dataclasses.dataclass(frozen=True)
 class Alphabet:
-    """The tokens of a kind of sequence, and their spelling in the lines of a stream.
+    """The tokens of a kind of sequence, and their text form in the lines of a stream.
 
     Attributes:
-        name: by which a run remembers it.
-        num_tokens: number of different tokens.
-        read: the tokens of a line that is not blank.
-        between: tokens between two lines of one sequence.
-        comments: whether there are comment lines, see ``data.cells.is_comment``.
+        name: Name in the data spec of a run.
+        num_tokens: Number of different tokens.
+        read: Function that parses a nonblank line to tokens.
+        between: Tokens between two lines of one sequence.
+        comments: Whether lines may be comments, see ``data.tables.cells.is_comment``.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Alphabet:
     comments: bool = True
 
     def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
-        """Reads tokens; None where a blank line begins a new sequence.
+        """Parses tokens; yields None where a blank line begins a new sequence.
 
         Example:
             >>> list(ALPHABETS["listops"].parse(["[MAX 2", "9 ]", "", "7"]))
@@ -107,16 +107,14 @@ class Alphabet:
 
 
 def _read_bytes(line: str) -> bytes:
-    # What was not UTF-8 came as a backslash escape, see open_lines.
+    # Invalid UTF-8 was replaced by backslash escapes, see open_lines.
     return line.encode("utf-8", "surrogateescape")
 
 
 def _read_grey(line: str) -> Iterator[int]:
     for text in line.replace(",", " ").split():
         if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) < 256):
-            raise ValueError(
-                f"expected grey values, whole numbers from 0 to 255, got {quote(text)}."
-            )
+            raise ValueError(f"expected gray values, integers from 0 to 255, got {quote(text)}.")
         yield int(text)
 
 
@@ -128,19 +126,19 @@ ALPHABETS = {
         Alphabet("grey", 256, _read_grey),
     )
 }
-"""By name."""
+"""Alphabets by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSpec(LabelSpec):
-    """What the data say; kept in the run folder.
+    """Metadata of the data, saved in the run folder.
 
     Attributes:
-        dataset: its name.
-        letters: the name of the tokens' alphabet.
-        classes: names of the classes, in the order of the logits.
-        max_length: tokens of the longest sequence, of those to test at further lengths, too.
-        checksum: of the data.
+        dataset: Name of the data set.
+        letters: Name of the alphabet of the tokens.
+        classes: Names of the classes, in the order of the logits.
+        max_length: Number of tokens of the longest sequence, including further test lengths.
+        checksum: Checksum of the data.
     """
 
     dataset: str
@@ -151,24 +149,24 @@ class SequenceSpec(LabelSpec):
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "max_length", "checksum")
 
     def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
-        """With sequences as long as before, which the model takes."""
+        """Makes the spec for a continued run, whose maximum length does not decrease."""
         spec = super().continue_from(previous, refit_scales=refit_scales)
         longest = max(self.max_length, previous.max_length)
         return dataclasses.replace(spec, max_length=longest)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The shape of one token of a stream."""
+        """Shape and dtype of one token of a stream."""
         return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     @property
     def alphabet(self) -> Alphabet:
-        """What the tokens stand for."""
+        """The alphabet of the tokens."""
         return ALPHABETS[self.letters]
 
     @property
     def kind(self) -> str:
-        """The alphabet and the classes."""
+        """The alphabet and the classes, in words."""
         return f"{self.letters} of the classes {', '.join(self.classes)}"
 
     def check(self) -> None:
@@ -179,17 +177,17 @@ class SequenceSpec(LabelSpec):
 
 
 class TokenSource(Source[SequenceConfig, SequenceSpec]):
-    """Sequences of tokens with their classes, and the tokens of the longest one.
+    """Source of labeled token sequences, with their alphabet and maximum length.
 
-    Batches have "tokens", int32 [B, T] (of pixels uint8), "mask", bool [B, T], where lengths
-    differ, and "labels", int32 [B].
+    Batches have "tokens", int32 [B, T] (uint8 for pixels), "labels", int32 [B], and, if lengths
+    differ, "mask", bool [B, T].
     """
 
     alphabet: Alphabet
     max_length: int
 
     def describe(self, config: SequenceConfig) -> SequenceSpec:
-        """Describes the names, lengths and checksum of the data."""
+        """Makes the data spec: names, maximum length and checksum."""
         return SequenceSpec(
             dataset=self.name,
             letters=self.alphabet.name,
@@ -204,42 +202,42 @@ class TokenSource(Source[SequenceConfig, SequenceSpec]):
 
 
 def open_source(options: SequenceData, num_runs: int) -> TokenSource:
-    """The source that options name, for runs that are trained at once."""
-    if options.data in DRAWN:
+    """Opens the data that options name, for ``num_runs`` runs trained together."""
+    if options.data in GENERATED:
         return GeneratedTokens(options, num_runs)
     path = options.path
     if not path.exists():
         if path.name in FETCHED.values() and path.parent.name == "data":
             name = path.name
             raise FileNotFoundError(
-                f"expected the files of {name} in the folder {path}, found nothing there; fetch "
-                f"them first (flax-linattn data fetch {name}), or give the path of your own."
+                f"expected the files of {name} in the folder {path}, which does not exist; fetch "
+                f"them first (flax-linattn data fetch {name}), or pass another path."
             )
-        known = {name.lower(): name for name in (*DRAWN, *FETCHED)}
+        known = {name.lower(): name for name in (*GENERATED, *FETCHED)}
         near = difflib.get_close_matches(path.name.lower(), known, 1)
-        if near and not path.suffix:  # a slip in a name, rather than a path
+        if near and not path.suffix:  # a misspelled name rather than a path
             raise OptionError(
-                f"expected a folder or an archive of data at {path}, found none; did you mean "
+                f"the data folder or archive {path} does not exist; did you mean "
                 f"{known[near[0]]!r}?",
                 "data",
             )
-        raise FileNotFoundError(f"expected a folder or an archive of data at {path}, found none.")
+        raise FileNotFoundError(f"the data folder or archive {path} does not exist.")
     return TextTokens(options) if _holds_texts(data_path(path)) else PixelTokens(options)
 
 
 def _holds_texts(path: Path) -> bool:
-    """Whether texts lie below a folder named train, and no images."""
+    """Whether the training folder has texts and no images."""
     train = [n for n in FileTree(path).sizes if "train" in n.lower().split("/")[:-1]]
     return any(n.lower().endswith(".txt") for n in train) and not any(map(is_image, train))
 
 
 class GeneratedTokens(TokenSource):
-    """ListOps, whose classes are the values, or Pathfinder, whose classes are no and yes."""
+    """Synthetic ListOps, whose classes are the values, or synthetic Pathfinder images."""
 
     def __init__(self, options: SequenceData, num_runs: int = 1) -> None:
         self.name = options.data
         self._options = options
-        # Runs that are trained at once take batches of one length: seeds draw lengths of their own.
+        # Runs that train together need batches of one length, but sample lengths by their seeds.
         self._num_lengths = 1 if num_runs > 1 else NUM_LENGTHS
         task = self._task(1)
         if isinstance(task, Pathfinder):
@@ -267,28 +265,27 @@ class GeneratedTokens(TokenSource):
         data_spec: SequenceSpec | None = None,
         sequence_shards: int = 1,
     ) -> training.Splits:
-        """Training never sees an example twice; validation and test are always the same."""
-        least, most = self._options.min_length, self._options.max_length
-        step = -(-most // self._num_lengths)
-        multiple = (
-            -(-step // sequence_shards) * sequence_shards if most > least else sequence_shards
-        )
+        """Makes batches: training examples are always new, others are always the same."""
+        min_length, max_length = self._options.min_length, self._options.max_length
+        multiple = sequence_shards
+        if max_length > min_length:
+            multiple *= -(-max_length // (self._num_lengths * sequence_shards))
         task = self._task(multiple)
         if not isinstance(task, GrownListOps) and self.max_length % sequence_shards:
             raise ValueError(
-                f"sequences of {self.max_length} tokens do not go over {sequence_shards} devices; "
-                "choose a length that is a multiple, or leave seq out of the mesh."
+                f"sequences of {self.max_length} tokens cannot be split over {sequence_shards} "
+                "devices; choose a multiple of that number, or remove seq from the mesh."
             )
         return generated_splits(task, config)
 
     def at_length(self, config: SequenceConfig, length: int) -> training.BatchSource:
-        """ListOps of exactly this length, as many as there are to test on."""
-        # A stream of its own for each length; the first three are those of ``splits``.
+        """Makes ``test_size`` ListOps expressions of exactly this length."""
+        # Each length has its own random stream; ``splits`` uses streams 0 to 2.
         task, size = GrownListOps(length, length), config.data.test_size
         return generated_batches(task, config, size, stream=3 + length)
 
     def checksum(self, config: SequenceConfig) -> str:
-        """Checksum of the first batch of each part."""
+        """Checksum of the first batch of each split."""
         return generated_checksum(self.splits(config))
 
     def about(self, config: SequenceConfig) -> str:
@@ -297,7 +294,7 @@ class GeneratedTokens(TokenSource):
 
 
 class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], TokenSource):
-    """Images of any official format, row by row; a pixel's grey value is a token."""
+    """Images as sequences of pixels, row by row; a gray value is a token."""
 
     alphabet = ALPHABETS["grey"]
 
@@ -317,11 +314,11 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
         *,
         training: bool,
     ) -> data.Batches:
-        """All pixels of each image."""
+        """Makes batches of all pixels of each image."""
         if self.max_length % sequence_shards:
             raise ValueError(
-                f"{self.max_length:,} pixels do not go over {sequence_shards} devices; bring the "
-                "images to a size that does, or leave seq out of the mesh."
+                f"{self.max_length:,} pixels cannot be split over {sequence_shards} devices; "
+                "resize the images to a multiple, or remove seq from the mesh."
             )
         arrays: dict[str, NDArray] = {"tokens": part.pixels_as_tokens(), "labels": part.labels}
         seed = config.seed if training else None
@@ -330,13 +327,13 @@ class PixelTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledImages], Toke
     def about(self, config: SequenceConfig) -> str:
         height, width, _ = self.test.image_shape
         return (
-            f"{self.name}: images of {height} x {width} grey pixels, {self.counts()}\n"
+            f"{self.name}: images of {height} x {width} gray pixels, {self.counts()}\n"
             f"{about_classes(self.classes)}"
         )
 
 
 class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenSource):
-    """Texts in folders of their classes, such as aclImdb's; a byte is a token."""
+    """Texts in one folder per class, such as aclImdb; a byte is a token."""
 
     alphabet = ALPHABETS["bytes"]
 
@@ -360,7 +357,7 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
         *,
         training: bool,
     ) -> TextBatches | PackedTextBatches:
-        """Texts cut to the longest length; those to train on perhaps cropped, or packed."""
+        """Makes batches of texts cut to the maximum length; training texts may be packed."""
         options, rows = config.data, config.fit.batch_size
         length = -(-options.max_length // sequence_shards) * sequence_shards
         if training and options.padding == "packed":
@@ -378,37 +375,34 @@ class TextTokens(TreeSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenS
     def _lengths(
         self, texts: LabelledTexts, config: SequenceConfig, sequence_shards: int
     ) -> tuple[int, ...] | None:
-        """Lengths that long texts are padded to; None for one."""
-        most = config.data.max_length
-        if most < MIN_BUCKETED_LENGTH or config.data.padding == "symbol":
+        """Lengths that long texts are padded to; None pads to the maximum length alone."""
+        max_length = config.data.max_length
+        if max_length < MIN_BUCKETED_LENGTH or config.data.padding == "symbol":
             return None
-        lengths = np.minimum(texts.lengths, most)
-        shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
-        return tuple(
-            sorted(
-                {-(-int(np.ceil(share)) // sequence_shards) * sequence_shards for share in shares}
-            )
-        )
+        lengths = np.minimum(texts.lengths, max_length)
+        quantiles = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
+        shards = -(-np.ceil(quantiles).astype(int) // sequence_shards)
+        return tuple(np.unique(shards * sequence_shards).tolist())
 
     def about(self, config: SequenceConfig) -> str:
         longest = max(part.lengths.max() for part in (self.fitted, self.validation, self.test))
         return (
-            f"{self.name}: {self.counts(' texts')}, of up to {longest:,} bytes, of which "
-            f"{self.max_length:,} are seen\n"
+            f"{self.name}: {self.counts(' texts')}, of up to {longest:,} bytes, cut to "
+            f"{self.max_length:,}\n"
             f"{about_classes(self.classes)}"
         )
 
 
 def expression_batches(path: Path, config: SequenceConfig, data_spec: SequenceSpec) -> TextBatches:
-    """Batches of the ListOps expressions of a file, to test on."""
+    """Makes test batches of the ListOps expressions of a file."""
     expressions = read_listops(path)
     texts = tuple(tokens.astype(np.uint8).tobytes() for tokens in expressions.tokens)
     labeled = LabelledTexts(str(path), data_spec.classes, expressions.labels, texts)
     longest = int(labeled.lengths.max())
     if config.model.position == "learned" and longest > data_spec.max_length:
         raise ValueError(
-            f"{path} has an expression of {longest:,} tokens, and the run's model positions for "
-            f"{data_spec.max_length:,}; give shorter ones, or train with sinusoidal positions."
+            f"{path} has an expression of {longest:,} tokens, but the model has positions for "
+            f"{data_spec.max_length:,}; pass shorter ones, or train with position='sinusoidal'."
         )
     quantiles = np.quantile(labeled.lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
     lengths = np.ceil(quantiles).astype(int).tolist()

@@ -1,4 +1,4 @@
-"""Options of runs on sequences of tokens."""
+"""Options of runs on token sequences."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ FETCHED = {
     "mnist-pixels": "MNIST",
     "fashion-mnist-pixels": "Fashion-MNIST",
 }
-"""Names for data of the catalogue, where ``data fetch`` has put them."""
+"""Names of data sets, and their folders in the data folder of ``data fetch``."""
 
 LENGTH_OPTIONS = ("min_length", "max_length")
-OF_TEXTS = ("crop", "padding", "as_python")
-DRAWN = {
-    "listops": (*OF_TEXTS, *FILE_OPTIONS, "image_size"),
-    "listops-lra": (*OF_TEXTS, *FILE_OPTIONS, "image_size"),
-    "pathfinder": (*OF_TEXTS, *FILE_OPTIONS, *LENGTH_OPTIONS),
+TEXT_OPTIONS = ("crop", "padding", "as_python")
+GENERATED = {
+    "listops": (*TEXT_OPTIONS, *FILE_OPTIONS, "image_size"),
+    "listops-lra": (*TEXT_OPTIONS, *FILE_OPTIONS, "image_size"),
+    "pathfinder": (*TEXT_OPTIONS, *FILE_OPTIONS, *LENGTH_OPTIONS),
 }
-"""Generated data, and the options that change nothing of them."""
+"""Names of synthetic data sets, with the options that have no effect on them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,24 +75,24 @@ class SequenceData(LabelData):
             at_least(4, 2**20, test_lengths=length)
         if self.test_lengths and self.data != "listops":
             raise OptionError(
-                f"test_lengths needs the data listops, got data={self.data}; remove test_lengths.",
+                f"test_lengths needs data='listops', got {self.data!r}; remove test_lengths=....",
                 "test_lengths",
                 "data",
             )
-        if self.data in DRAWN:
-            self.refuse(DRAWN[self.data], self.data, "data")
+        if self.data in GENERATED:
+            self.refuse(GENERATED[self.data], self.data, "data")
         else:
             self.refuse(("min_length", *GENERATED_DATA_OPTIONS), "data from files", "data")
 
     @property
     def path(self) -> Path:
-        """Of the files, where the data are no drawn ones."""
+        """Path of the files, unless the data are synthetic."""
         return Path("data", FETCHED[self.data]) if self.data in FETCHED else Path(self.data)
 
     @property
     def data_name(self) -> str:
-        """A short name of the data."""
-        named = self.data in (*DRAWN, *FETCHED)
+        """Short name of the data, for the run folder."""
+        named = self.data in (*GENERATED, *FETCHED)
         return self.data if named else self.path.name.partition(".")[0]
 
 
@@ -101,7 +101,7 @@ class SequenceModel(ModelOptions):
     """Options of the classifier of token sequences.
 
     Attributes:
-        layers: Options of the backbone.
+        layers: Transformer blocks of the backbone.
         embedding: Token embedding: "linear" (a linear layer on one-hot vectors), "conv" (three
             convolutions on one-hot vectors) or "table" (a lookup table, as in language models).
         position: Positional encoding of the tokens.
@@ -129,8 +129,9 @@ class SequenceFit(RecipeFit):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceConfig(Config):
-    """Everything that a run on sequences depends on."""
+    """Options of a run on token sequences."""
 
+    main_options = ("data", "max_length", "learning_rate", *Config.main_options)
     data: SequenceData = SequenceData()
     model: SequenceModel = SequenceModel()
     fit: SequenceFit = SequenceFit()
@@ -138,28 +139,28 @@ class SequenceConfig(Config):
     def __post_init__(self) -> None:
         if self.model.causal and self.model.pooling == "class":
             raise OptionError(
-                "a class token sees the whole sequence, and a causal model does not; choose "
-                "pooling mean or last.",
+                "a class token needs a model that is not causal; choose pooling='mean' or "
+                "pooling='last' for a causal model.",
                 "pooling",
                 "causal",
             )
-        of_positions = ["position"] * (self.model.position == "learned") + ["mechanism"] * any(
+        limited = ["position"] * (self.model.position == "learned") + ["mechanism"] * any(
             hasattr(mechanism, "max_length") for mechanism in self.layers.mechanisms
         )
         longest = max(self.data.test_lengths, default=0)
-        if of_positions and longest > self.data.max_length:
+        if limited and longest > self.data.max_length:
             raise OptionError(
-                f"what is learned of each position is not learned beyond max_length "
-                f"({self.data.max_length}), so a test at {longest} would say nothing; choose "
-                f"another {of_positions[0]}, or shorter test_lengths.",
+                f"the model learns parameters of each position up to max_length "
+                f"({self.data.max_length}), so it cannot be tested at length {longest}; choose "
+                f"another {limited[0]}, or smaller test_lengths.",
                 "test_lengths",
-                *of_positions,
+                *limited,
             )
         mixed = self.model.embedding == "conv" and not self.model.causal
         if self.data.padding == "packed" and (self.model.pooling == "class" or mixed):
             raise OptionError(
-                "texts that share a row have neither a class token each nor convolutions across "
-                "them; choose pooling mean or last, and another embedding or a causal model.",
+                "packed texts need pooling='mean' or pooling='last', and an embedding without "
+                "convolutions or a causal model; choose these, or padding='masked'.",
                 "padding",
                 "pooling",
                 "embedding",
@@ -171,8 +172,8 @@ class SequenceConfig(Config):
         return make_file_name(self.data.data_name, mechanism_name(self.layers), self.seeds)
 
     def resolve(self) -> SequenceConfig:
-        """With an absolute path, where the data are files."""
-        if self.data.data in DRAWN:
+        """Returns a copy with an absolute path, if the data are files."""
+        if self.data.data in GENERATED:
             return self
         return self.replace(data=str(self.data.path.resolve()))
 
@@ -192,7 +193,7 @@ _TAYLORSHIFT: dict[str, Any] = {
     "epochs": 200,
     "warmup": 5 / 200,
 }
-"""What TaylorShift's runs on sequences have in common (appendix C)."""
+"""Common options of TaylorShift's runs on sequences (appendix C)."""
 _ARENA: dict[str, Any] = {
     "norm": "pre",
     "dropout_rate": 0.1,
@@ -209,7 +210,7 @@ _ARENA: dict[str, Any] = {
     "weight_decay": 0.1,
     "batch_size": 32,
 }
-"""What Long Range Arena's runs on expressions and on texts have in common."""
+"""Common options of Long Range Arena's runs on expressions and texts."""
 _LISTOPS: dict[str, Any] = {
     "epoch_size": 96_000,
     "features": 512,
@@ -229,11 +230,11 @@ _TEXTS: dict[str, Any] = {
 
 
 def _preset(about: str, **options: Any) -> Callable[[SequenceConfig], SequenceConfig]:
-    """A function that sets options; files that a config names stay, instead of fetched ones."""
+    """Makes a preset from options; it keeps files that the config names."""
 
     def apply(config: SequenceConfig) -> SequenceConfig:
         given = config.data.data
-        keeps_files = options["data"] in FETCHED and given not in DRAWN
+        keeps_files = options["data"] in FETCHED and given not in GENERATED
         return config.replace(**options | ({"data": given} if keeps_files else {}))
 
     apply.__doc__ = about
@@ -242,7 +243,8 @@ def _preset(about: str, **options: Any) -> Callable[[SequenceConfig], SequenceCo
 
 PRESETS = {
     "taylorshift-listops": _preset(
-        "TaylorShift's ListOps: 4 layers of 512, 500 to 2,000 tokens, 200 epochs of 96,000.",
+        "ListOps as in TaylorShift: 500 to 2,000 tokens, 4 layers of 512 features, 200 epochs of "
+        "96,000 examples.",
         # Departures: the best parameters are selected on 50,000 expressions that are not those of
         # the test, and the learning rate changes each step instead of each epoch.
         **_TAYLORSHIFT,
@@ -256,8 +258,8 @@ PRESETS = {
         batch_size=256,
     ),
     "taylorshift-imdb": _preset(
-        "TaylorShift's IMDB: bytes as Python prints them, cut or filled to 4,000 with a visible "
-        "zero.",
+        "IMDB as in TaylorShift: bytes as Python prints them, cropped or padded to 4,000 with "
+        "visible zeros.",
         **_TAYLORSHIFT,
         **_TEXTS,
         as_python=True,
@@ -267,7 +269,7 @@ PRESETS = {
         batch_size=32,
     ),
     "taylorshift-cifar": _preset(
-        "TaylorShift's CIFAR-10 of grey pixels: one layer of 256.",
+        "Gray pixels of CIFAR-10 as in TaylorShift: one layer of 256 features.",
         **_TAYLORSHIFT,
         data="cifar-pixels",
         select_on="test",
@@ -279,7 +281,7 @@ PRESETS = {
         batch_size=256,
     ),
     "lra-listops": _preset(
-        "Long Range Arena's ListOps: 4 layers of 512, 5,000 steps.",
+        "ListOps as in Long Range Arena: 4 layers of 512 features, 5,000 steps.",
         # A departure: expressions are new in each epoch, where there 96,000 come again.
         **_ARENA,
         **_LISTOPS,
@@ -293,8 +295,8 @@ PRESETS = {
         validate_every=500,
     ),
     "lra-text": _preset(
-        "Long Range Arena's bytes of IMDB: 4 layers of 256, 20,000 steps; selected on the TEST "
-        "SET.",
+        "Bytes of IMDB as in Long Range Arena: 4 layers of 256 features, 20,000 steps; SELECTS "
+        "ON THE TEST SET.",
         # Texts have 4,000 bytes, as papers have it; its configuration says 1,000.
         **_ARENA,
         **_TEXTS,
@@ -305,7 +307,7 @@ PRESETS = {
         validate_every=1000,
     ),
     "lra-cifar": _preset(
-        "Long Range Arena's grey CIFAR-10: one layer of 128, 35,000 steps, a tenth to validate on.",
+        "Gray pixels of CIFAR-10 as in Long Range Arena: one layer of 128 features, 35,000 steps.",
         # Departures: dropout of 0.3 acts where ours does, and attention weights have none; heads
         # have 16 features, not 8.
         **_ARENA
@@ -330,6 +332,6 @@ PRESETS = {
 }
 """Published protocols by name: TaylorShift's (appendix C), and Long Range Arena's.
 
-Where they select on the TEST SET, so does the paper. Departures of all of Long Range Arena's: the
-head is one linear layer instead of two, Adam's epsilon is 1e-8 instead of 1e-9.
+Presets select on the TEST SET where the paper does. All presets of Long Range Arena depart in two
+ways: the head is one linear layer instead of two, Adam's epsilon is 1e-8 instead of 1e-9.
 """

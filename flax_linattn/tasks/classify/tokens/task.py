@@ -1,4 +1,4 @@
-"""The task of classifying sequences of tokens, as the commands see it."""
+"""The task of classifying token sequences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.catalog import IMAGES, TEXTS, Entry
-from flax_linattn.data.file_tree import ARCHIVES
+from flax_linattn.data.files.file_tree import ARCHIVES
+from flax_linattn.data.sets.catalog import IMAGES, TEXTS, Entry
 from flax_linattn.data.texts import LabelledTexts, TextBatches, taylorshift_bytes
 from flax_linattn.tasks.classify.baselines import (
-    Predicted,
+    BaselinePredictions,
     Vectors,
     baseline_values,
     first_token,
@@ -30,7 +30,7 @@ from flax_linattn.tasks.classify.baselines import (
     take_tokens,
 )
 from flax_linattn.tasks.classify.class_stream import ClassStream
-from flax_linattn.tasks.classify.figures import draw_lengths
+from flax_linattn.tasks.classify.figures import plot_lengths
 from flax_linattn.tasks.classify.label_task import SourceTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.tasks.classify.tokens.data import (
@@ -65,19 +65,19 @@ class SequenceStreamOptions:
 
 
 class SequenceStream(ClassStream[int]):
-    """Class probabilities after each token."""
+    """Predicts class probabilities after each token."""
 
     unit = "token"
     advice = "pooling mean or last"
     remedy: ClassVar[Mapping[str, Any]] = {"pooling": "mean"}
 
     def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
-        """Reads tokens; None where a new sequence begins."""
+        """Parses tokens; yields None where a new sequence begins."""
         return self._run.data_spec.alphabet.parse(lines)
 
     @property
     def comments(self) -> bool:
-        """Not in texts, of which each byte counts."""
+        """Whether lines may be comments: not in texts, whose bytes are all tokens."""
         return self._run.data_spec.alphabet.comments
 
     def _input(self, observation: int) -> NDArray:
@@ -85,7 +85,7 @@ class SequenceStream(ClassStream[int]):
 
 
 class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
-    """Classes of long sequences of tokens: expressions, bytes, pixels."""
+    """The task of classifying long token sequences: expressions, bytes or pixels."""
 
     name = "sequence"
     Config = SequenceConfig
@@ -93,27 +93,27 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
     StreamOptions = SequenceStreamOptions
     presets: ClassVar[Mapping[str, Any]] = PRESETS
     kinds = (TEXTS, IMAGES)
-    baselines = ("constant", "first_token", "naive_bayes", "nearest_neighbour", "ridge")
+    baseline_names = ("constant", "first_token", "naive_bayes", "nearest_neighbour", "ridge")
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
-        """The name that stands for the folder of the files, or the folder."""
+        """Returns the folder of the files as an option, by its name in ``FETCHED`` if any."""
         (folder,) = {file.parent for file in files}
-        names = {Path("data", of_entry): name for name, of_entry in FETCHED.items()}
+        names = {Path("data", entry_name): name for name, entry_name in FETCHED.items()}
         return {"data": names.get(folder, str(folder))}
 
     def check(self, config: SequenceConfig, placement: training.Placement) -> None:
-        """Refuses mechanisms without the direction, and what does not go over devices in time."""
+        """Checks the direction of the mechanism, and that the model can be split in time."""
         if placement.sequence_shards > 1 and config.model.pooling == "class":
             raise OptionError(
-                "a class token makes sequences longer by one, which does not go over devices; "
-                "choose pooling mean or last, or leave seq out of the mesh.",
+                "a class token adds a token, so sequences cannot be split over devices; choose "
+                "pooling='mean' or pooling='last', or remove seq from the mesh.",
                 "pooling",
                 "mesh",
             )
         if placement.sequence_shards > 1 and config.model.embedding == "conv":
             raise OptionError(
-                "convolutions see tokens of other devices; choose another embedding, or leave seq "
-                "out of the mesh.",
+                "convolutions need tokens of other devices; choose another embedding, or remove "
+                "seq from the mesh.",
                 "embedding",
                 "mesh",
             )
@@ -124,12 +124,12 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         """Reads sequences from files, or generates them."""
         return open_source(config.data, config.fit.runs)
 
-    def config_of_file(self, config: SequenceConfig, file: Path) -> SequenceConfig:
-        """Options that name a folder or an archive of texts or images."""
+    def with_file(self, config: SequenceConfig, file: Path) -> SequenceConfig:
+        """Returns the options with another folder or archive of texts or images."""
         return config.replace(data=str(file))
 
     def baseline_config(self, config: SequenceConfig) -> SequenceConfig:
-        """Each text in a row of its own."""
+        """Returns the options without packing, so that each text has its own row."""
         return config.replace(padding="masked") if config.data.padding == "packed" else config
 
     def model(
@@ -138,7 +138,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         data_spec: SequenceSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.SequenceClassifier:
-        """A ``models.SequenceClassifier`` on embedded tokens."""
+        """Makes a ``models.SequenceClassifier`` on embedded tokens."""
         options, rngs = config.model, nnx.Rngs(config.seed)
         backbone = models.Backbone(
             _embedding(config, data_spec, rngs),
@@ -158,9 +158,9 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
     @staticmethod
     def compute_logits(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
-        """Logits of a batch of padded sequences, or, at each token, of packed ones."""
+        """Computes the logits of padded sequences, or of each token of packed sequences."""
         logits: Array = model(
-            batch["tokens"].astype(jnp.int32),  # of pixels uint8
+            batch["tokens"].astype(jnp.int32),  # pixels are uint8
             mask=batch.get("mask"),
             segment_ids=batch.get("segment_ids"),
             dropout_key=dropout_key,
@@ -168,13 +168,13 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         return logits
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
-        """The run's own, or those of another folder or archive, or of a file of expressions."""
+        """Makes batches of the run's own test data, or of another folder, archive or file."""
         if file is not None and run.data_spec.letters == "listops":
             return expression_batches(file, run.config, run.data_spec)
         return super().test_batches(run, file)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Metrics, figures of each class; accuracy on fresh examples of each length asked for."""
+        """Reports metrics, metrics of each class, and accuracy at ``test_lengths``."""
         report, options = super().test(run, batches), run.config.data
         if not options.test_lengths:
             return report
@@ -194,22 +194,22 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
             report,
             values={**report.values, "lengths": rows},
             tables=(*report.tables, "lengths"),
-            figures={**report.figures, "lengths.png": partial(draw_lengths, rows)},
+            figures={**report.figures, "lengths.png": partial(plot_lengths, rows)},
         )
 
     def vectors(self, batches: training.BatchSource) -> Vectors:
-        """Reads images as vectors of pixels."""
+        """Reads sequences of pixels as vectors."""
         return read_vectors(batches, "tokens")
 
     def test_baselines(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """The most frequent class, naive Bayes, the first token; of pixels, neighbor and ridge."""
+        """Tests the most frequent class, naive Bayes and the first token; pixels as images."""
         data_spec = run.data_spec
         if data_spec.letters == "grey":
             return super().test_baselines(run, batches)
         sequences, labels = zip(*iterate_sequences(batches), strict=True)
         sizes = data_spec.alphabet.num_tokens, len(data_spec.classes)
 
-        def predict(train: training.BatchSource) -> dict[str, Predicted]:
+        def predict(train: training.BatchSource) -> dict[str, BaselinePredictions]:
             return {
                 "naive_bayes": naive_bayes(
                     take_tokens(iterate_sequences(train)), sequences, sizes[1]
@@ -224,7 +224,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
         )
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """Of the logits of the first example that is as long as its batch."""
+        """Compares the logits of the longest sequence of the first batch."""
         batch = batches.batch(0)
         lengths = batch["mask"].sum(axis=1) if "mask" in batch else [batch["tokens"].shape[1]]
         row = int(np.argmax(lengths))
@@ -234,17 +234,17 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
     def predict_batches(
         self, run: Run, file: Path | None
     ) -> tuple[training.BatchSource, Sequence[str] | None]:
-        """Of lines as a stream reads them, a blank line between two sequences.
+        """Makes batches of the lines of a file, with a blank line between two sequences.
 
-        A folder or an archive, or a file of labels and expressions, is one to test on, whose labels
-        do not count.
+        A folder, an archive or a file of labels and expressions is read as test data, without its
+        labels.
         """
         if file is None or file.is_dir() or file.name.lower().endswith((".tsv", *ARCHIVES)):
             return self.test_batches(run, file), None
         return _line_batches(run, file), None
 
     def stream(self, run: Run, options: SequenceStreamOptions) -> SequenceStream:
-        """Class probabilities after each token."""
+        """Makes a stream of class probabilities after each token."""
         return SequenceStream(run, max_length=options.max_length)
 
 
@@ -266,19 +266,21 @@ def _embedding(config: SequenceConfig, data_spec: SequenceSpec, rngs: nnx.Rngs) 
 
 
 def _line_batches(run: Run, file: Path) -> training.BatchSource:
-    """Batches of sequences of lines, whose tokens are bytes in every alphabet."""
+    """Makes batches of the sequences of a text file; tokens of every alphabet fit in bytes."""
     data_spec, options = run.data_spec, run.config.data
     with open_lines(file) as rows:
         tokens = rows.parse(data_spec.alphabet.parse, comments=data_spec.alphabet.comments)
         groups = itertools.groupby(tokens, key=lambda token: token is None)
         texts = tuple(bytes(own) for between, own in groups if not between)
     if not texts:
-        raise OptionError(f"{file}: expected sequences of tokens, got none.", "test_file")
+        raise OptionError(
+            f"expected sequences of tokens in {file}, got an empty file.", "test_file"
+        )
     lengths = [len(text) for text in texts]
     if data_spec.letters == "grey" and set(lengths) != {data_spec.max_length}:
         raise OptionError(
-            f"{file}: expected {data_spec.max_length:,} grey values of each image, got "
-            f"{min(lengths):,} to {max(lengths):,}; a blank line ends an image.",
+            f"expected {data_spec.max_length:,} gray values per image in {file}, got "
+            f"{min(lengths):,} to {max(lengths):,}; separate images by a blank line.",
             "test_file",
         )
     is_cut = data_spec.letters == "bytes"
@@ -288,8 +290,8 @@ def _line_batches(run: Run, file: Path) -> training.BatchSource:
         and max(lengths) > data_spec.max_length
     ):
         raise OptionError(
-            f"{file}: a sequence has {max(lengths):,} tokens, and the run's model positions for "
-            f"{data_spec.max_length:,}; give shorter ones, or train with sinusoidal positions.",
+            f"{file} has a sequence of {max(lengths):,} tokens, but the model has positions for "
+            f"{data_spec.max_length:,}; pass shorter ones, or train with position='sinusoidal'.",
             "test_file",
         )
     if options.as_python:

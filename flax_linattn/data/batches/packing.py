@@ -1,0 +1,112 @@
+"""Several short sequences in one row: fewer padded tokens to compute."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import check_same_length
+from flax_linattn.data.batches.batches import check_alike
+
+
+class Packed(NamedTuple):
+    """Sequences packed into rows of equal length.
+
+    Attributes:
+        arrays: those that were given, as ``[N, length, ...]``, with "mask", bool
+            ``[N, length]``, True = a real token, and "segment_ids", int32 ``[N, length]``,
+            another id for each sequence of a row: what ``Batches`` and the models take.
+        sequence: int32 ``[N, length]``, which sequence a token is of; -1 = padding.
+    """
+
+    arrays: dict[str, NDArray]
+    sequence: NDArray[np.int32]
+
+    @property
+    def efficiency(self) -> float:
+        """Share of real tokens among all."""
+        return float(np.mean(self.arrays["mask"]))
+
+
+def pack(arrays: Mapping[str, Sequence[NDArray]], length: int) -> Packed:
+    """Packs sequences into rows of one length, each in the fullest row that has room for it.
+
+    Sequences are taken by falling length (best fit decreasing), so that the rows depend on nothing
+    but the lengths. Every sequence stands in exactly one row, in one piece.
+
+    Args:
+        arrays: by name, the arrays of every sequence, ``[length_i, ...]``; those of one sequence
+            have one length.
+        length: tokens a row.
+
+    Raises:
+        ValueError: no sequences, an empty one, one that is longer than a row, arrays that do not
+            match, or one that is named as one of ours.
+
+    Example:
+        >>> packed = pack({"values": [np.ones(3), np.ones(4), np.ones(1)]}, length=4)
+        >>> packed.arrays["segment_ids"].tolist(), packed.efficiency
+        ([[0, 0, 0, 0], [0, 0, 0, 1]], 1.0)
+        >>> packed.sequence.tolist()
+        [[1, 1, 1, 1], [0, 0, 0, 2]]
+    """
+    arrays = {name: [np.asarray(part) for part in parts] for name, parts in arrays.items()}
+    lengths = _lengths(arrays, length)
+    rows = _best_fit(lengths, length)
+    shape = (len(rows), length)
+    sequence, segment_ids = np.full(shape, -1, np.int32), np.zeros(shape, np.int32)
+    packed = {
+        name: np.zeros((*shape, *parts[0].shape[1:]), parts[0].dtype)
+        for name, parts in arrays.items()
+    }
+    for row, members in enumerate(rows):
+        begin = 0
+        for segment, index in enumerate(members):
+            span = slice(begin, begin + lengths[index])
+            sequence[row, span], segment_ids[row, span] = index, segment
+            for name, parts in arrays.items():
+                packed[name][row, span] = parts[index]
+            begin = span.stop
+        segment_ids[row, begin:] = len(members) - 1
+    return Packed({**packed, "mask": sequence >= 0, "segment_ids": segment_ids}, sequence)
+
+
+def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
+    if taken := {"mask", "segment_ids"} & set(arrays):
+        raise ValueError(f"packing makes {sorted(taken)[0]!r} itself; rename that array")
+    check_same_length(**arrays)
+    lengths = [len(part) for part in next(iter(arrays.values()), [])]
+    if not lengths:
+        raise ValueError("expected arrays of at least one sequence, got none")
+    for name, parts in arrays.items():
+        check_alike(name, parts, lengths)
+    for index, size in enumerate(lengths):
+        if size == 0:
+            raise ValueError(f"sequence {index} has no tokens; drop it")
+        if size > length:
+            raise ValueError(
+                f"sequence {index} has {size} tokens, which does not fit rows of {length}; "
+                "drop or split it, or raise length"
+            )
+    return lengths
+
+
+def _best_fit(lengths: Sequence[int], length: int) -> list[list[int]]:
+    """Which sequences each row holds."""
+    rows: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # (tokens left, row), sorted
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        size = lengths[index]
+        place = bisect.bisect_left(room, (size, -1))
+        if place < len(room):
+            left, row = room.pop(place)
+        else:
+            left, row = length, len(rows)
+            rows.append([])
+        rows[row].append(index)
+        bisect.insort(room, (left - size, row))
+    return rows

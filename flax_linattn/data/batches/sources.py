@@ -1,0 +1,128 @@
+"""Batches from what users have: grain data sets and generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import at_least
+from flax_linattn.data.batches.batches import ALL_ROWS, ExampleBatches, check_names
+
+Batch = Mapping[str, NDArray]
+
+
+class GrainBatches(ExampleBatches):
+    """Batches of the examples of a ``grain.MapDataset``, which finds any of them by its number.
+
+    Its order, shuffled anew in every epoch if the data set shuffles, is a function of the step, so
+    that a resumed run needs nothing but its step. Only the rows that a process asks for are loaded.
+
+    Args:
+        dataset: a ``grain.MapDataset`` of one epoch whose elements are examples, dicts of arrays
+            of the same shapes.
+        batch_size: B, the rows of every batch; the last one of an epoch is filled up as in
+            ``Batches``, which see for ``"weight"``.
+
+    Raises:
+        ValueError: it is empty, endless, or holds something else.
+
+    Example:
+        >>> import grain, numpy as np
+        >>> rows = grain.MapDataset.source([{"x": np.full(2, i)} for i in range(6)])
+        >>> batches = GrainBatches(rows.shuffle(seed=0), batch_size=4)
+        >>> len(batches), batches.batch(7)["x"].shape, batches.batch(7)["weight"].tolist()
+        (2, (4, 2), [1.0, 1.0, 0.0, 0.0])
+    """
+
+    def __init__(self, dataset: Any, batch_size: int) -> None:
+        if not hasattr(dataset, "repeat") or not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"expected a grain.MapDataset, which finds examples by number, got "
+                f"{type(dataset).__name__}; leave out to_iter_dataset(), or see IteratorBatches"
+            )
+        length = len(dataset)
+        if not length < 2**62:
+            raise ValueError("expected a data set of one epoch, got an endless one; drop repeat()")
+        super().__init__(length, batch_size)
+        if not isinstance(dataset[0], Mapping):
+            raise ValueError(
+                "expected a data set of examples, dicts of arrays, got elements of type "
+                f"{type(dataset[0]).__name__}; add map(...), and filter its source, not it"
+            )
+        check_names(dataset[0])
+        self._epochs = dataset.repeat()
+
+    def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+        begin = epoch * self.num_examples
+        distinct, places = np.unique(examples, return_inverse=True)
+        taken = [self._epochs[begin + int(i)] for i in distinct]
+        if any(example is None for example in taken):
+            raise ValueError(
+                "an example of the data set is None: filter() of a grain.MapDataset keeps the "
+                "places that it empties; filter what it is made of instead"
+            )
+        return {name: np.stack([example[name] for example in taken])[places] for name in taken[0]}
+
+
+class IteratorBatches:
+    """Batches of a generator, or of anything else that is iterated over once an epoch.
+
+    A resumed run begins in the middle of an epoch by taking and dropping what comes before, and
+    each of several processes makes whole batches to use its rows of them: make that cheap, or use a
+    source that finds examples by their number.
+
+    Args:
+        make_epoch: gives the batches of an epoch, counted from 0, all of one size; the same ones
+            each time it is asked for the same epoch.
+        num_batches: batches of an epoch to take; any more are left out.
+
+    Raises:
+        ValueError: an epoch has fewer batches, when that is found out.
+
+    Example:
+        >>> import numpy as np
+        >>> def make_epoch(epoch):
+        ...     for i in range(3):
+        ...         yield {"x": np.full(2, 10 * epoch + i)}
+        >>> batches = IteratorBatches(make_epoch, num_batches=3)
+        >>> len(batches), batches.batch(4)["x"].tolist(), batches.batch(0)["x"].tolist()
+        (3, [11, 11], [0, 0])
+    """
+
+    def __init__(self, make_epoch: Callable[[int], Iterable[Batch]], num_batches: int) -> None:
+        at_least(1, num_batches=num_batches)
+        self._make_epoch = make_epoch
+        self._num_batches = num_batches
+        self._iterator: Iterator[Batch] = iter(())
+        self._next = -1  # the step that the iterator gives next
+        self._last: tuple[int, Batch] | None = None
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._num_batches
+
+    def batch(self, step: int, rows: slice = ALL_ROWS) -> Batch:
+        """Returns the batch of a step, counted from 0 over all epochs, or some of its rows."""
+        if self._last is None or self._last[0] != step:
+            self._last = step, self._advance_to(step)
+        # Copies: a generator may fill the same arrays again while a device still reads them.
+        return {name: np.array(array[rows]) for name, array in self._last[1].items()}
+
+    def _advance_to(self, step: int) -> Batch:
+        epoch, position = divmod(step, self._num_batches)
+        begin = epoch * self._num_batches
+        if position == 0 or not begin < self._next <= step:
+            self._iterator, self._next = iter(self._make_epoch(epoch)), begin
+        while self._next <= step:
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                raise ValueError(
+                    f"epoch {epoch} has {self._next - begin} batches, expected "
+                    f"{self._num_batches}; give the true num_batches"
+                ) from None
+            self._next += 1
+        return batch

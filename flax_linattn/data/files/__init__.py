@@ -1,0 +1,1 @@
+"""Files before their meaning: text read line by line, archives and folders of files, arrays."""

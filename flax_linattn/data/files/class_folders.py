@@ -1,0 +1,164 @@
+"""Trees of one folder a class, ``train/CLASS/file`` with ``test`` or ``val`` beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from flax_linattn.checks import itemize, quote
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.file_tree import ARCHIVES, FileTree
+from flax_linattn.data.labels import in_order
+
+TRAIN = "train"
+TESTS = ("test", "val", "valid", "validation")
+"""Folders of what is tested on: the first of them that has the classes of ``train``."""
+
+
+class Split(NamedTuple):
+    """Files of a training or a test set.
+
+    Attributes:
+        names: In a tree, sorted by class, then by name.
+        labels: Of each, indices into the classes.
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[int, ...]
+
+
+class ClassFolders(NamedTuple):
+    """What a tree of folders holds.
+
+    Attributes:
+        classes: In sorted order, see ``data.labels.in_order``.
+        train: To learn from.
+        test: To test on.
+        notes: What is to be known about it.
+    """
+
+    classes: tuple[str, ...]
+    train: Split
+    test: Split
+    notes: tuple[str, ...]
+
+
+def find_class_folders(
+    tree: FileTree,
+    wanted: Callable[[str], bool],
+    kind: str,
+    *,
+    no_class: Mapping[str, str] | None = None,
+) -> ClassFolders:
+    """Finds the files of each class, at any depth below the folder of the class.
+
+    ``train`` may stand below other folders, as in an archive with one folder at its top. ``wanted``
+    says which names count, ``kind`` what they are called in messages; folders of ``no_class`` are
+    left out with a note on why.
+    """
+    no_class = no_class or {}
+    files = [name for name in tree.sizes if wanted(name)]
+    top = _top(tree, files, kind)
+    notes = []
+    parts = {part: files_by_class(files, f"{top}{part}/") for part in (TRAIN, *TESTS)}
+    in_classes = sum(len(names) for part in parts.values() for names in part.values())
+    for part in parts.values():
+        for name in sorted(set(part) & set(no_class)):
+            notes.append(no_class[name])
+            del part[name]
+    train = parts.pop(TRAIN)
+    if not train:
+        raise DataFormatError(
+            f"{tree.place(top + TRAIN)}: expected a folder for each class with {kind} in it, got "
+            f"none; put the {kind} of each class into a folder of its own"
+        )
+    classes = in_order(train)
+    of_same = [part for part in parts if parts[part] and set(parts[part]) <= set(train)]
+    if not of_same:
+        raise DataFormatError(_differ(tree, top, kind, classes, parts))
+    chosen = of_same[0]
+    others = [part for part in parts if parts[part] and part != chosen]
+    test = parts[chosen]
+    if chosen != TESTS[0]:
+        notes.append(f"tested on the {kind} of {chosen}")
+    notes += [f"the {kind} of {part} are left out" for part in others]
+    if missing := [name for name in classes if name not in test]:
+        notes.append(f"no {kind} of {itemize(missing, 10)} to test on")
+    if len(files) > in_classes:
+        notes.append(
+            f"{kind} outside of the folders of classes, left out: {len(files) - in_classes:,}"
+        )
+    notes += about_others(tree, len(files), kind)
+    return ClassFolders(
+        classes, make_split(train, classes), make_split(test, classes), (*dict.fromkeys(notes),)
+    )
+
+
+def about_others(tree: FileTree, num_wanted: int, kind: str) -> list[str]:
+    """Notes where files of other kinds, or links of an archive, are left out."""
+    others = len(tree.sizes) - num_wanted
+    notes = [f"files that are no {kind}, left out: {others:,}"] if others else []
+    return notes + ([f"{tree.links:,} links in the archive are left out"] if tree.links else [])
+
+
+def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:
+    """What stands in front of ``train``, "" or ended by "/"."""
+    tops = {
+        "/".join(parts[:place]) + "/" * bool(place)
+        for parts in (name.split("/")[:-1] for name in files)
+        for place in range(len(parts))
+        if parts[place] == TRAIN
+    }
+    shortest = sorted(tops, key=lambda top: (top.count("/"), top))
+    same_depth = [top for top in shortest if top.count("/") == shortest[0].count("/")]
+    if len(same_depth) == 1:
+        return same_depth[0]
+    folders = sorted({"/".join(name.split("/")[:2]) for name in files})
+    got = f"several: {itemize(same_depth, 10)}" if tops else f"{itemize(folders, 10) or 'none'}"
+    archives = [name for name in tree.sizes if name.endswith(ARCHIVES)]
+    hint = f", or of an archive, such as {quote(archives[0], 80)[1:-1]}" if archives else ""
+    raise DataFormatError(
+        f"{tree.path}: expected {kind} in folders train/CLASS and test/CLASS (or val/CLASS), got "
+        f"{got}; name the folders so, or give the path of one data set{hint}"
+    )
+
+
+def files_by_class(files: Sequence[str], prefix: str) -> dict[str, list[str]]:
+    """Files below a folder by the folder of their class; others are left out."""
+    by_class: dict[str, list[str]] = {}
+    for name in files:
+        label, slash, _ = name.removeprefix(prefix).partition("/")
+        if name.startswith(prefix) and slash:
+            by_class.setdefault(label, []).append(name)
+    return by_class
+
+
+def make_split(by_class: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Split:
+    """Files with their labels, sorted by class, then by name."""
+    pairs = [
+        (name, label)
+        for label, of_class in enumerate(classes)
+        for name in sorted(by_class.get(of_class, ()))
+    ]
+    return Split(tuple(name for name, _ in pairs), tuple(label for _, label in pairs))
+
+
+def _differ(
+    tree: FileTree,
+    top: str,
+    kind: str,
+    classes: Sequence[str],
+    parts: Mapping[str, Mapping[str, object]],
+) -> str:
+    """The message where nothing can be tested on."""
+    for part, labels in parts.items():
+        if unknown := sorted(set(labels) - set(classes)):
+            return (
+                f"{tree.place(top + part)}: expected the classes of {TRAIN}, got "
+                f"{itemize([quote(name)[1:-1] for name in unknown], 10)} besides; sort the {kind} "
+                f"into the folders of {itemize(classes, 10)}"
+            )
+    return (
+        f"{tree.place(top + TRAIN)}: expected {kind} to test on, in folders test/CLASS "
+        f"or val/CLASS, got none; move a part of the {kind} into test"
+    )

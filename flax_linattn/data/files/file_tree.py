@@ -1,0 +1,193 @@
+"""Trees of many files, in a folder or inside an archive, without unpacking anything to disk."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from flax_linattn.checks import quote
+from flax_linattn.data.errors import DataFormatError, report_damage
+from flax_linattn.data.files.text_files import open_uncompressed
+
+MAX_FILE_BYTES = 2**30
+"""Bytes of one file of a tree; the largest of the official sets take 35 million."""
+
+DEEPEST = 12
+"""Folders inside each other: more are a link that leads back to where it stands."""
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
+"""Suffixes of archives, for messages: what is read is known by its first bytes."""
+
+
+class _Entry(NamedTuple):
+    """A file of an archive: its first byte in a tar or its index in a zip, and its size."""
+
+    place: int
+    size: int
+
+
+class FileTree:
+    """The files below a folder, or those in a ``.tar``, ``.tar.gz``, ``.tar.xz`` or ``.zip``.
+
+    Nothing is written to disk, and no name or link in an archive is followed. Files and folders
+    whose names begin with a dot, and "__MACOSX", are left out; so are links in archives.
+
+    Args:
+        path: The folder or the archive; its first bytes say which kind.
+
+    Attributes:
+        path: As given.
+        sizes: Bytes of each file, by its name: the parts of its path below the top, joined by "/".
+        links: How many links of an archive are left out.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.links = 0
+        if not self.path.exists():
+            raise FileNotFoundError(
+                f"expected a folder or an archive at {self.path}, found nothing there; check the "
+                f"path, or download the files first (working folder: {Path.cwd()})"
+            )
+        expected = "a folder, or a whole .tar, .tar.gz, .tar.xz or .zip"
+        self._guard = partial(report_damage, self.path, expected)
+        self._is_folder, self._is_zip = self.path.is_dir(), False
+        self._entries: dict[str, _Entry] = {}
+        with self._guard():
+            if self._is_folder:
+                self.sizes = dict(_below(self.path))
+                return
+            self._is_zip = self._start().startswith(b"PK")
+            for name, entry in self._listed_zip() if self._is_zip else self._listed_tar():
+                if entry is None:
+                    self.links += 1
+                elif not _is_hidden(name.split("/")):
+                    self._entries[name] = entry  # the last of a name stands, as when unpacked
+        self.sizes = {name: entry.size for name, entry in self._entries.items()}
+
+    @property
+    def name(self) -> str:
+        """The name of the folder or archive, without the suffixes of archives."""
+        name = self.path.resolve().name
+        for suffix in (".gz", ".xz", ".bz2", ".tar", ".tgz", ".zip"):
+            name = name.removesuffix(suffix)
+        return name
+
+    def place(self, name: str) -> str:
+        """Where a file is, for a message: its path, or the archive, "!" and its name in there."""
+        return f"{self.path / name}" if self._is_folder else f"{self.path}!{quote(name, 200)[1:-1]}"
+
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+        """Yields the content of each file, in an archive in the order of the archive.
+
+        In an archive in the order in which they stand there; more than 1 GiB is refused.
+        """
+        for name in names:
+            if self.sizes[name] > MAX_FILE_BYTES:
+                raise DataFormatError(
+                    f"{self.place(name)}: expected a file of at most {MAX_FILE_BYTES:,} bytes, got "
+                    f"one of {self.sizes[name]:,}; check that this is the right file"
+                )
+        if self._is_folder:
+            for name in dict.fromkeys(names):
+                yield name, self._read_file(name)
+            return
+        in_order = sorted(dict.fromkeys(names), key=lambda name: self._entries[name].place)
+        contents = self._contents_of_zip if self._is_zip else self._contents_of_tar
+        with self._guard():
+            yield from contents(in_order)
+
+    def read_all(self, names: Collection[str]) -> dict[str, bytes]:
+        """The contents of a few files, by their names; see ``read``."""
+        return dict(self.read(names))
+
+    def _read_file(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise DataFormatError(
+                f"{self.place(name)}: expected a file that can be read, got an error "
+                f"({quote(error, 100)}); check its permissions and the disk"
+            ) from error
+
+    def _listed_zip(self) -> Iterator[tuple[str, _Entry | None]]:
+        with zipfile.ZipFile(self.path) as archive:
+            for place, info in enumerate(archive.infolist()):
+                is_link = stat.S_ISLNK(info.external_attr >> 16)
+                if not info.is_dir():
+                    entry = None if is_link else _Entry(place, info.file_size)
+                    yield info.filename.removeprefix("./"), entry
+
+    def _contents_of_zip(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        with zipfile.ZipFile(self.path) as archive:
+            infos = archive.infolist()
+            for name in names:
+                yield name, archive.read(infos[self._entries[name].place])
+
+    def _listed_tar(self) -> Iterator[tuple[str, _Entry | None]]:
+        """Reads the archive to its end, so that its checksums are compared."""
+        with self._opened_tar() as content, tarfile.open(fileobj=content, mode="r:") as archive:
+            while (info := archive.next()) is not None:
+                cast("Any", archive).members = []  # which tarfile keeps; there may be a million
+                name = info.name.removeprefix("./")
+                if info.issym() or info.islnk():
+                    yield name, None
+                elif info.isreg() and not info.issparse():
+                    yield name, _Entry(info.offset_data, info.size)
+            # An empty block ends a whole archive. To tarfile one that is cut short there is whole.
+            if content.tell() != archive.offset + tarfile.BLOCKSIZE:
+                raise EOFError("its end is missing")
+            while content.read(2**20):
+                pass
+
+    def _contents_of_tar(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        with self._opened_tar() as content:
+            for name in names:
+                place, size = self._entries[name]
+                content.seek(place)
+                data = content.read(size)
+                if len(data) != size:
+                    raise EOFError(f"{len(data):,} of {size:,} bytes of {quote(name)}")
+                yield name, data
+
+    def _start(self) -> bytes:
+        with open(self.path, "rb") as file:
+            return file.read(6)
+
+    @contextmanager
+    def _opened_tar(self) -> Iterator[io.BufferedReader[Any]]:
+        """What a compressed tar holds, buffered, since tarfile reads half a kilobyte at a time."""
+        with (
+            open_uncompressed(self.path) as opened,
+            io.BufferedReader(cast("Any", opened), 2**18) as content,
+        ):
+            yield content
+
+
+def _is_hidden(parts: Iterable[str]) -> bool:
+    """Whether a name is a hidden file or folder of a system, or leads out of the tree."""
+    return any(part in ("", "__MACOSX") or part.startswith(".") for part in parts)
+
+
+def _below(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
+    """The files below a folder with their sizes, sorted."""
+    if depth > DEEPEST:
+        return
+    with os.scandir(folder) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
+    for entry in entries:
+        if _is_hidden([entry.name]):
+            continue
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            yield from _below(folder / entry.name, f"{name}/", depth + 1)
+        elif entry.is_file():  # no device, and no link that leads nowhere
+            yield name, entry.stat().st_size

@@ -1,0 +1,178 @@
+"""Text files, plain or compressed, read line by line with their place kept for error messages."""
+
+import bz2
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from flax_linattn.data.errors import DataFormatError
+
+_COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
+    ".gz": (b"\x1f\x8b", gzip.open),
+    ".xz": (b"\xfd7zXZ\x00", lzma.open),
+    ".bz2": (b"BZh", bz2.open),
+}
+"""First bytes, and what opens it, by suffix."""
+_TEXTS = (".gz", ".xz")
+"""Suffixes of text files that are read compressed."""
+
+LONGEST_LINE = 2**26
+"""Characters of a line; the longest series of the archives takes some ten millions."""
+
+_ESCAPED = re.compile("[\udc80-\udcff]")
+"""A byte that is not of the encoding."""
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+STREAM_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+
+
+def check_is_file(path: Path) -> None:
+    """Refuses what is no file."""
+    if not path.is_file():
+        got = "a folder" if path.is_dir() else "nothing"
+        raise FileNotFoundError(
+            f"expected a data file at {path}, found {got} there; check the path, or "
+            f"download the file first (working folder: {Path.cwd()})"
+        )
+
+
+def open_uncompressed(path: Path) -> IO[bytes]:
+    """Opens a file to read its bytes, uncompressed where it begins as gzip, xz or bzip2 do."""
+    with open(path, "rb") as file:
+        start = file.read(6)
+    openers = (how for magic, how in _COMPRESSED.values() if start.startswith(magic))
+    opened: IO[bytes] = next(openers, open)(path, "rb")
+    return opened
+
+
+def text_encoding(path: Path) -> str:
+    """The encoding of a text file by its byte-order mark: ``utf-16``, else ``utf-8``."""
+    try:
+        with open_uncompressed(path) as file:
+            return "utf-16" if file.read(2) in _UTF16 else "utf-8"
+    except STREAM_DAMAGE:
+        return "utf-8"
+
+
+class LineReader:
+    """Lines of a text file, plain or compressed by gzip or xz.
+
+    Args:
+        path: The file; its first bytes say whether it is compressed.
+        encoding: A codec's name; "auto" is UTF-8, or UTF-16 where a byte-order mark says so.
+        is_strict: Whether a byte that is not of the encoding is refused; else it becomes a
+            backslash escape, as old files hold Latin-1 comments.
+
+    Attributes:
+        path: The file.
+        line: Number of the last line given, from 1; 0 before the first.
+        terminated: Whether the last line given ended with a newline.
+    """
+
+    def __init__(
+        self, path: str | Path, encoding: str = "auto", *, is_strict: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self._errors = "surrogateescape" if is_strict else "backslashreplace"
+        self.line = 0
+        self.terminated = True
+        self._suffix = ""
+        check_is_file(self.path)
+        self._file = self._open(text_encoding(self.path) if encoding == "auto" else encoding)
+
+    def _open(self, encoding: str) -> TextIO:
+        with open(self.path, "rb") as file:
+            start = file.read(6)
+        how: dict[str, Any] = {"encoding": encoding, "errors": self._errors}
+        for suffix in _TEXTS:
+            magic, opener = _COMPRESSED[suffix]
+            if start.startswith(magic):
+                self._suffix = suffix
+                return opener(self.path, "rt", **how)
+            if self.path.suffix == suffix:
+                raise self.error(
+                    f"a whole {suffix} stream",
+                    f"a damaged or truncated one, or another kind of file ({start!r})",
+                    "fetch the file again, or leave out the suffix if it is plain text",
+                )
+        return open(self.path, **how)
+
+    def __enter__(self) -> "LineReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> "LineReader":
+        return self
+
+    def __next__(self) -> str:
+        try:
+            text = self._file.readline(LONGEST_LINE + 1)
+        except STREAM_DAMAGE as damage:
+            raise self.error(
+                f"a whole {self._suffix} stream",
+                f"a damaged or truncated one ({damage})",
+                "fetch the file again",
+            ) from damage
+        except UnicodeDecodeError as error:  # of encodings of several bytes, such as UTF-16
+            self.line += 1
+            raise self._not_decoded(error.object[error.start]) from None
+        if not text:
+            raise StopIteration
+        self.line += 1
+        if len(text) > LONGEST_LINE:
+            raise self.error(
+                f"lines of at most {LONGEST_LINE:,} characters", "a longer one", "check the file"
+            )
+        if "\0" in text:
+            raise self.error(
+                "text", "a NUL byte", "save it as UTF-8, or fetch the file again if it is damaged"
+            )
+        if not text.isascii() and (escaped := _ESCAPED.search(text)):
+            raise self._not_decoded(ord(escaped[0]) - 0xDC00)
+        if self.line == 1:  # byte-order marks that editors put first, each its own
+            text = text.lstrip("\ufeff")
+        self.terminated = text.endswith("\n")
+        return text.removesuffix("\n")
+
+    def content(self, comment: str) -> Iterator[str]:
+        """The lines without blanks around them, but for blank lines and comments."""
+        lines = (text.strip() for text in self)
+        return (text for text in lines if text and not text.startswith(comment))
+
+    def tags(self, comment: str) -> Iterator[tuple[str, str]]:
+        """The tags of a header up to ``@data``, each with the rest of its line."""
+        for text in self.content(comment):
+            tag, *rest = text.split(maxsplit=1)
+            if tag.lower() == "@data":
+                return
+            yield tag, "".join(rest)
+        raise self.error(
+            "@data and the examples after the header",
+            "the end of the file" if self.line else "an empty file",
+            "the file is truncated: fetch it again",
+        )
+
+    def _not_decoded(self, byte: int) -> DataFormatError:
+        head = b""
+        with suppress(*STREAM_DAMAGE), open_uncompressed(self.path) as file:
+            head = file.read(1024)
+        if b"\0" in head and not self._file.encoding.startswith("utf-16"):  # an image, an archive
+            return self.error("text", "a binary file", "give a table, or export it as CSV")
+        return self.error(
+            f"text in {self._file.encoding.upper()}",
+            f"the byte 0x{byte:02x}",
+            "say how the file is encoded, such as with encoding='latin-1' or 'cp1252', or save it "
+            "as UTF-8",
+            "encoding",
+        )
+
+    def error(self, expected: str, got: str, advice: str, *options: str) -> DataFormatError:
+        """Returns the error to raise about the current line."""
+        place = f"{self.path}:{max(self.line, 1)}"
+        return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}", *options)

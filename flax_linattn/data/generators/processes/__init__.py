@@ -1,0 +1,22 @@
+"""Point processes of known likelihood: sampled, scored and fitted, in NumPy with float64."""
+
+from flax_linattn.data.generators.processes.hawkes import HawkesProcess
+from flax_linattn.data.generators.processes.hawkes_fit import MAX_EVENT_TYPES
+from flax_linattn.data.generators.processes.marks import IndependentMarks, mark_frequencies
+from flax_linattn.data.generators.processes.poisson import SIN, SIN_END, PoissonProcess, SinePoisson
+from flax_linattn.data.generators.processes.process import LogLikelihood, Process
+from flax_linattn.data.generators.processes.renewal import RenewalProcess
+
+__all__ = [
+    "MAX_EVENT_TYPES",
+    "SIN",
+    "SIN_END",
+    "HawkesProcess",
+    "IndependentMarks",
+    "LogLikelihood",
+    "PoissonProcess",
+    "Process",
+    "RenewalProcess",
+    "SinePoisson",
+    "mark_frequencies",
+]

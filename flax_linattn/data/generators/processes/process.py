@@ -1,0 +1,162 @@
+"""The protocol of point processes, and how their sequences are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import MAX_SEED, OptionError, at_least
+from flax_linattn.data.events import UNMARKED, EventSequences
+
+
+class LogLikelihood(NamedTuple):
+    """Log-likelihoods of event sequences, in nats; times are in the unit of the file.
+
+    If all times are multiplied by c, ``time`` of a process fitted again is less by ``log(c)`` for
+    each event that is forecast; the others stay.
+
+    Attributes:
+        time: Sums over the forecast events of the log density of the gap before each, given all
+            that came before, float64 [N].
+        mark: Sums of the log probability of each mark, given its time and all before, float64 [N].
+        survival: Log probability of no event from the last one to the end, float64 [N].
+
+    Example:
+        >>> LogLikelihood(np.array([-3.0]), np.array([-1.0]), np.array([-0.5])).total
+        array([-4.5])
+    """
+
+    time: NDArray[np.float64]
+    mark: NDArray[np.float64]
+    survival: NDArray[np.float64]
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Log likelihood of each sequence, float64 [N]."""
+        return self.time + self.mark + self.survival
+
+
+class Process(Protocol):
+    """A marked point process, such as ``PoissonProcess`` or ``HawkesProcess``."""
+
+    @property
+    def num_marks(self) -> int:
+        """M; marks are 0 to M - 1."""
+
+    def sample(
+        self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
+    ) -> EventSequences:
+        """Samples independent sequences, each observed from ``begin`` to ``end``.
+
+        Nothing is before the begin. A sequence without events, which ``EventSequences`` cannot
+        hold, is sampled again. So the density of a sample is that of ``log_likelihood`` divided
+        by the probability of any event at all: by 1 - 2e-9 where 20 events are expected of a
+        Poisson process. Choose an end so late that this does not matter.
+
+        Args:
+            num_sequences: N.
+            end: Of all observations.
+            seed: Of NumPy's generator.
+            begin: Of all observations.
+
+        Raises:
+            OptionError: There are to be no sequences, the end is not after the begin, or more than
+                20 million events are to be expected.
+            ValueError: Some sequence had no events 1,000 times in a row.
+        """
+
+    def log_likelihood(self, events: EventSequences) -> LogLikelihood:
+        """Exact log likelihood of each sequence, in float64.
+
+        Events that are given are not scored, but are part of the history, as is the time up to the
+        last of them. Where no begin is known, nothing was before the first event.
+
+        Raises:
+            ValueError: The events have another number of marks.
+        """
+
+    def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
+        """The integrated rate over the gap before each forecast event, float64 [n] a sequence.
+
+        Under the true process these are independent, and exponential with mean 1.
+
+        Raises:
+            ValueError: The events have another number of marks.
+        """
+
+
+MAX_EVENTS = 20_000_000
+"""Maximum number of events of one sample."""
+
+_ROUNDS = 1000  # in which a sequence may be sampled again
+
+
+class SampledEvents(NamedTuple):
+    """Sampled events in any order: the sequence of each, its time and its mark, all [n]."""
+
+    owner: NDArray[np.int64]
+    times: NDArray[np.float64]
+    marks: NDArray[np.int64]
+
+
+def sample_sequences(
+    name: str,
+    sample: Callable[[np.random.Generator, int], SampledEvents],
+    num_marks: int,
+    num_sequences: int,
+    begin: float,
+    end: float,
+    seed: int,
+) -> EventSequences:
+    """Samples sequences by ``sample``; a sequence without events is sampled again."""
+    at_least(1, num_sequences=num_sequences)
+    at_least(0, MAX_SEED, seed=seed)
+    rng = np.random.default_rng(seed)
+    times: list[NDArray[np.float64]] = [np.empty(0)] * num_sequences
+    marks: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * num_sequences
+    missing = np.arange(num_sequences)
+    for _ in range(_ROUNDS):
+        sampled = sample(rng, len(missing))
+        order = np.lexsort((sampled.times, sampled.owner))
+        bounds = np.cumsum(np.bincount(sampled.owner, minlength=len(missing)))[:-1]
+        # Rounding must not carry a time over the bounds.
+        own_times = np.split(np.clip(sampled.times[order], begin, end), bounds)
+        own_marks = np.split(sampled.marks[order].astype(np.int32), bounds)
+        for index, new_times, new_marks in zip(missing, own_times, own_marks, strict=True):
+            times[index], marks[index] = new_times, new_marks
+        missing = np.array([i for i in missing if not times[i].size], np.int64)
+        if not missing.size:
+            break
+    else:
+        raise ValueError(
+            f"{name}: expected events in each sequence, but {len(missing)} of {num_sequences} had "
+            f"none in {_ROUNDS:,} samples from {begin:g} to {end:g}; choose a later end."
+        )
+    return EventSequences(
+        name,
+        tuple(times),
+        tuple(marks),
+        UNMARKED if num_marks == 1 else tuple(str(mark) for mark in range(num_marks)),
+        begin=np.full(num_sequences, float(begin)),
+        end=np.full(num_sequences, float(end)),
+    )
+
+
+def check_window(begin: float, end: float) -> None:
+    """Refuses an observation that does not end after its begin, or lasts for ever."""
+    if not (np.isfinite(begin) and np.isfinite(end) and begin < end):
+        raise OptionError(f"end must be a time after begin, got {begin} to {end}.", "end", "begin")
+
+
+def check_expected(expected: float) -> None:
+    """Refuses to sample more than ``MAX_EVENTS``."""
+    if not expected <= MAX_EVENTS:
+        raise OptionError(
+            f"at most {MAX_EVENTS:,} events are sampled at once, but {expected:,.0f} are to be "
+            "expected; choose an earlier end or fewer sequences.",
+            "end",
+            "num_sequences",
+        )

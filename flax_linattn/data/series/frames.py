@@ -1,0 +1,285 @@
+"""Time series of data frames, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import narwhals as nw
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from flax_linattn.checks import choice
+from flax_linattn.data.errors import DataFormatError, printed
+from flax_linattn.data.series.columns import (
+    check_order,
+    choose_channels,
+    find_clock,
+    find_id,
+    find_named,
+    find_times,
+    group_rows,
+    read_numbers,
+    read_times,
+    time_error,
+)
+from flax_linattn.data.series.resampling import TimesPolicy, apply_times_policy
+from flax_linattn.data.series.series import TimeSeries
+from flax_linattn.data.tables.dialect import PLAIN, Dialect
+from flax_linattn.data.tables.tables import Table, frame_of_arrow, index_to_columns
+from flax_linattn.data.tables.times import BadTimeError, localize
+
+NIXTLA_ID, NIXTLA_TIME = "unique_id", "ds"
+"""Columns by which a table is a panel without options, as in Nixtla's libraries."""
+
+
+def from_frame(
+    frame: Any,
+    *,
+    time_column: str | Sequence[str] = "",
+    id_column: str | None = None,
+    channels: Sequence[str] | None = None,
+    times: TimesPolicy = "report",
+    resample: str = "",
+    dialect: Dialect = PLAIN,
+    name: str = "frame",
+    sort: bool = False,
+) -> TimeSeries | tuple[TimeSeries, ...]:
+    """The series of a frame: pandas, polars, Arrow, or another that narwhals knows.
+
+    Times keep their time zone, periods and integers of an index stay what they are. A missing value
+    is a null or NaN.
+
+    Args:
+        frame: One row a time; with ids one row a time and series, as of ``load_long``. A frame with
+            the columns ``unique_id`` and ``ds`` has ids and times in these, and one of pandas with
+            two levels of index has them there.
+        time_column: The column of times, or two of dates and clock times. Default: the index of
+            pandas if it is none of row numbers, else the only column of dates and times, else as
+            in a file: see ``load_series``.
+        id_column: The column that names the series of each row.
+        channels: The columns to take, in this order. Default: all but ids and times.
+        times: As in ``load_series``.
+        resample: As in ``load_series``.
+        dialect: Of times that are texts or numbers, and what stands for a missing value.
+        name: Of the series, if there are no ids.
+        sort: Whether to sort the rows of each series by time instead of refusing times that fall.
+
+    Returns:
+        The series; with ids a tuple of one for each, in the order of their first rows.
+
+    Raises:
+        ValueError: A column is unknown or not of numbers; times fall or are missing.
+        TypeError: It is no frame.
+
+    Example:
+        >>> frame = pd.DataFrame({"load": [1.0, None, 3.0]},
+        ...                      index=pd.date_range("2024-01-01", periods=3, freq="h"))
+        >>> series = from_frame(frame)
+        >>> series.values.ravel().tolist(), series.freq
+        ([1.0, nan, 3.0], 'h')
+    """
+    if time_column:
+        named = time_column if isinstance(time_column, str) else tuple(time_column)
+        dialect = replace(dialect, time_column=named)
+    pandas = to_pandas_frame(frame)
+    if pandas.index.nlevels == 2:
+        id_name, time_name = (
+            str(level if level is not None else default)
+            for level, default in zip(pandas.index.names, ("id", "time"), strict=True)
+        )
+        pandas = pandas.reset_index(names=[id_name, time_name])
+        id_column = id_column or id_name
+        dialect = replace(dialect, time_column=dialect.time_column or time_name)
+    else:
+        levels = {id_column or NIXTLA_ID, *dialect.time_columns}
+        pandas = index_to_columns(pandas, levels)
+    table = Table(pandas, name)
+    id_column = id_column or default_id(table.names)
+    panel = table_to_series(table, name, id_column, channels, times, resample, dialect, sort)
+    return panel if id_column else panel[0]
+
+
+def to_pandas_frame(frame: Any) -> pd.DataFrame:
+    """A frame of any library as one of pandas."""
+    if isinstance(frame, pd.DataFrame):
+        return frame
+    try:
+        return frame_of_arrow(nw.from_native(frame, eager_only=True).to_arrow())
+    except TypeError:
+        raise TypeError(
+            f"expected a frame of pandas, polars or Arrow, got {type(frame).__name__}; collect a "
+            "lazy one first."
+        ) from None
+
+
+def default_id(names: Sequence[str]) -> str:
+    """The column of ids of a table that has the columns of Nixtla's libraries; else ""."""
+    return NIXTLA_ID if {NIXTLA_ID, NIXTLA_TIME} <= set(names) else ""
+
+
+def table_to_series(
+    table: Table,
+    name: str,
+    id_column: str,
+    channels: Sequence[str] | None,
+    times: TimesPolicy,
+    resample: str,
+    dialect: Dialect,
+    sort: bool = False,
+) -> tuple[TimeSeries, ...]:
+    """The series of a table, see ``from_frame``; one of this name without ``id_column``."""
+    choice(get_args(TimesPolicy), times=times)
+    if id_column == NIXTLA_ID == default_id(table.names) and not dialect.time_column:
+        dialect = replace(dialect, time_column=NIXTLA_TIME)
+    try:
+        panel = _read(table, name, id_column, channels, times, dialect, sort)
+        return apply_times_policy(panel, table.source, times, resample)
+    except DataFormatError as error:
+        what, *_ = str(error).split("; ")  # what else may be done is the less likely
+        if pair := find_clock(table, dialect, id_column):
+            raise DataFormatError(
+                f"{what}; if column {pair[1]!r} holds the times of the day, join it with the "
+                f"dates, with time_column={pair}",
+                "time_column",
+            ) from None
+        other = "" if id_column or not table.has_header else find_id(table, dialect)
+        if not other:
+            raise
+        raise DataFormatError(
+            f"{what}; times rise for each value of column {other!r} alone: if it names several "
+            f"series, give id_column={other!r}",
+            "id_column",
+            id_column=other,
+        ) from None
+
+
+def _read(
+    table: Table,
+    name: str,
+    id_column: str,
+    channels: Sequence[str] | None,
+    times: TimesPolicy,
+    dialect: Dialect,
+    sort: bool,
+) -> list[TimeSeries]:
+    frame = table.frame
+    if table.has_header and "" in table.names:
+        raise table.error(
+            None,
+            "a name for each column",
+            f"none for column {table.names.index('') + 1}",
+            "name it, or drop it (pandas: to_csv(..., index=False))",
+        )
+    of_id = find_named(table, id_column, "id_column") if id_column else None
+    of_times = find_times(table, dialect, of_id, channels)
+    rest = [i for i in range(frame.shape[1]) if i not in (of_id, *of_times)]
+    if not rest or not len(frame):
+        raise table.error(
+            0 if len(frame) else None,
+            "rows with a column of numbers beside times and ids",
+            f"{len(frame)} rows of {printed(table.names)}",
+            "add one, or say what separates columns, with separator=...",
+            "separator",
+        )
+    names = [table.names[i] for i in rest] if table.has_header else [*map(str, range(len(rest)))]
+    at = dict(zip(names, rest, strict=True))
+    chosen = [at[channel] for channel in choose_channels(table, names, channels)]
+    index = read_times(table, of_times, dialect, keep=of_id is None)
+    values = read_numbers(table, chosen, dialect)
+    panel: list[TimeSeries] = []
+    alike: dict[bytes, TimeSeries] = {}  # the series of a panel often have the same times
+    for label, rows in group_rows(table, of_id):
+        whole = len(rows) == len(frame)
+        lines = None if table.lines is None else table.lines[rows]
+        own = index if whole or index is None else index[rows]
+        key = b"" if own is None or whole or sort else own.astype(np.int64).to_numpy().tobytes()
+        if key in alike:
+            panel.append(replace(alike[key], name=label, values=values[rows], lines=lines))
+            continue
+        if dialect.timezone and isinstance(own, pd.DatetimeIndex) and own.tz is None:
+            try:
+                own = localize(own, dialect.timezone)
+            except BadTimeError as bad:
+                raise time_error(table, bad, int(rows[bad.row])) from None
+        if sort and own is not None:
+            order = np.argsort(own, kind="stable")
+            rows, own, whole = rows[order], own[order], False
+        check_order(table, own, rows, times)
+        panel.append(
+            TimeSeries(
+                name if of_id is None else label,
+                values if whole else values[rows],
+                tuple(names if channels is None else map(str, channels)),
+                own,
+                lines,
+            )
+        )
+        if key:
+            alike[key] = panel[-1]
+    return panel
+
+
+def to_frame(
+    series: TimeSeries | Sequence[TimeSeries],
+    *,
+    library: Literal["pandas", "polars", "pyarrow"] = "pandas",
+    time_column: str = "time",
+    id_column: str = "id",
+) -> Any:
+    """A frame of one series, or of several below one another.
+
+    Args:
+        series: One, or several of the same channels.
+        library: Of the frame.
+        time_column: Name of the column of times, which is there if the series have times, or
+            integers such as years.
+        id_column: Name of the column of names, of several series.
+
+    Returns:
+        A frame of that library; a missing value is NaN in pandas, and a null in the others.
+
+    Raises:
+        ValueError: The series have different channels, some have times and some not, or a library
+            is not installed; a channel has the name of another column.
+
+    Example:
+        >>> times = pd.date_range("2024-01-01", periods=2)
+        >>> series = TimeSeries("x", np.array([[1.0], [2.0]]), ("load",), times)
+        >>> to_frame(series, library="polars").columns
+        ['time', 'load']
+    """
+    choice(("pandas", "polars", "pyarrow"), library=library)
+    panel = [series] if isinstance(series, TimeSeries) else list(series)
+    indices = [one.row_times for one in panel]
+    kinds = {
+        (one.channels, one.time_zone, None if index is None else index.dtype.kind)
+        for one, index in zip(panel, indices, strict=True)
+    }
+    if len(kinds) != 1:
+        raise ValueError(
+            "expected series of the same channels, all with times of one zone or none, got "
+            f"{len(kinds)} kinds; make a frame of each kind."
+        )
+    ((channels, _, time_kind),) = kinds
+    columns: dict[str, Any] = {}
+    if not isinstance(series, TimeSeries):
+        columns[id_column] = [one.name for one in panel for _ in range(one.num_steps)]
+    if time_kind is not None:
+        first, *others = [index for index in indices if index is not None]
+        columns[time_column] = first.append(others)
+    if twice := columns.keys() & set(channels):
+        raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
+    values = np.concatenate([one.values for one in panel])
+    frame = pd.DataFrame(columns | dict(zip(channels, values.T, strict=True)))
+    if time_kind is None and isinstance(series, TimeSeries):
+        frame.index = series.index
+    if library == "pandas":
+        return frame
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    try:
+        return nw.from_arrow(table, backend=library).to_native()
+    except ImportError:
+        raise ValueError(f"this takes {library}: pip install {library}.") from None

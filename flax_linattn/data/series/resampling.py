@@ -1,0 +1,118 @@
+"""Resampling of series to equal time steps, and the check that their steps are equal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from flax_linattn.checks import OptionError
+from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.series.series import TimeSeries
+from flax_linattn.data.tables.time_index import parse_offset, shortest_step
+
+TimesPolicy: TypeAlias = Literal["report", "strict", "irregular"]
+"""How duplicate or irregular times are treated."""
+
+MAX_IRREGULAR_FRACTION = 0.5
+"""Maximum fraction of rows that are not one step after the previous row.
+
+Hours of working days have a gap every night and every holiday; times that two series share, without
+the column that tells them apart, repeat in every second.
+"""
+_MAX_VALUES = 10**8
+_MONDAY = pd.Timestamp("1970-01-05")
+"""Where intervals begin to be counted, so that weeks begin on Mondays."""
+_DAY = pd.Timedelta(days=1)
+_WEEKS = re.compile(r"(\d*) ?[wW]")
+
+
+def resample(series: TimeSeries, every: str) -> TimeSeries:
+    """Computes means within intervals of a frequency, as ``pandas.DataFrame.resample`` has them.
+
+    Intervals are of local time. Those of seconds, minutes, hours, days and weeks (``1w``) stand at
+    the time at which they begin, weeks on Mondays; others where pandas puts them, so ``ME`` and
+    ``W-SUN`` at their last day. Missing values are left out of the means; an interval without any
+    value is a missing one.
+
+    Args:
+        series: With times.
+        every: A frequency of pandas, such as ``15min``, ``D`` or ``MS``.
+
+    Raises:
+        ValueError: The frequency is something else, or the series has no times; there would be more
+            than 100 million values.
+
+    Example:
+        >>> times = pd.to_datetime(["2024-01-01 00:10", "2024-01-01 00:50", "2024-01-01 02:20"])
+        >>> series = resample(TimeSeries("x", np.array([[1.0], [2.0], [5.0]]), ("x",), times), "1h")
+        >>> series.values.ravel().tolist(), str(series.index[-1])
+        ([1.5, nan, 5.0], '2024-01-01 02:00:00')
+    """
+    weeks = _WEEKS.fullmatch(every.strip())
+    offset = parse_offset(f"{7 * int(weeks[1] or 1)}D" if weeks else every, "resample")
+    times = series.times
+    if times is None:
+        raise OptionError(
+            f"{series.name}: resample needs rows with dates and times, got "
+            f"{'integers' if series.has_integer_times else 'none'}; name their column with "
+            "time_column=..., read years as dates with date_format='%Y', or leave resample out.",
+            "resample",
+            "time_column",
+            "date_format",
+        )
+    number = int((times[-1] - times[0]) / shortest_step(offset.freqstr)) + 1
+    if number * len(series.channels) > _MAX_VALUES:
+        raise OptionError(
+            f"{series.name}: {number:,} intervals of {every} are more than fit; give a longer one.",
+            "resample",
+        )
+    # The sum of values near the largest float64 would overflow.
+    scale = 2.0**64 if np.nanmax(np.abs(series.values), initial=0.0) > 1e300 else 1.0
+    zone, clock = times.tz, times
+    if isinstance(offset, pd.offsets.Day):  # whose origin pandas 3 does not take
+        offset, clock = pd.offsets.Hour(24 * offset.n), times.tz_localize(None)
+    options: dict[str, Any] = {}
+    if isinstance(offset, pd.offsets.Tick) and _DAY % pd.Timedelta(offset):
+        options = {"origin": _MONDAY.tz_localize(clock.tz)}
+    means = pd.DataFrame(series.values / scale, clock).resample(offset, **options).mean()
+    index = pd.DatetimeIndex(means.index, freq=None)
+    if index.tz is None and zone is not None:
+        first = np.ones(len(index), np.bool_)  # of two equal clock times
+        index = index.tz_localize(zone, ambiguous=first, nonexistent="shift_forward")
+    return replace(series, values=means.to_numpy() * scale, index=index, lines=None, freq=None)
+
+
+def apply_times_policy(
+    all_series: Sequence[TimeSeries], source: str, times: TimesPolicy, every: str
+) -> tuple[TimeSeries, ...]:
+    """Series as they were read, or resampled; refuses those whose times are mostly irregular.
+
+    With ``times="irregular"`` rows are taken in order, whatever their times; ``every`` is that of
+    ``resample``.
+    """
+    if every:
+        return tuple(resample(series, every) for series in all_series)
+    number = sum(series.num_irregular for series in all_series)
+    steps = sum(series.num_steps - 1 for series in all_series)
+    if times == "irregular" or number <= MAX_IRREGULAR_FRACTION * steps:
+        return tuple(all_series)
+    series = next(series for series in all_series if series.num_irregular)
+    row = int(min((*series.repeated, *series.gaps)))
+    usual = "" if series.step is None else f", the usual one being {series.step}"
+    means = "take means over intervals, with resample='1h' or the like, or take "
+    means = "take " if series.times is None else means
+    place = f", {series.place(row)}" if series.lines is None else f":{series.lines[row]}"
+    raise DataFormatError(
+        f"{source}{place}: expected rows at one distance in time, got {number:,} of {steps:,} that "
+        f"do not follow so{usual}; {means}rows in order, whatever their times, with "
+        "times='irregular'; where the file holds several series, name the column that tells them "
+        "apart, with id_column=...",
+        *(["resample"] if series.times is not None else []),
+        "times",
+        "id_column",
+    )

@@ -1,0 +1,227 @@
+"""One long multivariate time series, as forecasting data sets hold it."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from flax_linattn.data.errors import UnknownChannelError
+from flax_linattn.data.tables.time_index import (
+    find_gaps,
+    infer_frequency,
+    integer_step,
+    timestamps,
+    zone_name,
+)
+
+
+class _Steps:
+    """An index that was checked, and which of its rows do not follow; series may share it."""
+
+    def __init__(self, index: pd.Index, freq: str | None) -> None:
+        self.index, self.freq = index, freq
+
+    @functools.cached_property
+    def repeated(self) -> NDArray[np.int64]:
+        return 1 + np.flatnonzero(self.index[1:] == self.index[:-1])
+
+    @functools.cached_property
+    def gaps(self) -> NDArray[np.int64]:
+        return find_gaps(self.index, self.freq)
+
+
+@dataclass(frozen=True, eq=False)
+class TimeSeries:
+    """Channels observed at the same times.
+
+    Attributes:
+        name: Name of the series.
+        values: float64 ``[T, C]``; NaN marks a missing value.
+        channels: The C channel names.
+        index: ``DatetimeIndex``, with its time zone where that is known, ``PeriodIndex`` or
+            integers, ``[T]``, never falling. Default ``RangeIndex(T)``.
+        lines: int64 ``[T]``, the line of each row in its file, from 1; None if not known, and where
+            ``dataclasses.replace`` gives another number of rows.
+        freq: The frequency of the times, of periods that at which they begin (``W-MON`` of those
+            that end on Sundays), see ``time_index``. That of the periods themselves does as well.
+            Default: inferred; None if there are no times, or a single one.
+
+    Raises:
+        ValueError: The parts do not fit together.
+
+    Example:
+        >>> series = TimeSeries("toy", np.array([[1.0], [np.nan], [3.0]]), ("x",),
+        ...                     pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-04"]))
+        >>> series.num_steps, series.freq, series.num_gaps
+        (3, 'D', 1)
+        >>> series.fill_forward().values.ravel().tolist()
+        [1.0, 1.0, 3.0]
+    """
+
+    name: str
+    values: NDArray[np.float64]
+    channels: tuple[str, ...]
+    index: pd.Index = None
+    lines: NDArray[np.int64] | None = None
+    freq: str | None = None
+    _steps: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.dtype != np.float64 or not self.values.size:
+            raise ValueError(
+                f"expected values float64 [T, C] with T, C >= 1, got {self.values.dtype} "
+                f"{list(self.values.shape)}; pass one row for each time"
+            )
+        if len(self.channels) != self.values.shape[1]:
+            raise ValueError(
+                f"expected {self.values.shape[1]} channel names, got {len(self.channels)}; give "
+                "one for each column"
+            )
+        if len(set(self.channels)) < len(self.channels):
+            twice = next(name for name, count in Counter(self.channels).items() if count > 1)
+            raise ValueError(f"expected different channel names, got {twice!r} twice; rename one")
+        if self.lines is not None and self.lines.shape != (len(self.values),):
+            object.__setattr__(self, "lines", None)
+        index = pd.RangeIndex(len(self.values)) if self.index is None else pd.Index(self.index)
+        if len(index) != len(self.values):
+            raise ValueError(
+                f"expected an index of {len(self.values)} rows, got {len(index)}; give one for each"
+            )
+        steps = self._steps
+        if steps is not None and steps.index is self.index and steps.freq == self.freq:
+            return  # those of another series
+        object.__setattr__(self, "index", index)
+        if not (timestamps(index) is not None or pd.api.types.is_integer_dtype(index)):
+            raise ValueError(
+                f"expected an index of times, periods or integers, got {index.dtype}; convert it, "
+                "such as by pandas.to_datetime"
+            )
+        if index.hasnans:
+            place = self.place(int(np.argmax(index.isna())))
+            raise ValueError(f"expected a time for each row, got NaT ({place}); leave it out")
+        if not index.is_monotonic_increasing:
+            row = 1 + int(np.argmax(index[1:] < index[:-1]))
+            raise ValueError(
+                f"expected times that never fall, got {index[row]} after {index[row - 1]} "
+                f"({self.place(row)}); sort the rows"
+            )
+        freq = None if timestamps(index) is None else self.freq or infer_frequency(index)
+        if isinstance(index, pd.PeriodIndex) and freq == index.freq.freqstr:
+            freq = infer_frequency(index)
+        object.__setattr__(self, "freq", freq)
+        object.__setattr__(self, "_steps", _Steps(index, freq))
+
+    @property
+    def num_steps(self) -> int:
+        """Number of rows, T, the time steps."""
+        return len(self.values)
+
+    @property
+    def times(self) -> pd.DatetimeIndex | None:
+        """``index``, or where its periods begin; None if it is of integers."""
+        return timestamps(self.index)
+
+    @property
+    def row_times(self) -> pd.Index | None:
+        """``times``, or integer times such as years; None if the index only numbers the rows."""
+        index = self.index
+        counts_rows = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
+        return None if counts_rows else index if self.times is None else self.times
+
+    @property
+    def has_integer_times(self) -> bool:
+        """Whether the index holds integer times, such as years, and not the numbers of the rows."""
+        return self.times is None and self.row_times is not None
+
+    @property
+    def step(self) -> str | None:
+        """The usual step between rows: ``freq``, or that of integer times; None if unknown."""
+        return str(integer_step(self.index)) if self.has_integer_times else self.freq
+
+    @property
+    def time_zone(self) -> str | None:
+        """The zone of the times by its name, or as UTC+01:00; None if they have none."""
+        return None if self.times is None else zone_name(self.times.tz)
+
+    @property
+    def repeated(self) -> NDArray[np.int64]:
+        """Rows of the same time as the one before, int64."""
+        return self._steps.repeated
+
+    @property
+    def gaps(self) -> NDArray[np.int64]:
+        """Rows that do not follow the one before by the usual step; see ``find_gaps``."""
+        return self._steps.gaps
+
+    @property
+    def num_irregular(self) -> int:
+        """Rows that repeat a time, or are after a gap."""
+        return len(self.repeated) + len(self.gaps)
+
+    @property
+    def num_gaps(self) -> int:
+        """Number of ``gaps`` between the rows."""
+        return len(self.gaps)
+
+    @property
+    def num_missing(self) -> int:
+        """Number of missing values in all channels."""
+        return int(np.isnan(self.values).sum())
+
+    def place(self, row: int) -> str:
+        """Where a row stands in its file, for a message.
+
+        Args:
+            row: Which one, from 0.
+        """
+        return f"row {row} (counting from 0)" if self.lines is None else f"line {self.lines[row]}"
+
+    def select(self, channels: Sequence[str]) -> TimeSeries:
+        """Selects channels by name, in this order.
+
+        Raises:
+            ValueError: One is unknown.
+        """
+        column_of = {name: column for column, name in enumerate(self.channels)}
+        for name in channels:
+            if name not in column_of:
+                raise UnknownChannelError.of(name, self.name, self.channels)
+        columns = [column_of[name] for name in channels]
+        return replace(self, values=self.values[:, columns], channels=tuple(channels))
+
+    def take(self, rows: slice) -> TimeSeries:
+        """The series of some rows in their order, with their places in the file.
+
+        Example:
+            >>> TimeSeries("a", np.arange(4.0)[:, None], ("x",)).take(slice(2, 4)).values.tolist()
+            [[2.0], [3.0]]
+        """
+        lines = None if self.lines is None else self.lines[rows]
+        return replace(self, values=self.values[rows], index=self.index[rows], lines=lines)
+
+    def fill_forward(self, initial: NDArray | None = None) -> TimeSeries:
+        """Replaces missing values by the channel's last known one.
+
+        Args:
+            initial: float64 ``[C]``, for those before the first known value; so no value looks
+                ahead. Default that first value.
+
+        Raises:
+            ValueError: A channel has no value at all, and no initial one.
+        """
+        known = ~np.isnan(self.values)
+        if initial is None and not known.any(axis=0).all():
+            name = self.channels[int(np.argmin(known.any(axis=0)))]
+            raise ValueError(f"expected values in channel {name!r}, got none; drop the channel")
+        values = pd.DataFrame(self.values).ffill().to_numpy()
+        if initial is None:
+            initial = self.values[np.argmax(known, axis=0), np.arange(len(self.channels))]
+        values = np.where(np.isnan(values), initial, values)
+        return replace(self, values=values)

@@ -1,0 +1,126 @@
+"""Official files of data sets, downloaded once and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flax_linattn.checks import import_extra
+from flax_linattn.data.sets.catalog import CATALOG, Entry, Source
+
+
+def find_entry(name: str) -> Entry:
+    """An entry of the catalogue, by its name in whatever case."""
+    if name not in CATALOG:
+        names = {known.lower(): known for known in CATALOG}
+        if name.lower() not in names:
+            raise ValueError(f"unknown data set {name!r}; choose one of: {', '.join(CATALOG)}.")
+        name = names[name.lower()]
+    return CATALOG[name]
+
+
+def fetch(name: str, folder: str | Path, *, progress: bool = True) -> list[Path]:
+    """Downloads the files of a data set that are not there yet, by pooch.
+
+    A file of another checksum than ours is refused; where ours is not known, the file's is shown.
+
+    Args:
+        name: Of the catalogue.
+        folder: Where to put them.
+        progress: Show what is done on stderr.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        ValueError: An unknown name, a damaged file, or pooch is not installed.
+        OSError: A file could not be downloaded: from where, and where to put it by hand.
+    """
+    entry, folder = find_entry(name), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for url in dict.fromkeys(source.url for source in entry.sources):
+        sources = [source for source in entry.sources if source.url == url]
+        if all(_is_there(folder / source.name, source) for source in sources):
+            continue
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            _extract(_download(url, Path(scratch), sources, folder), sources, Path(scratch))
+            for source in sources:
+                _check(Path(scratch) / source.name, source)
+                shutil.move(Path(scratch) / source.name, folder / source.name)
+                if progress:
+                    print(f"{folder / source.name}: {_state(folder / source.name, source)}",
+                          file=sys.stderr)  # fmt: skip
+    return [folder / source.name for source in entry.sources]
+
+
+def _download(url: str, scratch: Path, sources: list[Source], folder: Path) -> Path:
+    pooch = import_extra(
+        "pooch",
+        "downloads need pooch: pip install 'flax-linattn[data]'. Or put "
+        f"{_names(sources)} from {url} into {folder} yourself.",
+    )
+    name = Path(urlsplit(url).path).name
+    try:
+        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=scratch))
+    except Exception as error:  # whatever the library of the protocol raises
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise OSError(
+            f"could not download {url}: {reason[:200]}. Without a connection, fetch it on another "
+            f"machine, and put {_names(sources)} into {folder}."
+        ) from error
+
+
+def _extract(path: Path, sources: list[Source], scratch: Path) -> None:
+    if path.suffix != ".zip" or [source.name for source in sources] == [path.name]:
+        return
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"what {sources[0].url} sent is no zip archive, or was cut short; fetch it "
+            f"again, or put {_names(sources)} there by hand."
+        )
+    with zipfile.ZipFile(path) as archive:
+        members = {Path(file_name).name: file_name for file_name in archive.namelist()}
+        for source in sources:
+            if source.name not in members:
+                raise ValueError(
+                    f"expected {source.name} in {source.url}, got {', '.join(sorted(members))}; "
+                    "the archive has changed: fetch the file by hand."
+                )
+            target = scratch / source.name
+            with archive.open(members[source.name]) as content, open(target, "wb") as file:
+                shutil.copyfileobj(content, file)
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_there(path: Path, source: Source) -> bool:
+    if not path.is_file():
+        return False
+    _check(path, source)
+    return True
+
+
+def _check(path: Path, source: Source) -> None:
+    if source.sha256 is not None and (checksum := _checksum(path)) != source.sha256:
+        raise ValueError(
+            f"{path} is not the official file: its SHA-256 is {checksum}, expected "
+            f"{source.sha256}; remove it, and fetch it again."
+        )
+
+
+def _state(path: Path, source: Source) -> str:
+    if source.sha256 is not None:
+        return "checked"
+    return f"not checked, no checksum is known here; its SHA-256 is {_checksum(path)}"
+
+
+def _names(sources: list[Source]) -> str:
+    return " and ".join(source.name for source in sources)
