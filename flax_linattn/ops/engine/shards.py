@@ -196,7 +196,7 @@ class SequenceParallel(Mechanism):
             if call.k.shape[1] == 0:
                 return y, end
             attended = attends_to_marked(non_finite.tokens, call.starts)
-            attended_before, marked = self._marks_of_spans(attended[:, -1], span)
+            attended_before, marked = self._scan_marked(attended[:, -1], span)
             in_first = (span.segment_index == 0)[..., None]
             attended = attended | (attended_before[:, None] & in_first)
             end = inner._poison_state(call, end, marked)
@@ -215,7 +215,7 @@ class SequenceParallel(Mechanism):
             take_position(after, -1)
         )
 
-    def _marks_of_spans(self, marked: Array, span: prefix.Span) -> tuple[Array, Array]:
+    def _scan_marked(self, marked: Array, span: prefix.Span) -> tuple[Array, Array]:
         """Returns whether the segment before this device's span, and that at the end, is marked.
 
         ``marked`` [B, H] is that of the last segment of this device's span.
