@@ -116,7 +116,7 @@ BUDGETS = {
     "lines of the package": 65_300,
     "files of the package": 354,
     "files of fewer than 60 lines in the package": 53,
-    "lines of tasks": 15_755,
+    "lines of tasks": 15_775,
     "lines of data": 13_400,
     "lines of tests": 50_400,
     "methods of Task": 13,
