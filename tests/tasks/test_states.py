@@ -15,6 +15,7 @@ import pytest
 
 from flax_linattn import cli, inference, tasks
 from flax_linattn.storage import file_lock
+from tests.power_loss import PowerLoss
 from tests.tasks import states
 from tests.tasks.commands import command_line, fail, succeed
 
@@ -390,6 +391,23 @@ def test_a_lock_is_that_of_the_file_behind_a_link(classify_run, tmp_path, capsys
     assert link.is_symlink() and state.is_file()
     with file_lock(f"{state}.lock"):
         assert "another process works with" in fail(capsys, *args, str(link))
+
+
+def test_a_power_loss_leaves_each_row_that_was_printed(classify_run, tmp_path, monkeypatch, capsys):
+    state, lines, printed, found = tmp_path / "new" / "state.npz", tmp_path / "lines.csv", [], []
+    lines.write_text("\n".join([*states.lines_of("classify", 5), ""]))
+    power_loss, write = PowerLoss(tmp_path, monkeypatch), sys.stdout.write
+
+    def check(text):
+        printed.extend(text.strip().splitlines())  # print writes its newline separately
+        num_saved = inference.describe_state(state).metadata["rows"]
+        found.append((power_loss.lost(state), num_saved - len(printed[1:])))
+        return write(text)
+
+    monkeypatch.setattr(sys.stdout, "write", check)
+    monkeypatch.setattr("flax_linattn.tasks.stream.MAX_ROWS_PER_SAVE", 2)
+    succeed(capsys, "stream", str(classify_run), "--input", str(lines), "--state", str(state))
+    assert len(printed) == 1 + 5 and found == [([], 0)] * 6
 
 
 @pytest.mark.slow
