@@ -113,11 +113,11 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 64_800,
+    "lines of the package": 64_860,
     "files of the package": 352,
     "files of fewer than 60 lines in the package": 53,
-    "lines of tasks": 15_755,
-    "lines of data": 13_370,
+    "lines of tasks": 15_783,
+    "lines of data": 13_403,
     "lines of tests": 50_110,
     "methods of Task": 13,
 }
