@@ -944,7 +944,8 @@ def test_another_test_file(run_dir, csv, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("time,mark\n1,2\n2,cat\n", "{}: line 3: expected one of the event types 0, 1, 2, got 'cat'"),
+        ("time,mark\n1,2\n2,cat\n",
+         "{}: line 3: expected one of the event types 0, 1, 2, got 'cat'"),
         ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as in the training"),
         ("when,mark\n1,2\n", "{}:1: expected a column 'time' of times, got columns when, mark; "
          "rename the column as in the file of the run"),
