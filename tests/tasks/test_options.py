@@ -31,7 +31,6 @@ def test_every_part_of_a_config_is_checked(option, value, message):
         ClassifyConfig.of(**{option: value})
 
 
-<<<<<<< HEAD
 def test_a_renamed_option_keeps_its_key():
     """Stored runs have the keys; errors and command lines have the names."""
     config = tasks.get_task("events").Config.of(event_type="kind")
@@ -39,7 +38,8 @@ def test_a_renamed_option_keeps_its_key():
     assert values["mark"] == "kind" and not values.keys() & {"event_type", "event_types_file"}
     assert type(config).from_json(values) == config
     assert config.differences(type(config)()) == {"event_type": ("kind", "mark")}
-=======
+
+
 @pytest.mark.parametrize(
     ("option", "value", "maximum"),
     [
@@ -77,7 +77,6 @@ def test_a_data_spec_of_a_later_format_is_refused(tmp_path):
     (tmp_path / "data_spec.json").write_text('{"format": 3, "rows": []}')
     with pytest.raises(ValueError, match=r"data_spec\.json has the format 3, but this .* format 2"):
         read_data_spec(tmp_path, tasks.get_task("forecast"))
->>>>>>> main
 
 
 def test_a_model_by_hand_is_the_command_s():
