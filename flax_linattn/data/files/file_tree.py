@@ -20,8 +20,8 @@ from flax_linattn.data.files.text_files import open_uncompressed
 MAX_FILE_BYTES = 2**30
 """Bytes of one file of a tree; the largest of the official sets take 35 million."""
 
-DEEPEST = 12
-"""Folders inside each other: more are a link that leads back to where it stands."""
+MAX_DEPTH = 12
+"""Maximum depth of nested folders; deeper ones are a link that leads back to itself."""
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 """Suffixes of archives, for messages: what is read is known by its first bytes."""
@@ -179,7 +179,7 @@ def _is_hidden(parts: Iterable[str]) -> bool:
 
 def _below(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
     """The files below a folder with their sizes, sorted."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return
     with os.scandir(folder) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
