@@ -86,7 +86,7 @@ def test_a_lock_says_who_holds_it(tmp_path):
     path = tmp_path / "new" / "lock"
     with storage.file_lock(path, "the run"):
         me = f"process {os.getpid()} on {socket.gethostname()}, since 2"
-        message = rf"works with the run \({me}[^)]*\); wait for"
+        message = rf"uses the run \({me}[^)]*\); wait until"
         with pytest.raises(storage.LockedError, match=message), storage.file_lock(path, "the run"):
             pass
     assert path.read_text() == ""
@@ -99,7 +99,7 @@ def test_a_lock_file_that_says_nothing_is_a_lock_as_well(tmp_path, content):
     path = tmp_path / "lock"
     with storage.file_lock(path):
         path.write_text(content, encoding="latin-1")
-        with pytest.raises(ValueError, match="works with it; wait"), storage.file_lock(path, "it"):
+        with pytest.raises(ValueError, match="uses it; wait"), storage.file_lock(path, "it"):
             pass
 
 

@@ -54,8 +54,8 @@ def test_one_example_and_a_batch_larger_than_the_set():
         ({}, 1, None, r"got sizes \{\}"),
         ({"x": np.zeros(2), "y": np.zeros(3)}, 1, None, r"got sizes \{'x': 2, 'y': 3\}"),
         ({"x": np.zeros((0, 3))}, 1, None, "at least one example"),
-        ({"x": np.array(1.0)}, 1, None, "pass one row for each example"),
-        ({"weight": np.zeros(2)}, 1, None, 'named "weight".*rename it'),
+        ({"x": np.array(1.0)}, 1, None, "pass one row per example"),
+        ({"weight": np.zeros(2)}, 1, None, 'name "weight" is reserved .*rename that array'),
         ({"x": np.zeros(2)}, 0, None, "batch_size must be at least 1, got 0"),
         ({"x": np.zeros(2)}, 1, -1, "seed must be at least 0, got -1"),
     ],
@@ -86,7 +86,7 @@ def test_buckets_hold_every_example_once_an_epoch(lengths, batch_size, seed, epo
 def test_buckets_that_do_not_fit_are_refused():
     arrays = {"mask": np.ones((2, 5), bool), "values": np.ones((2, 5))}
     for lengths in ((), (3,), (0, 5)):
-        with pytest.raises(ValueError, match="of up to 5 tokens"):
+        with pytest.raises(ValueError, match="holds the longest sequence of 5 tokens"):
             BucketBatches(arrays, 2, lengths=lengths, seed=0)
     with pytest.raises(ValueError, match=r"expected arrays \['mask'\]"):
         BucketBatches({"values": np.ones((2, 5))}, 2, lengths=(5,), seed=0)

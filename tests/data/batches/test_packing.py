@@ -41,7 +41,7 @@ def test_every_sequence_is_there_once(lengths, length):
         ({"x": [np.ones(0)]}, "sequence 0 has no tokens"),
         ({"x": [np.ones(2), np.ones(2, int)]}, "x of sequence 1 as that of the first"),
         ({"x": [np.ones((2, 1)), np.ones((2, 2))]}, "x of sequence 1 as that of the first"),
-        ({"mask": [np.ones(2)]}, "makes 'mask' itself"),
+        ({"mask": [np.ones(2)]}, "the name 'mask' is reserved"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(arrays, message):

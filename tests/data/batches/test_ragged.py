@@ -147,7 +147,7 @@ TWO = [np.zeros(2), np.zeros(3)]
     [
         ({}, {}, r"expected arrays, none of them named \"mask\".*got \[\]"),
         ({"mask": TWO}, {}, r"none of them named \"mask\" .*, got \['mask'\]"),
-        ({"weight": TWO}, {}, 'named "weight".*rename it'),
+        ({"weight": TWO}, {}, 'name "weight" is reserved .*rename that array'),
         ({"x": []}, {}, "at least one example, got none"),
         ({"x": TWO, "y": TWO[:1]}, {}, "same length, got 2 of x, 1 of y"),
         ({"x": TWO, "y": TWO[::-1]}, {}, r"expected 2 values in y of sequence 0, .* got 3; make"),
@@ -156,7 +156,7 @@ TWO = [np.zeros(2), np.zeros(3)]
         ({"x": [np.zeros(2, int), np.ones(2) / 2]}, {}, r"int64 \(\) a token, got float64 \(\)"),
         ({"x": TWO}, {"lengths": ()}, r"holds the longest sequence of 3 tokens, got \[\]"),
         ({"x": TWO}, {"lengths": (2,)}, r"sequence of 3 tokens, got \[2\]; add 3"),
-        ({"x": TWO}, {"lengths": (0, 3)}, r"lengths of at least 1 .* got \[0, 3\]"),
+        ({"x": TWO}, {"lengths": (0, 3)}, r"lengths of at least 1, .* got \[0, 3\]"),
         ({"x": TWO}, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"x": TWO}, {"seed": -1}, "seed must be at least 0, got -1"),
     ],

@@ -164,7 +164,7 @@ def test_every_example_comes_once_an_epoch(make, tmp_path):
 def test_sources_that_cannot_serve_are_refused():
     grain = pytest.importorskip("grain")
     rows = grain.MapDataset.source([{"id": np.int32(i)} for i in range(4)])
-    with pytest.raises(ValueError, match="drop repeat"):
+    with pytest.raises(ValueError, match="remove repeat"):
         data.GrainBatches(rows.repeat(), 2)
     with pytest.raises(ValueError, match="dicts of arrays, got elements of type int"):
         data.GrainBatches(grain.MapDataset.range(4), 2)

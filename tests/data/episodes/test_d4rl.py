@@ -98,7 +98,9 @@ def test_without_timeouts_the_next_observations_say_it(tmp_path, suffix):
     assert load_episodes(path, keep_unfinished=True).lengths.tolist() == [12]
 
     arrays["next_observations"] = arrays["observations"] + 1
-    with pytest.raises(DataFormatError, match=r"next_observations: expected most rows .* got none"):
+    with pytest.raises(
+        DataFormatError, match=r"next_observations: expected most rows .* none does"
+    ):
         load_episodes(save(tmp_path / f"mixed{suffix}", arrays))
 
 
@@ -166,13 +168,13 @@ def test_an_error_leaves_the_file_before(tmp_path, monkeypatch):
 
 
 WRONG = [
-    ({"actions": None}, r": expected arrays observations, actions, .* there is no actions: save"),
+    ({"actions": None}, r": expected arrays observations, actions, .* add actions"),
     ({"observations": np.zeros(12)}, r":observations: expected shape \[N, S\], .* got \[12\]"),
     ({"observations": np.zeros((12, 3, 3))}, r":observations: .* got \[12, 3, 3\]"),
     ({"observations": np.zeros((0, 3))}, r":observations: .* got \[0, 3\]"),
     ({"observations": np.float32(1)}, r":observations: .* got \[\]"),
     ({"actions": np.zeros((12, 2, 2))}, r":actions: expected \[N, numbers\] .* got \[9, 2, 2\]"),
-    ({"actions": np.zeros(12, np.int64)}, r":actions: expected cont.* int64 \[9\]; .* give data"),
+    ({"actions": np.zeros(12, np.int64)}, r":actions: expected cont.* int64 \[9\]; discrete actions"),
     ({"actions": np.zeros((11, 2))}, r":actions: expected one for each of 12 obs.* got \[11, 2\]"),
     ({"rewards": np.zeros(13)}, r":rewards: expected one for each of 12 obs.* got \[13\]"),
     ({"rewards": np.zeros((12, 2))}, r":rewards: expected \[N\] .* got \[9, 2\]"),
@@ -210,9 +212,7 @@ def test_the_first_bad_row_is_named(tmp_path, suffix, key, value):
 
 def test_names_are_shown_without_commands_to_a_terminal(tmp_path):
     path = save(tmp_path / "toy.hdf5", {"\x1b[1m": np.zeros(3)})
-    with pytest.raises(
-        DataFormatError, match=r"terminals, got \\x1b\[1m; there is no observations"
-    ):
+    with pytest.raises(DataFormatError, match=r"terminals, got \\x1b\[1m; add observations"):
         load_episodes(path)
 
 

@@ -120,7 +120,9 @@ def test_another_seed_draws_others():
 
 
 def test_a_split_that_cannot_be():
-    with pytest.raises(OptionError, match=r"toy: expected at least 2 episodes .* give more episod"):
+    with pytest.raises(
+        OptionError, match=r"toy: expected at least 2 episodes, .* provide more episod"
+    ):
         split_episodes(drawn([3]), 0.5, 0)
     for fraction in (0, 1, float("nan")):
         with pytest.raises(OptionError, match="validation must be a fraction above 0 and below 1"):

@@ -132,7 +132,7 @@ def test_a_group_is_named_with_its_parts(tmp_path):
         file["observations/image"] = np.zeros((12, 4))
         file["observations/pose"] = np.zeros((12, 4))
     with pytest.raises(
-        DataFormatError, match=r"observations: .* got a Group of image, pose; obser"
+        DataFormatError, match=r"observations: .* got a Group of image, pose; nested"
     ):
         load_episodes(path)
 

@@ -64,15 +64,15 @@ WRONG = [
      r"terminations\[0\]: expected True only at the last .* but 2 more steps follow"),
     ({"truncations": np.zeros(3)}, "truncations: expected True or False, got float64"),
     ({"truncations": np.zeros(2, bool)}, r"truncations: expected \[3\] .* got \[2\]"),
-    ({"rewards": None}, r"episode_1: expected observations, actions, .* there is no rewards: fet"),
+    ({"rewards": None}, r"episode_1: expected observations, actions, .* rewards"),
     ({"observations": None, "observations/image": np.zeros((4, 2)),
-      "observations/pose": np.zeros((4, 2))}, "observations: .* got a Group of image, pose; obs"),
+      "observations/pose": np.zeros((4, 2))}, "observations: .* got a Group of image, pose; nested"),
     ({"observations": np.array(["text"] * 4, "S4")}, "observations: expected numbers, got |S4"),
     ({"observations": np.full((4, 3), np.nan)},
      r"main_data\.hdf5:episode_1/observations\[0\]: expected finite"),
     ({"observations": np.zeros((4, 2))},
-     r"hdf5:episode_1/observations: expected 3 numbers, as episode_0 .* 2"),
-    ({"actions": np.zeros((3, 4))}, r"hdf5:episode_1/actions: expected 2 numbers, .* got 4; these"),
+     r"hdf5:episode_1/observations: expected 3 numbers, as in episode_0, got 2"),
+    ({"actions": np.zeros((3, 4))}, r"hdf5:episode_1/actions: expected 2 numbers, .* got 4; the episodes"),
 ]  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def test_families():
     ):
         assert find_family(other) is None
     with pytest.raises(
-        ValueError, match=r"of HalfCheetah, Hopper, Walker2d, Ant, .* 'Pendulum-v1'"
+        ValueError, match=r"\(HalfCheetah, Hopper, Walker2d, Ant\), .* 'Pendulum-v1'"
     ):
         normalized_score(1.0, "Pendulum-v1")
 

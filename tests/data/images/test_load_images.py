@@ -118,7 +118,7 @@ def test_idx(zipped, tmp_path):
         assert np.array_equal(found.labels, labels[:25])
         assert found.classes == tuple("0123456789") and found.image_shape == (28, 28, 1)
     (folder / f"t10k-labels-idx1-ubyte{'.gz' * zipped}").unlink()
-    with pytest.raises(DataFormatError, match=r"expected t10k-labels-idx1-ubyte or the same with"):
+    with pytest.raises(DataFormatError, match=r"expected t10k-labels-idx1-ubyte, or the same with"):
         load_images(tmp_path)
 
 

@@ -66,7 +66,7 @@ def test_windows_of_several_series_are_those_of_each(lengths, context_length, ho
 
 
 def test_beginnings_and_rows_of_several_series_go_together():
-    with pytest.raises(ValueError, match="rows of each of 1 series"):
+    with pytest.raises(ValueError, match="expected rows of 1 series"):
         data.Windows({"values": np.arange(9)}, [range(4), range(4, 9)], context_length=1, horizon=1,
                      batch_size=1, seed=None)  # fmt: skip
 
@@ -96,7 +96,7 @@ def test_shares_are_those_of_the_library():
         ("a/b/c", "three sizes such as"),
         ("0.7/0.2/0.2", "fractions that add up to 1"),
         ("0/0.5/0.5", "the first above 0"),
-        ("60/20/30", "has 100 rows, and 60/20/30 needs 110"),
+        ("60/20/30", "has 100 rows, but 60/20/30 needs 110"),
         ("60.5/20/10", "integer numbers of rows"),
     ],
 )
@@ -117,5 +117,5 @@ def test_series_fill_forward_and_name_what_is_wrong():
     assert (str(again), again.options) == (str(unknown.value), ("channels",))
     with pytest.raises(ValueError, match="in channel 'b', got none"):
         data.TimeSeries("toy", np.array([[1.0, nan]]), ("a", "b")).fill_forward()
-    with pytest.raises(ValueError, match="one for each column"):
+    with pytest.raises(ValueError, match="one name per column"):
         data.TimeSeries("toy", np.ones((2, 2)), ("a",))

@@ -70,7 +70,7 @@ def test_what_cannot_be_downloaded_is_named(server, tmp_path, monkeypatch, capsy
     assert cli.main(["data", "fetch", "gone", "--to", str(tmp_path)]) == 2
     message = capsys.readouterr().err
     assert f"could not download {url}/gone.csv" in message
-    assert f"put gone.csv into {tmp_path}" in message
+    assert f"copy gone.csv to {tmp_path}" in message
     assert list(tmp_path.iterdir()) == []
 
 

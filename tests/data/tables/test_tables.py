@@ -502,7 +502,7 @@ def test_repeated_and_missing_times_stay(tmp_path):
 
 
 def test_labelled_examples_are_no_table(tmp_path):
-    with pytest.raises(ValueError, match=r"labelled examples .* train classify"):
+    with pytest.raises(ValueError, match=r"labeled examples .*train classify"):
         data.load_series(write(tmp_path, "@data\n", "toy.ts"))
 
 

@@ -45,7 +45,7 @@ def test_a_class_made_once_more_is_told() -> None:
         return Again
 
     first = make()
-    with pytest.warns(UserWarning, match="was made before"):
+    with pytest.warns(UserWarning, match="was defined again"):
         make()
     there_and_back(first(jnp.ones(2)))
 

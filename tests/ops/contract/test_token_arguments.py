@@ -272,7 +272,7 @@ FLAWED: dict[str, tuple[dict[str, Any], str]] = {
         {"axes": ""},
         'some of H, K and V, each at most once, such as "H" or "HK", got \'\'',
     ),
-    "an unknown axis": ({"axes": "HC"}, "some of H, K and V, each once"),
+    "an unknown axis": ({"axes": "HC"}, "some of H, K and V, each at most once"),
     "time": ({"axes": "TH"}, "the axes of 'gate' after batch and time must be some of"),
     "an axis twice": ({"axes": "HKK"}, 'each at most once, such as "H" or "HK", got \'HKK\''),
     "nothing between": ({"low": 1.0, "high": 0.0}, "must have low <= high, got 1 and 0"),
