@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import itertools
 import json
 import os
 import re
@@ -26,6 +27,7 @@ __all__ = [
     "append_text",
     "atomic_write",
     "file_lock",
+    "make_folder",
     "remove_unfinished",
     "sync_file",
     "sync_folder",
@@ -68,7 +70,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
         (b'3', ['sums.npz'])
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(unfinished, "xb") as file:
@@ -116,9 +118,12 @@ def append_text(path: str | Path, text: str) -> None:
     """
     try:
         with open(path, "ab") as file:
+            is_new = file.tell() == 0
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
+        if is_new:  # syncing a file does not sync its entry in the folder
+            sync_file(Path(path).parent)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -172,7 +177,7 @@ def file_lock(path: str | Path, what: str = "", *, wait: bool = False) -> Iterat
         ['host', 'process', 'since']
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # Not filelock: version 3 empties the file before it asks for the lock, so that a process that
     # is refused erases who holds it, and takes a file system that locks nothing for a held lock.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -229,6 +234,26 @@ def _signed(path: Path) -> str:
         return f" (process {holder['process']} on {holder['host']}, since {holder['since']})"
     except (OSError, ValueError, LookupError, TypeError):
         return ""
+
+
+def make_folder(path: str | Path) -> None:
+    """Creates a folder and its missing parents, and waits until they are on the disk.
+
+    ``Path.mkdir`` alone leaves the new entries in memory: after a power loss the folder would be
+    gone, with every file in it that was synced.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp(), "runs", "a")
+        >>> make_folder(folder)
+        >>> folder.is_dir()
+        True
+    """
+    path = Path(path)
+    missing = list(itertools.takewhile(lambda folder: not folder.exists(), [path, *path.parents]))
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_file(folder.parent)
 
 
 def sync_file(path: str | Path) -> None:

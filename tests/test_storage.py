@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flax_linattn import storage
+from tests.power_loss import PowerLoss
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,6 +61,25 @@ def test_the_file_and_its_folder_are_synced_around_the_replacement(tmp_path, mon
     storage.write_text(tmp_path / "a.txt", "text")
     assert done[0].startswith(str(tmp_path / "a.txt."))
     assert done[1:] == ["replace", str(tmp_path)]
+
+
+def test_a_power_loss_leaves_new_folders_and_the_files_in_them(tmp_path, monkeypatch):
+    power_loss = PowerLoss(tmp_path, monkeypatch)
+    folder = tmp_path / "runs" / "a" / "checkpoints"
+    with storage.file_lock(tmp_path / "runs" / "a" / "run.lock"):
+        assert power_loss.lost() == []
+    for number in range(2):
+        storage.append_text(tmp_path / "runs" / "lines.txt", f"{number}\n")
+        assert power_loss.lost() == []
+    storage.make_folder(folder)
+    assert power_loss.lost() == []
+    storage.write_text(tmp_path / "states" / "a" / "state.txt", "text")
+    assert power_loss.lost() == []
+    (folder / "b").mkdir()
+    (folder / "b" / "c").write_text("text")
+    assert sorted(power_loss.lost()) == [f"runs/a/checkpoints/{name}" for name in ("b", "b/c")]
+    storage.sync_folder(folder / "b")
+    assert power_loss.lost() == ["runs/a/checkpoints/b"]
 
 
 def test_a_lock_says_who_holds_it(tmp_path):

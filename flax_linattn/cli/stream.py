@@ -13,7 +13,7 @@ from flax_linattn.cli import HELP, flags, name_flags
 from flax_linattn.inference.saved import FORMAT, describe_state
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.run import read_task
-from flax_linattn.tasks.stream import SAVE_EVERY, stream_run
+from flax_linattn.tasks.stream import BEFORE_OUTPUT, stream_run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +24,14 @@ class Files:
         seed_index: Index of the run in a folder of several seeds, from 0. Default: the run with the
             best validation.
         input: File to read; .gz and .xz are decompressed. Default: standard input.
-        state: File to resume from if it exists, and to save the state to every ``save_every`` rows,
+        state: File to resume from if it exists, and to save the state to: as ``durability`` says,
             at the end, and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows its contents.
         skip_processed: Skip the input rows that the state already includes, for an input that
             starts at the beginning of the stream. Rows are compared by their times, or counted if
             they have no times.
-        save_every: Number of rows after which the state is saved.
+        durability: When the state is saved to the disk: "before-output" (a row is saved before its
+            line is printed, so that no answered row is ever lost), "after-output" (one answered
+            row may be lost), or "every-N", such as "every-100" (N answered rows may be lost).
         figure: PNG file for a figure of the last outputs (needs matplotlib).
         accept_partial_line: Accept a last line without a newline. By default such a line is
             ignored with a note, since it may end in the middle of a number.
@@ -40,7 +42,7 @@ class Files:
     input: Path | None = None
     state: Path | None = None
     skip_processed: bool = False
-    save_every: int = SAVE_EVERY
+    durability: str = BEFORE_OUTPUT
     figure: Path | None = None
     accept_partial_line: bool = False
 

@@ -422,7 +422,6 @@ def _save_series(path: Path, history: History, source: ForecastData) -> None:
     time = "time" if history.options.time is None else str(history.options.time)
     while time in channels:
         time += "_"
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         frame = data.to_frame(
             history.series[0] if history.ids is None else history.series,

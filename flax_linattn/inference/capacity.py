@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from flax_linattn.checks import OptionError
 from flax_linattn.inference.state import check_known_rows
 from flax_linattn.models.backbone import BackboneState
+from flax_linattn.models.moments import MomentsState
+from flax_linattn.models.patch_forecaster import PatchState
+from flax_linattn.models.pooling import CountedState
 from flax_linattn.ops.engine.cache import KVCache
 from flax_linattn.typing import State
 
@@ -97,9 +100,15 @@ def count_observations(state: State) -> list[Counts]:
         >>> count_observations(ops.get_mechanism("softmax").init_state(2, 1, 4, 4, max_length=3))
         [array([0, 0])]
     """
-    positions = [node.position for node in _nodes(state, BackboneState)]
-    lengths = [cache.length for cache in _nodes(state, KVCache)]
-    return [np.asarray(count, np.int64) for count in (*positions, *lengths)]
+    counts = [node.position for node in _nodes(state, BackboneState)]
+    counts += [cache.length for cache in _nodes(state, KVCache)]
+    counts += [node.num_tokens for node in _nodes(state, MomentsState)]
+    counts += [node.num_tokens for node in _nodes(state, CountedState)]
+    for node in _nodes(state, PatchState):
+        # Each observation is a token of one phase: the positions of all phases add up to the count.
+        positions = np.asarray(node.phases[0], np.int64)  # BackboneState.position [B, P, targets]
+        counts += list(np.moveaxis(positions.sum(axis=1), -1, 0))
+    return [np.asarray(count, np.int64) for count in counts]
 
 
 def _nodes(state: State, kind: type[Any]) -> list[Any]:

@@ -69,7 +69,7 @@ class Stream:
         check_model(model)
         self._model, self._dtype = model, dtype
         self._batch_size, self._max_length = batch_size, max_length
-        self._state: State = self._initial(batch_size)
+        self._state: State = self.initial_state(batch_size)
         self._capacity = Capacity(model, self._state)
         self.num_steps = 0
         self.num_compilations = 0
@@ -100,12 +100,13 @@ class Stream:
 
         @partial(jax.jit, donate_argnames="state")
         def reset(state: State, rows: Array) -> State:
-            return reset_rows(state, rows, self._initial(1))
+            return reset_rows(state, rows, self.initial_state(1))
 
         self._step, self._process_chunk = process, process_chunk
         self._initial_output, self._reset = initial_output, reset
 
-    def _initial(self, batch_size: int) -> State:
+    def initial_state(self, batch_size: int) -> State:
+        """Returns the state of this many rows before their first observation."""
         return make_state(self._model, batch_size, self._max_length, self._dtype)
 
     @property
@@ -225,7 +226,7 @@ class Stream:
             [1, 0, 1]
         """
         if rows is None:
-            self._state, self.num_steps = self._initial(self._batch_size), 0
+            self._state, self.num_steps = self.initial_state(self._batch_size), 0
             self._capacity.counts = np.zeros_like(self._capacity.counts)
         else:
             self._state = self._reset(self._state, _copy_if_numpy(rows))

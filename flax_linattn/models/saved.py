@@ -76,7 +76,8 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     if jax.process_index() != 0:
         return
     folder = path / f"{PREFIX}{uuid.uuid4().hex}"
-    folder.mkdir(parents=True)
+    storage.make_folder(path)
+    folder.mkdir()
     try:
         manifest = checkpoint.write_arrays(folder, {"model": arrays})
     except BaseException:

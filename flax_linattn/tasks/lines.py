@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
+import select
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.errors import DataFormatError
-from flax_linattn.data.files.text_files import LineReader
+from flax_linattn.data.files.text_files import LONGEST_LINE, LineReader
 from flax_linattn.data.tables.cells import BadCellError, is_comment, split_cells
 from flax_linattn.data.tables.dialect import Dialect
 from flax_linattn.data.tables.tables import BINARY_SUFFIXES
@@ -40,12 +42,61 @@ def open_lines(path: Path | None) -> Iterator[Rows]:
             f"expected lines of text in {path}, got a binary table; {_ADVICE}", "input"
         )
     if path is None:
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="backslashreplace")
-        yield Rows(sys.stdin, "standard input:")
+        try:
+            lines: Iterable[str] = PipeLines(sys.stdin.fileno())
+        except io.UnsupportedOperation:  # text in memory
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(errors="backslashreplace")
+            lines = sys.stdin
+        yield Rows(lines, "standard input:")
         return
     with LineReader(path) as lines:
         yield Rows((line + "\n" * lines.terminated for line in lines), f"{path}:")
+
+
+class PipeLines:
+    """Lines of a pipe or a terminal. A byte that is not UTF-8 becomes a backslash escape.
+
+    Args:
+        descriptor: File descriptor, from which nothing else reads.
+
+    Attributes:
+        before_wait: Called whenever the next line has not arrived yet.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._buffer = descriptor, bytearray()
+        self.before_wait: Callable[[], None] = lambda: None
+
+    def __iter__(self) -> Iterator[str]:
+        start = 0  # of what has not been searched for a newline
+        while True:
+            end = self._buffer.find(b"\n", start) + 1
+            if not end:
+                start = len(self._buffer)
+                if start > LONGEST_LINE:
+                    raise ValueError(
+                        f"standard input: expected lines of at most {LONGEST_LINE:,} bytes, got "
+                        "a longer line; check that the input is text."
+                    )
+                if self._must_wait():
+                    self.before_wait()
+                chunk = os.read(self._descriptor, 1 << 16)
+                self._buffer += chunk
+                if chunk:
+                    continue
+            line = self._buffer[: end or None]
+            if not line:
+                return
+            del self._buffer[: len(line)]
+            start = 0
+            yield line.decode(errors="backslashreplace").replace("\r\n", "\n")
+
+    def _must_wait(self) -> bool:
+        try:
+            return not select.select([self._descriptor], [], [], 0)[0]
+        except OSError:  # a pipe on Windows
+            return True
 
 
 class Rows:
@@ -81,6 +132,11 @@ class Rows:
     def place(self) -> str:
         """The place of the last row, such as "sales.csv:3"."""
         return f"{self._place}{self.number}"
+
+    def call_before_wait(self, callback: Callable[[], None]) -> None:
+        """Sets what is called whenever the next row has not arrived yet."""
+        if isinstance(self._rows, PipeLines):
+            self._rows.before_wait = callback
 
     @contextmanager
     def located_errors(self) -> Iterator[None]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, quote
 from flax_linattn.data.tables.cells import join_cells
 from flax_linattn.storage import file_lock, remove_unfinished
 from flax_linattn.tasks.figures import import_figure
@@ -19,8 +21,12 @@ from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.training.signals import InterruptBetweenBlocks
 
-SAVE_EVERY = 1000
-"""Number of rows after which the state of a stream is saved; also at its end."""
+BEFORE_OUTPUT, AFTER_OUTPUT, EVERY = "before-output", "after-output", "every-"
+"""Values of ``durability``: when a state is saved. A number of rows follows the last one."""
+MAX_ROWS_PER_SAVE = 1000
+"""Rows that are saved together before their output, if they arrive faster than they are saved."""
+MAX_DELAY = 0.5
+"""Seconds that output waits for further rows to be saved with it."""
 
 Say = Callable[..., None]
 """Function that prints a note for the user: a text, and the names of options it concerns."""
@@ -38,7 +44,7 @@ def stream_run(
     input: str | Path | None = None,
     state: str | Path | None = None,
     skip_processed: bool = False,
-    save_every: int = SAVE_EVERY,
+    durability: str = BEFORE_OUTPUT,
     figure: str | Path | None = None,
     accept_partial_line: bool = False,
     seed_index: int | None = None,
@@ -52,11 +58,15 @@ def stream_run(
         run_dir: Run folder.
         options: ``StreamOptions`` of the run's task. Default: its default options.
         input: File to read instead of standard input (.gz and .xz too).
-        state: File to resume from, if it exists, and to save the state to: every ``save_every``
-            rows, at the end, and on Ctrl-C or SIGTERM.
+        state: File to resume from, if it exists, and to save the state to: as ``durability`` says,
+            at the end, and on Ctrl-C or SIGTERM.
         skip_processed: Skip the rows that the state has processed, by their times if they have any,
             else by their number: for an input that starts from the first row of the stream.
-        save_every: Number of rows between saves of the state.
+        durability: When the state is saved to the disk. "before-output" saves a row before its
+            output is printed, so that no printed row is ever lost; rows that arrive faster than
+            they are saved share a save. "after-output" prints first: a kill or a power loss in
+            between loses one printed row. "every-N", such as "every-100", saves after every N
+            printed rows, and may lose N of them.
         figure: PNG file for a plot of the last outputs (needs matplotlib).
         accept_partial_line: Accept a last line without a newline. By default such a line is skipped
             with a note, because it may end in the middle of a number.
@@ -70,14 +80,14 @@ def stream_run(
             another process works with; a bad line, which is named.
     """
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
-    at_least(1, save_every=save_every)
+    rows_per_save = _rows_per_save(durability)
     if skip_processed and state is None:
         raise OptionError(
             "skip_processed=True needs a state file; pass state=....", "skip_processed", "state"
         )
-    if save_every != SAVE_EVERY and state is None:
+    if durability != BEFORE_OUTPUT and state is None:
         raise OptionError(
-            "save_every=... needs a state file to save to; pass state=....", "save_every", "state"
+            "durability=... needs a state file to save to; pass state=....", "durability", "state"
         )
     if figure is not None:
         import_figure()  # now, rather than after the stream
@@ -98,6 +108,8 @@ def stream_run(
         )
     with ExitStack() as ends:
         if state is not None:
+            if state.is_symlink():  # whose own name would lock, and replace, the link alone
+                state = state.resolve()
             lock = state.with_name(f"{state.name}.lock")
             ends.enter_context(file_lock(lock, f"the state {state}"))
             remove_unfinished(state)
@@ -118,7 +130,22 @@ def stream_run(
             observations = iter(rows)
         if skip_processed:
             observations = _skip_processed(stream, observations, say)
-        _print_stream(stream, observations, rows, state, save_every, figure, say)
+        output = _Output(stream, state, rows_per_save, say)
+        _print_stream(stream, observations, rows, output, figure, say)
+
+
+def _rows_per_save(durability: str) -> int | None:
+    """Returns the number of printed rows per save; None if rows are saved before their output."""
+    number = durability.removeprefix(EVERY)
+    if durability in (BEFORE_OUTPUT, AFTER_OUTPUT):
+        return None if durability == BEFORE_OUTPUT else 1
+    if number == durability or not re.fullmatch("[1-9][0-9]{0,8}", number):
+        raise OptionError(
+            f"expected durability {BEFORE_OUTPUT!r}, {AFTER_OUTPUT!r} or {EVERY + 'N'!r} with a "
+            f"number of rows, such as {EVERY + '100'!r}, got {quote(durability)}.",
+            "durability",
+        )
+    return int(number)
 
 
 def _say_unfinished(rows: Rows, say: Say, text: str) -> None:
@@ -160,59 +187,124 @@ def _print_stream(
     stream: Streaming,
     observations: Iterable[Any],
     rows: Rows,
-    state: Path | None,
-    save_every: int,
+    output: _Output,
     figure: Path | None,
     say: Say,
 ) -> None:
-    taken, printed = 0, False
     with ExitStack() as ends:
         # These run at the end, also after Ctrl-C, in reverse order.
         if figure is not None:
-            ends.callback(lambda: _plot(stream, figure, say) if printed else None)
-        if state is not None:
-            ends.push(lambda kind, *_: _save_last(stream, state, kind, say) if taken else None)
+            ends.callback(lambda: _plot(stream, figure, say) if output.has_header else None)
+        ends.push(lambda kind, *_: output.close(kind))
         ends.callback(lambda: _say_end(stream, say))
         signals = ends.enter_context(InterruptBetweenBlocks())
+
+        def flush() -> None:
+            with signals.block():
+                output.flush()
+
+        rows.call_before_wait(flush)
         for observation in observations:
             with signals.block():
                 with rows.located_errors():
                     cells = stream.cells(observation)
-                taken += 1
-                if cells is not None:
-                    printed = _print_line(stream, cells, printed)
-                if state is not None and taken % save_every == 0:
-                    stream.save(state)
-        for cells in stream.last_cells():
-            printed = _print_line(stream, cells, printed)
-    if not printed:
+                output.add_row(cells)
+        output.add_lines(stream.last_cells())
+    if not output.has_header:
         missing = "new observations" if stream.num_rows else "observations; write one per line"
         say(f"the input has no {missing}")
 
 
-def _print_line(stream: Streaming, cells: Sequence[Any], printed: bool) -> bool:
-    """Prints a line of output, and the header before the first line."""
-    if not printed:
-        print(join_cells(stream.header), flush=True)
-    print(join_cells(cells), flush=True)
-    return True
+class _Output:
+    """Lines of a stream on standard output, and its state file, in the order of ``durability``.
+
+    Args:
+        stream: The stream.
+        state: Its state file; None = no state is saved.
+        rows_per_save: Rows after whose lines the state is saved; None = it is saved before their
+            lines are printed, for all rows that have arrived meanwhile.
+        say: Prints notes.
+
+    Attributes:
+        has_header: Whether there was any line, and so a header before it.
+    """
+
+    def __init__(
+        self,
+        stream: Streaming,
+        state: Path | None,
+        rows_per_save: int | None,
+        say: Say,
+    ) -> None:
+        self._stream, self._state = stream, state
+        self._rows_per_save, self._say = rows_per_save, say
+        self._saves_first = state is not None and rows_per_save is None
+        self.has_header = self._has_rows = False
+        self._lines: list[str] = []
+        self._num_unsaved, self._unsaved_since = 0, 0.0
+
+    def add_lines(self, lines: Iterable[Sequence[Any]]) -> None:
+        """Adds lines, which ``close`` prints if nothing does so before."""
+        for cells in lines:
+            if not self.has_header:
+                self._lines.append(join_cells(self._stream.header))
+                self.has_header = True
+            self._lines.append(join_cells(cells))
+
+    def add_row(self, cells: Sequence[Any] | None) -> None:
+        """Adds the line of a row that the stream has processed; None = it has no line."""
+        self.add_lines([] if cells is None else [cells])
+        now = time.monotonic()
+        if not self._num_unsaved:
+            self._unsaved_since = now
+        self._num_unsaved += 1
+        self._has_rows = True
+        if self._saves_first:
+            # A source that waits calls `flush` before it does.
+            waited = now - self._unsaved_since >= MAX_DELAY
+            if waited or self._num_unsaved >= MAX_ROWS_PER_SAVE:
+                self.flush()
+        else:
+            self._print()
+            if self._state is not None and self._num_unsaved == self._rows_per_save:
+                self._save()
+
+    def flush(self) -> None:
+        """Prints all lines, after their rows are saved."""
+        if self._saves_first and self._num_unsaved:
+            self._save()
+        self._print()
+
+    def close(self, error: type[BaseException] | None) -> None:
+        """Saves the state, and prints the lines that are left, after an error of a row as well."""
+        if self._state is not None and self._has_rows:
+            try:
+                self._save()
+            except ValueError as not_saved:
+                if error is None:
+                    raise
+                # The error of the stream follows.
+                self._say(f"the state was not saved: {not_saved}")
+                return
+        self._print()
+        if self._state is not None and self._has_rows:
+            self._say(f"saved after {self._stream.num_steps} observations: {self._state}")
+
+    def _save(self) -> None:
+        assert self._state is not None
+        self._stream.save(self._state)
+        self._num_unsaved = 0
+
+    def _print(self) -> None:
+        if self._lines:
+            print("\n".join(self._lines), flush=True)
+            self._lines.clear()
 
 
 def _say_end(stream: Streaming, say: Say) -> None:
     text = stream.end()
     if text is not None:
         say(text)
-
-
-def _save_last(stream: Streaming, state: Path, error: type[BaseException] | None, say: Say) -> None:
-    try:
-        stream.save(state)
-    except ValueError as not_saved:
-        if error is None:
-            raise
-        say(f"the state was not saved: {not_saved}")  # the error of the stream follows
-    else:
-        say(f"saved after {stream.num_steps} observations: {state}")
 
 
 def _plot(stream: Streaming, figure: Path, say: Say) -> None:

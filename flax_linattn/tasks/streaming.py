@@ -194,10 +194,10 @@ class Streaming(abc.ABC):
             FileNotFoundError: the file does not exist.
             ValueError: it is damaged, or belongs to another run or other options.
         """
-        tree, _ = load_state(path, self._state(), check=partial(self._check_owner, path))
+        tree, metadata = load_state(path, self._state(), check=partial(self._check_owner, path))
         record = jax.tree.map(_restore_leaf, self.record(), tree["record"])
         try:
-            self._check_record(record, tree["model"])
+            self._check_record(record, tree["model"], metadata)
         except ValueError as error:
             raise ValueError(
                 f"{path} is a damaged state file: {error}. Choose another file for a new stream."
@@ -229,7 +229,12 @@ class Streaming(abc.ABC):
                 return "its model has other weights"
         return f"its {name} is {quote(metadata.get(name))}, expected {quote(expected)}"
 
-    def _check_record(self, record: Record, state: Any) -> None:
+    def _check_record(self, record: Record, state: Any, metadata: Mapping[str, Any]) -> None:
+        initial = self._stream.initial_state(1)
+        for leaf, first in zip(jax.tree.leaves(state), jax.tree.leaves(initial), strict=True):
+            # The maximum over no token is infinite; all else that a state holds is finite.
+            if not np.isin(_infinities(leaf), _infinities(first)).all():
+                raise ValueError("expected finite numbers in the state of the model, got infinity")
         for name, value in record.items():
             for leaf in map(np.asarray, jax.tree.leaves(value)):
                 is_integer = leaf.dtype.kind == "i"
@@ -252,6 +257,18 @@ class Streaming(abc.ABC):
                 )
         if not self.is_possible(record):
             raise ValueError("its counts and last values contradict each other")
+        num_rows = record["num_steps"] + record["num_breaks"]
+        for name, count in {"num_steps": record["num_steps"], "rows": num_rows}.items():
+            if metadata.get(name) != count:
+                raise ValueError(f"expected {name} {count}, got {quote(metadata.get(name))}")
+
+
+def _infinities(array: Any) -> NDArray[Any]:
+    """Returns the distinct infinite values of an array, none for integers."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return np.zeros(0)
+    values = np.asarray(array, np.float32)
+    return np.unique(values[np.isinf(values)])
 
 
 def _restore_leaf(old: Any, array: NDArray[Any]) -> Any:

@@ -38,7 +38,7 @@ from flax_linattn.checkpoint.arrays import (
     write_arrays,
     write_json,
 )
-from flax_linattn.storage import sync_file, sync_folder
+from flax_linattn.storage import make_folder, sync_file, sync_folder
 from flax_linattn.training.history import History
 from flax_linattn.training.processes import LostProcessError, is_main, max_over_processes
 from flax_linattn.training.state import TrainState
@@ -220,7 +220,8 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
     if path.exists():
         return path  # No step was done since it was written.
     partial_path = path.with_name(path.name + PARTIAL)
-    partial_path.mkdir(parents=True)
+    make_folder(path.parent)
+    partial_path.mkdir()
     try:
         manifest = write_arrays(partial_path, snapshot.arrays)
         write_json(partial_path / PROGRESS_FILE, {"record": snapshot.history, **manifest})

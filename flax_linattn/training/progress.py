@@ -24,7 +24,7 @@ from rich.progress import (
 
 from flax_linattn.annotations import fits
 from flax_linattn.checks import quote
-from flax_linattn.storage import atomic_write, write_text
+from flax_linattn.storage import atomic_write, sync_file, write_text
 from flax_linattn.training.history import METRICS_FILE
 
 
@@ -154,7 +154,9 @@ class JsonLines:
             file.write(json.dumps({"step": step, **finite}) + "\n")
 
     def close(self) -> None:
-        """Does nothing: every line is written when it is logged."""
+        """Waits until all lines are on the disk."""
+        if self._begun:
+            sync_file(self._path)
 
     def _earlier_lines(self, step: int) -> Iterator[str]:
         for line in self._path.read_text().splitlines() if self._path.exists() else ():

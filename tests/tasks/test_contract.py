@@ -4,10 +4,13 @@ A task is trained by the command, small; most tests read that run, or a copy.
 """
 
 import json
+import os
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +19,7 @@ from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
 from flax_linattn.storage import file_lock
+from flax_linattn.tasks import lines as task_lines
 from flax_linattn.tasks import protocols
 from flax_linattn.tasks.offline_rl.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
@@ -350,22 +354,60 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     assert "--skip-processed needs a state file; pass --state." in fail(
         capsys, "stream", str(run_dir), "--skip-processed"
     )
-    assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
+    refused = fail(capsys, "stream", str(run_dir), "--durability", "every-9")
+    assert "--durability needs a state file to save to; pass --state." in refused
 
 
 @fast("synthetic")
-def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
-    saved, save = [], tasks.Streaming.save
+def test_a_state_is_saved_before_or_after_the_output(run_dir, lines, tmp_path, capsys, monkeypatch):
+    saved, printed, save = [], [], tasks.Streaming.save
 
     def note(stream, path):
-        saved.append(stream.num_rows)
+        printed.extend(capsys.readouterr().out.splitlines())
+        saved.append((stream.num_rows, max(0, len(printed) - 1)))  # without the header
         save(stream, path)
 
     monkeypatch.setattr(tasks.Streaming, "save", note)
-    args = ["stream", str(run_dir), "--input", str(lines), "--state", str(tmp_path / "state.npz")]
-    succeed(capsys, *args, "--save-every", "5")
-    assert saved == [5, 10, 12]
-    assert "(--save-every)" in fail(capsys, *args, "--save-every", "0")
+    monkeypatch.setattr("flax_linattn.tasks.stream.MAX_ROWS_PER_SAVE", 5)
+    args = ["stream", str(run_dir), "--input", str(lines), "--state"]
+    every_row = [(n, n) for n in range(1, 13)]
+    for name, expected in {
+        "before-output": [(5, 0), (10, 5), (12, 10)],
+        "after-output": [*every_row, (12, 12)],
+        "every-5": [(5, 5), (10, 10), (12, 12)],
+    }.items():
+        saved.clear(), printed.clear()
+        assert cli.main([*args, str(tmp_path / f"{name}.npz"), "--durability", name]) == 0
+        assert saved == expected
+        printed.extend(capsys.readouterr().out.splitlines())
+        assert len(printed) == 13
+    for wrong in ("every-0", "every-", "before"):
+        refused = fail(capsys, *args, str(tmp_path / "state.npz"), "--durability", wrong)
+        assert "'before-output', 'after-output' or 'every-N'" in refused
+        assert "(--durability)" in refused
+
+
+@fast("synthetic")
+def test_a_row_is_answered_when_no_other_has_arrived(run_dir, lines, tmp_path, monkeypatch, capsys):
+    """However long the next row takes; and a comment after it does not hold it up."""
+    read_end, write_end = os.pipe()
+    given = lines.read_text().splitlines(keepends=True)
+    given.insert(3, "# a comment\n")
+    given_before_wait, printed = iter(given), []
+
+    def arrives(descriptors, *_):
+        """A line arrives while the stream waits for one, and only then."""
+        printed.append(len(capsys.readouterr().out.splitlines()))
+        line = next(given_before_wait, None)
+        os.close(write_end) if line is None else os.write(write_end, line.encode())
+        return [], [], []
+
+    monkeypatch.setattr(task_lines, "select", SimpleNamespace(select=arrives))
+    with open(read_end) as monkeypatched:
+        monkeypatch.setattr(sys, "stdin", monkeypatched)
+        assert cli.main(["stream", str(run_dir), "--state", str(tmp_path / "state.npz")]) == 0
+    # A wait prints what came before the wait before: first the header, too, for a comment nothing.
+    assert printed == [0, 0, 2, 1, 1, 0, *[1] * 8]
 
 
 @fast("synthetic")

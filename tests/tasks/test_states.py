@@ -1,7 +1,10 @@
 """State files: what a stranger may have put in them, and two streams that want the same one."""
 
+import contextlib
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import numpy as np
 import pytest
 
 from flax_linattn import cli, inference, tasks
+from flax_linattn.storage import file_lock
+from tests.power_loss import PowerLoss
 from tests.tasks import states
 from tests.tasks.commands import command_line, fail, succeed
 
@@ -147,7 +152,7 @@ LAST = {"classify": "_last", "offline-rl": "agent.returns_to_go", "forecast": "_
 RECORDS = {
     "num_steps below 0": ({"num_steps": -5}, "expected num_steps as integers of at least 0"),
     "another num_steps": ({"num_steps": 3}, "expected (at least 5|a state after)"),
-    "more num_steps": ({"num_steps": 8}, "expected a state after"),
+    "more num_steps": ({"num_steps": 8}, "expected (a state after|num_steps 8, got 5)"),
     "fewer rows": ({"num_breaks": -3}, "expected num_breaks as integers of at least 0"),
     "a last of infinity": ({"last": np.inf}, "expected (last|last_values|returns_to_go) as finite"),
     "a last of NaN": ({"last": np.nan}, "holds NaN in record"),
@@ -165,8 +170,6 @@ def test_a_record_that_no_stream_has_is_refused(name, saved, case, tmp_path):
     values = {LAST[name] if key == "last" else key: value for key, value in values.items()}
     if {"_at_last", "_time_utc"} & {*values} and name != "forecast":
         pytest.skip("the stream has no times")
-    if "more num_steps" in case and name != "forecast":
-        pytest.skip("the state says nothing of sequences before")
     crafted = tmp_path / "crafted.npz"
     states.with_record(crafted, stream, states.entries_of(path), **values)
     before = stream.record()
@@ -314,7 +317,7 @@ def test_two_streams_on_one_state(tmp_path):
     assert cli.main(["train", "classify", "--run", str(run_dir), *small]) == 0
     reader = states.make_stream(tasks.load_run(run_dir))
     lines, reads, rows = states.lines_of("classify", 12), 0, 0
-    args = ["stream", str(run_dir), "--state", str(state), "--save-every", "1"]
+    args = ["stream", str(run_dir), "--state", str(state)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     for _ in range(20):
         with command_line(*args, **pipes) as first:
@@ -341,3 +344,104 @@ def test_two_streams_on_one_state(tmp_path):
     reader.load(state)
     assert reader.num_rows == 20 * 61
     print(f"20 rounds, {reads} reads")
+
+
+@pytest.mark.parametrize("count", [3, 7, 2**31])
+def test_the_counts_of_a_patch_model_are_those_of_its_stream(tmp_path, count):
+    """Of its moments, of its phases, and of the record, whichever is wrong."""
+    stream = states.make_stream(states.untrained_run("forecast", model="patch", patch_length=3))
+    states.feed(stream, states.lines_of("forecast", 5))
+    path, crafted, state = tmp_path / "state.npz", tmp_path / "crafted.npz", stream._state()
+    stream.save(path)
+    entries = states.entries_of(path)
+    facts, written = states.facts_of(entries), inference.describe_state(path).metadata
+    states.with_record(path, stream, entries, num_steps=count)
+    states.with_facts(crafted, states.entries_of(path), facts | {"num_steps": count, "rows": count})
+    model = state["model"]
+    others = [
+        model._replace(moments=model.moments._replace(num_tokens=model.moments.num_tokens + 1)),
+        model._replace(phases=(model.phases[0].at[0, 1, 0].add(1), *model.phases[1:])),
+        model._replace(recent=model.recent.at[0, 0, 0].set(np.inf)),
+    ]
+    for other in others:
+        inference.save_state(path, state | {"model": other}, written)
+        with pytest.raises(ValueError, match=r"expected (a state after|finite numbers)"):
+            stream.load(path)
+    with pytest.raises(ValueError, match=r"expected (at least 5 observations|a state after)"):
+        stream.load(crafted)
+
+
+def test_the_facts_of_a_state_are_those_of_its_record(saved, tmp_path):
+    stream, path = saved
+    entries = states.entries_of(path)
+    for name in ("num_steps", "rows"):
+        crafted = tmp_path / f"{name}.npz"
+        states.with_facts(crafted, entries, states.facts_of(entries) | {name: 6})
+        with pytest.raises(ValueError, match=f"expected {name} 5, got 6"):
+            stream.load(crafted)
+
+
+def test_a_lock_is_that_of_the_file_behind_a_link(classify_run, tmp_path, capsys):
+    state, link = tmp_path / "state.npz", tmp_path / "link.npz"
+    link.symlink_to(state)
+    lines = tmp_path / "lines.csv"
+    lines.write_text("\n".join([*states.lines_of("classify", 3), ""]))
+    args = ["stream", str(classify_run), "--input", str(lines), "--state"]
+    succeed(capsys, *args, str(link))
+    assert link.is_symlink() and state.is_file()
+    with file_lock(f"{state}.lock"):
+        assert "another process works with" in fail(capsys, *args, str(link))
+
+
+def test_a_power_loss_leaves_each_row_that_was_printed(classify_run, tmp_path, monkeypatch, capsys):
+    state, lines, printed, found = tmp_path / "new" / "state.npz", tmp_path / "lines.csv", [], []
+    lines.write_text("\n".join([*states.lines_of("classify", 5), ""]))
+    power_loss, write = PowerLoss(tmp_path, monkeypatch), sys.stdout.write
+
+    def check(text):
+        printed.extend(text.strip().splitlines())  # print writes its newline separately
+        num_saved = inference.describe_state(state).metadata["rows"]
+        found.append((power_loss.lost(state), num_saved - len(printed[1:])))
+        return write(text)
+
+    monkeypatch.setattr(sys.stdout, "write", check)
+    monkeypatch.setattr("flax_linattn.tasks.stream.MAX_ROWS_PER_SAVE", 2)
+    succeed(capsys, "stream", str(classify_run), "--input", str(lines), "--state", str(state))
+    assert len(printed) == 1 + 5 and found == [([], 0)] * 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("durability", "most_lost"), [("before-output", 0), ("after-output", 1), ("every-5", 5)]
+)
+def test_kills_lose_no_more_answered_rows_than_promised(
+    classify_run, tmp_path, durability, most_lost, kills=5
+):
+    """Rows come one at a time or in bursts, and the kill at any moment."""
+    state, random = tmp_path / "state.npz", np.random.default_rng(0)
+    reader = states.make_stream(tasks.load_run(classify_run))
+    lines, saved, lost = states.lines_of("classify", 12), 0, []
+    args = ["stream", str(classify_run), "--state", str(state), "--durability", durability]
+    for _ in range(kills):
+        with command_line(*args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(lines[0] + "\n")
+            process.stdin.flush()
+            answers = [process.stdout.readline(), process.stdout.readline()]  # with the header
+            threading.Timer(random.uniform(0, 0.2), process.kill).start()
+            with contextlib.suppress(BrokenPipeError):
+                while process.poll() is None:
+                    burst = random.choice([1, 1, 20])
+                    process.stdin.writelines(f"{lines[1]}\n" for _ in range(burst))
+                    process.stdin.flush()
+                    time.sleep(random.choice([0, 0, 0.005]))
+            answers += [line for line in process.stdout if line.endswith("\n")]
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        before = saved
+        if state.is_file():
+            reader.load(state)
+            saved = reader.num_rows
+        lost.append(len(answers) - 1 - (saved - before))
+    print(f"{durability}: rows answered less rows saved, a kill each: {lost}")
+    assert max(lost) <= most_lost

@@ -13,10 +13,12 @@ from flax import nnx
 
 from flax_linattn.training import (
     CorruptCheckpointError,
+    checkpointer,
     list_checkpoints,
     load_best,
     load_checkpoint,
 )
+from tests.power_loss import PowerLoss
 from tests.training.problem import Net, bits, fingerprint, make_batches, signal_at, train
 
 
@@ -151,11 +153,21 @@ def test_what_a_kill_left_unfinished_is_cleared(run_dir, finished):
     assert fingerprint(run_dir) == finished[2]
 
 
-def test_keeps_the_latest_and_the_best(tmp_path):
+def test_keeps_the_latest_and_the_best(tmp_path, monkeypatch):
+    """And a power loss leaves each one from the moment on that the older ones are removed."""
+    power_loss, run_dir, lost = PowerLoss(tmp_path, monkeypatch), tmp_path / "runs" / "a", []
+    remove_old = checkpointer._remove_old
+
+    def check(*args):
+        lost.append(power_loss.lost(run_dir / "checkpoints"))
+        remove_old(*args)
+
+    monkeypatch.setattr(checkpointer, "_remove_old", check)
     # The wrong way round: the loss falls, so that the first epoch stays the best.
-    _, result = train(tmp_path, epochs=5, mode="max")
+    _, result = train(run_dir, epochs=5, mode="max")
+    assert lost == [[]] * 5 and power_loss.lost() == []
     assert result.best_epoch == 1
-    assert names(tmp_path) == [
+    assert names(run_dir) == [
         "step_000000005_epoch_00001",
         "step_000000020_epoch_00004",
         "step_000000025_epoch_00005",
