@@ -69,7 +69,7 @@ def check_unpacked_bytes(
     if unpacked > limit:
         got = "more" if math.isinf(unpacked) else _format_bytes(unpacked)
         raise UnpackedSizeError(
-            f"{place}: expected at most {_format_bytes(limit)} unpacked from a file of "
+            f"{place}: expected at most {_format_bytes(limit)} unpacked from "
             f"{_format_bytes(stored)}, got {got}; {advice}"
         )
 
@@ -107,9 +107,6 @@ class _LimitedStream(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
     def close(self) -> None:
         self._file.close()

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import compute, csv, feather, parquet
+from pyarrow import compute, csv, parquet
 
 from flax_linattn.checks import import_extra, quote
 from flax_linattn.data.errors import REPAIR_ADVICE, DataFormatError, printed, report_damage
@@ -31,6 +31,7 @@ from flax_linattn.data.files.text_files import (
     text_encoding,
 )
 from flax_linattn.data.files.unpacking import TEXT_EXPANSION, check_unpacked_bytes
+from flax_linattn.data.tables.arrow_files import read_arrow, read_parquet
 from flax_linattn.data.tables.cells import TIME, is_comment, split_cells
 from flax_linattn.data.tables.dialect import PLAIN, Dialect, listed_separators
 
@@ -154,8 +155,8 @@ def frame_of_arrow(table: pa.Table) -> pd.DataFrame:
 def _read_arrow(path: Path, kind: str) -> pd.DataFrame:
     with report_damage(path, f"a whole {kind} file", "fetch it again, or correct its name"):
         if kind == "Parquet":
-            return frame_of_arrow(parquet.read_table(path, partitioning=None))
-        return frame_of_arrow(feather.read_table(path))
+            return frame_of_arrow(read_parquet(path))
+        return frame_of_arrow(read_arrow(path))
 
 
 def _read_excel(path: Path, header: bool) -> Table:

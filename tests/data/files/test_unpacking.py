@@ -9,7 +9,9 @@ import zipfile
 
 import numpy as np
 import openpyxl
+import pyarrow as pa
 import pytest
+from pyarrow import feather, parquet
 
 from flax_linattn.data.episodes import load_episodes
 from flax_linattn.data.events import load_events
@@ -86,7 +88,38 @@ def hdf5(folder):
 
 EPISODES = {key: [0] for key in ("actions", "rewards", "terminals")}
 
+
+def arrow_table(folder, name, values, repeats):
+    column = pa.array([values]).take(pa.array(np.zeros(repeats, np.int32)))
+    table = pa.table({"a": column, "b": np.zeros(repeats, np.int8)})
+    if name.endswith("parquet"):
+        parquet.write_table(table, folder / name, compression="zstd")
+    else:
+        feather.write_feather(table, str(folder / name), compression="zstd")
+    return folder / name
+
+
+def images(folder, size):
+    """Images that are far larger than their files."""
+    pillow = pytest.importorskip("PIL.Image")
+    for place in ("train/a", "test/a"):
+        (folder / place).mkdir(parents=True)
+        pillow.new("RGB", (size, size)).save(folder / place / "1.png")
+    return folder
+
+
 FILES = {
+    "parquet": (lambda folder: arrow_table(folder, "a.parquet", 1.0, SIZE // 8), load_series),
+    "parquet of texts": (
+        lambda folder: arrow_table(folder, "a.parquet", "x" * 2**10, SIZE // 2**10),
+        load_series,
+    ),
+    "feather": (lambda folder: arrow_table(folder, "a.feather", 1.0, SIZE // 8), load_series),
+    "feather of texts": (
+        lambda folder: arrow_table(folder, "a.feather", "x" * 2**10, SIZE // 2**10),
+        load_series,
+    ),
+    "png": (lambda folder: images(folder, 1000), load_images),
     "npz": (lambda folder: compressed_arrays(folder, "times"), load_events),
     "npz of int8": (narrow_arrays, load_events),
     "npz of episodes": (
@@ -116,9 +149,7 @@ def test_small_files_that_unpack_to_much_are_refused(tmp_path, monkeypatch, kind
     monkeypatch.setattr(unpacking, "MAX_RATIO", 1)
     tracemalloc.start()
     try:
-        with pytest.raises(
-            UnpackedSizeError, match=r"expected at most .* from a file of .*; "
-        ) as e:
+        with pytest.raises(UnpackedSizeError, match=r"expected at most .* unpacked from .*; ") as e:
             load(path)
         assert tracemalloc.get_traced_memory()[1] < 12 * LIMIT  # xz alone takes 8
     finally:
