@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from flax_linattn.terminal import escape_controls
+
 MAX_INTEGER = 2**32 - 1
 """Maximum of integers that have no smaller maximum."""
 MAX_SEED = 2**128 - 1
@@ -34,7 +36,7 @@ class OptionError(ValueError):
     """
 
     def __init__(self, message: str, *options: str, **values: bool | str) -> None:
-        super().__init__(message)
+        super().__init__(escape_controls(message))  # it may quote a file
         self.options = tuple(dict.fromkeys((*options, *values)))
         self.values = values
 
@@ -136,6 +138,8 @@ def check_same_length(**sequences: Sized) -> None:
 def quote(value: Any, max_length: int = 40) -> str:
     """A value for a message, cut off: strings in quotes, the text of errors, else its ``repr``.
 
+    Control characters are escaped, so that text of a file cannot command a terminal.
+
     Example:
         >>> quote("0.25,0.5,0.75", 8), quote([1, 2], 4), quote(ValueError("too few."))
         ("'0.25,0.5...'", '[1, ...', 'too few.')
@@ -147,7 +151,7 @@ def quote(value: Any, max_length: int = 40) -> str:
         text = str(value) or type(value).__name__ if is_error else repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list as deep
         text = f"a very large {type(value).__name__}"
-    return _cut(text, max_length)
+    return escape_controls(_cut(text, max_length))
 
 
 def itemize(names: Sequence[str], max_items: int = 20) -> str:
@@ -158,7 +162,7 @@ def itemize(names: Sequence[str], max_items: int = 20) -> str:
         'a, b and 2 more'
     """
     more = f" and {len(names) - max_items:,} more" if len(names) > max_items else ""
-    return ", ".join(_cut(name, 80) for name in names[:max_items]) + more
+    return escape_controls(", ".join(_cut(name, 80) for name in names[:max_items])) + more
 
 
 def _cut(text: str, max_length: int) -> str:

@@ -16,9 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax_linattn.registry import TASKS, list_tasks
+from flax_linattn.terminal import (
+    INTERRUPTED,
+    escaped_output,
+    exit_on_interrupt,
+    interruptible,
+)
 
-INTERRUPTED = 130
-"""The exit status after Ctrl-C."""
 CACHE = "--compilation-cache"
 """An option of all commands, which may stand before a command or anywhere after it."""
 HELP = ("-h", "--help", "--help-all")
@@ -104,7 +108,7 @@ def _commands() -> dict[str, _Command]:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs one command of the command line.
+    """Runs one command of the command line; escapes control characters in what it prints.
 
     Args:
         args: the command line without the program's name; default ``sys.argv[1:]``.
@@ -118,7 +122,11 @@ def main(args: Sequence[str] | None = None) -> int:
         0.1.0
         0
     """
-    args = list(sys.argv[1:] if args is None else args)
+    with escaped_output():
+        return _dispatch(list(sys.argv[1:] if args is None else args))
+
+
+def _dispatch(args: list[str]) -> int:
     place = next((at for at, word in enumerate(args) if word.split("=")[0] == CACHE), None)
     if place is not None:
         try:
@@ -186,6 +194,7 @@ def run() -> None:
     Otherwise, threads that still compile could crash during Python's shutdown, and a failed process
     would wait for the other processes of its run.
     """
+    exit_on_interrupt()
     status = main()
     if status == INTERRUPTED or (status in (1, 2) and _is_multi_process()):
         sys.stdout.flush()
@@ -210,13 +219,14 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
     module, _, function = command.target.partition(":")
     try:
         call: Any = getattr(importlib.import_module(module), function)
-        if not command.is_parsed:
-            status: int = call(args[1:])
-            return status
         from flax_linattn.cli import flags
 
-        flags.call(call, name, args[len(name.split()) :])
-        return 0
+        with interruptible():
+            if not command.is_parsed:
+                status: int = call(args[1:])
+                return status
+            flags.call(call, name, args[len(name.split()) :])
+            return 0
     except BrokenPipeError:
         # The reader has gone. Python flushes standard output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,14 +10,16 @@ values by name, so that errors reach ``main``, which knows the flags.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import inspect
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -45,6 +47,7 @@ from tyro.constructors import (
 from flax_linattn.checks import OptionError
 from flax_linattn.cli import FLAGS, HELP
 from flax_linattn.models import Mechanisms
+from flax_linattn.terminal import escape_controls, escaped_output
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -120,14 +123,15 @@ def parse(
     if is_short:
         every = [Group("", "", tuple(fields[name] for name in main), ())]
     try:
-        values: Any = tyro.cli(
-            Group,
-            args=args,
-            default=_root(every, fields),
-            prog=prog,
-            description=_wrap(about),
-            **_RULES,
-        )
+        with escaped_output(keep_colors=True):  # of tyro's help
+            values: Any = tyro.cli(
+                Group,
+                args=args,
+                default=_root(every, fields),
+                prog=prog,
+                description=_wrap(about),
+                **_RULES,
+            )
     except SystemExit:
         if is_short:
             print(f"'{prog} --help-all' lists all {len(fields)} options.")
@@ -145,7 +149,7 @@ def parse_known(part: P, args: Sequence[str]) -> tuple[P, list[str]]:
 
 def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
     """Calls a function with the options of a command line; its errors name only these."""
-    hints, about = get_type_hints(command), docstring_parser.parse(inspect.getdoc(command) or "")
+    hints, about = get_type_hints(command), docstring_parser.parse(docstring(command))
     texts = {one.arg_name: _one_line(one.description) for one in about.params}
     operands, fields = [], []
     for key, one in inspect.signature(command).parameters.items():
@@ -252,14 +256,26 @@ def _default(value: Any) -> str:
         return ""
     if isinstance(value, float) and float(f"{value:g}") == value:
         value = f"{value:g}"
-    return f"(default: {' '.join(map(str, value)) if isinstance(value, tuple) else value})"
+    value = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"(default: {escape_controls(value)})"
+
+
+def docstring(part: Any) -> str:
+    """The docstring of a function or class; under ``python -OO`` it is read from the source."""
+    if sys.flags.optimize < 2:
+        return inspect.getdoc(part) or ""
+    with suppress(OSError, TypeError):  # no source, or a class of C
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            return ast.get_docstring(node) or ""
+    return ""
 
 
 def _attribute_texts(part: Any) -> dict[str, str]:
     """Help texts of attributes from the docstrings of a dataclass and its bases."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__[:-1]):
-        for one in docstring_parser.parse(base.__doc__ or "").params:
+        for one in docstring_parser.parse(docstring(base)).params:
             text = _one_line(one.description)
             texts[one.arg_name] = text[:1].upper() + text[1:]
     return texts

@@ -81,7 +81,7 @@ def _say(text: str, *names: str) -> None:
 
 def _about(options: Any) -> str:
     """The format of a task's observations, from the docstring of its options."""
-    about: str = (options.__doc__ or "").partition("Attributes:")[0]
+    about = flags.docstring(options).partition("Attributes:")[0]
     return " ".join(" ".join(about.splitlines()[1:]).split())
 
 

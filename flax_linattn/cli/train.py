@@ -204,7 +204,9 @@ def _description(task: Task[Any, Any, Any]) -> str:
 
 
 def _first_line(function: Any) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0].replace("``", "").rstrip(".")
+    # Presets that are made by a function have only the docstring that it sets.
+    text = function.__doc__ or flags.docstring(function)
+    return text.strip().partition("\n")[0].replace("``", "").rstrip(".")
 
 
 def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
