@@ -1,7 +1,8 @@
 # Every target is enough by itself on a clean clone: it makes .venv if there is none and
-# installs what it needs, and does so again when pyproject.toml changes.
+# installs what it needs, and does so again when pyproject.toml or CONSTRAINTS changes.
 #   PYTHON=python3.12   the Python that makes .venv (3.11 or newer)
 #   PYTEST_ARGS='-k aaren'   added to pytest's command line
+#   CONSTRAINTS=.ci/constraints.txt   install these versions, not the newest ones
 #   MINUTES=10   of one call of accelerator's command, which is called until all is done
 #   FLAX_LINATTN_PROGRAMS=folder   of programs that tests compiled (tests/compilation.py)
 #   FLAX_LINATTN_COMPILE=full   tests compile all as users do, in about three times the time
@@ -10,9 +11,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 RUN    ?= runs/demo
 PYTEST_ARGS ?=
+CONSTRAINTS ?=
 MINUTES ?= 10
 
 BIN    := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) --editable
 # Programs that training compiled serve evaluation.
 COMMAND := $(BIN)/flax-linattn --compilation-cache runs/programs
 # One process for each core, four at most: each holds its own copy of jax's compiler.
@@ -20,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
-.PHONY: help demo accelerator test test-all test-times lint format types docs readme wheel clean
+.PHONY: help demo accelerator test test-all test-times lint format types docs readme wheel constraints sbom clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -75,6 +78,20 @@ wheel: $(VENV)/.dev  ## the wheel and the source archive, into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
+# Without certifi, whose newest certificates are the right ones.
+constraints: $(VENV)/.dev  ## the versions of the environment, into .ci/constraints.txt
+	$(BIN)/python -c 'import platform as p; print("# Python", p.python_version(), "on", p.system())' \
+		> .ci/constraints.txt
+	$(BIN)/python -m pip freeze --exclude flax-linattn --exclude certifi >> .ci/constraints.txt
+
+# CycloneDX has an environment of its own, so that the list does not hold the tool.
+sbom: $(VENV)/.dev  ## a CycloneDX list of the packages of the environment, into dist/sbom.json
+	$(PYTHON) -m venv $(VENV)/sbom
+	$(VENV)/sbom/bin/python -m pip install --quiet 'cyclonedx-bom>=7'
+	mkdir -p dist
+	$(VENV)/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+		--output-reproducible --output-file dist/sbom.json $(BIN)/python
+
 clean:  ## remove the environment and everything built (not runs/, nor compiled programs)
 	rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
@@ -86,21 +103,21 @@ $(BIN)/python:
 		echo "flax-linattn needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/.base: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[plots]'
+$(VENV)/.base: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) '.[plots]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+$(VENV)/.test: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) '.[test]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) '.[dev]'
 	@touch $@
 
 # Without the kernels their comparisons say what to install, and all others run.
 $(VENV)/.cuda12 $(VENV)/.cuda13 $(VENV)/.tpu: $(VENV)/.%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[accelerator,$*]'
-	test $* = tpu || $(BIN)/python -m pip install --quiet --editable '.[accelerator,$*,kernels]' \
+	$(INSTALL) '.[accelerator,$*]'
+	test $* = tpu || $(INSTALL) '.[accelerator,$*,kernels]' \
 		|| echo "no kernels to compare with: pip could not install the extra 'kernels'" >&2
 	@touch $@

@@ -93,7 +93,7 @@ def test_misspelt_flags_and_values(capsys):
     ("args", "expected"),
     [
         (["--mechanism", "aren"], "(--mechanism)"),
-        (["--num-heads", "7"], "(--features, --num-heads)"),
+        (["--num-heads", "7"], "got --features 128 and --num-heads 7."),
         (["--rotary"], "(--rotary, --mechanism)"),
         (["--mechanism", "linformer"], "(--mechanism, --no-causal)"),
         (["--validation-fraction", "7"], "(--validation-fraction)"),

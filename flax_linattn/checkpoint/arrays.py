@@ -377,14 +377,16 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(file.read_bytes())
-        version, crc, values = content["format"], content["crc32"], content[file.stem]
+        version = content["format"]
+        is_known = version == JSON_FORMAT  # the keys of other formats may be others
+        crc, values = (content["crc32"], content[file.stem]) if is_known else (None, None)
         whole = isinstance(values, dict) and _json_checksum(values) == crc
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise CorruptCheckpointError(
             f"The checkpoint {file.parent} is damaged: its {file.name} cannot be read "
             f"({type(error).__name__})."
         ) from error
-    if version != JSON_FORMAT:
+    if not is_known:
         raise CorruptCheckpointError(
             f"The checkpoint {file.parent} has format {quote(version)}, but this version reads "
             f"format {JSON_FORMAT}; use the version of flax_linattn that wrote it."

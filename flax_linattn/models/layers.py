@@ -22,6 +22,8 @@ Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
 
+MAX_FEATURES = 2**16
+"""Maximum number of features of a token; no published model has more."""
 MAX_LAYERS = 1000
 """Maximum depth of a stack: as deep as any published one, and built within seconds."""
 
@@ -87,12 +89,8 @@ class Layers:
         for field in dataclasses.fields(self):
             if get_origin(hints[field.name]) is not Literal:  # which say it better below
                 check_type(hints[field.name], **{field.name: getattr(self, field.name)})
-        at_least(
-            1,
-            features=self.features,
-            num_heads=self.num_heads,
-            hidden_features=self.hidden_features,
-        )
+        at_least(1, MAX_FEATURES, features=self.features, num_heads=self.num_heads)
+        at_least(1, 8 * MAX_FEATURES, hidden_features=self.hidden_features)
         at_least(1, MAX_LAYERS, num_layers=self.num_layers)
         rate(dropout_rate=self.dropout_rate)
         rate(drop_path_rate=self.drop_path_rate)

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from flax_linattn.storage import write_text
 
+MAX_JSON_BYTES = 2**26
+"""Maximum size of a JSON file of a run folder; parsing takes about 10 times as much memory."""
+
 
 def checksum(arrays: Iterable[NDArray]) -> str:
     """A SHA-256 of arrays: shapes, dtypes and values."""
@@ -48,6 +51,11 @@ def _finite(value: Any) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object that ``write_json`` wrote."""
+    if path.is_file() and (num_bytes := path.stat().st_size) > MAX_JSON_BYTES:
+        raise ValueError(
+            f"{path} takes {num_bytes:,} bytes, at most {MAX_JSON_BYTES:,} are read; restore the "
+            "file from a copy."
+        )
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

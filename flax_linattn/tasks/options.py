@@ -18,6 +18,9 @@ from flax_linattn.ops import Mechanism
 from flax_linattn.tasks.files import make_file_name
 from flax_linattn.training import OptimizerOptions, make_optimizer
 
+MAX_BATCH_SIZE = 2**16
+"""Maximum number of examples per training step; trainings of large models use as many."""
+
 
 class TooFewRowsError(OptionError):
     """The data have too few rows for the options."""
@@ -76,7 +79,7 @@ class FitOptions(Options):
         super().__post_init__()
         at_least(1, patience=self.patience)
         at_least(1, 10**6, epochs=self.epochs)
-        at_least(1, 2**20, batch_size=self.batch_size)
+        at_least(1, MAX_BATCH_SIZE, batch_size=self.batch_size)
         at_least(0, steps=self.steps, validate_every=self.validate_every)
         at_least(1, 1024, runs=self.runs)
         at_least(0, MAX_INTEGER - self.runs + 1, seed=self.seed)

@@ -47,18 +47,24 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
             f"{run_dir} is not a run folder: {CONFIG_FILE} is missing; check the path."
         )
     values = read_json(path)
-    name, form = str(values.get("task")), values.get("format")
+    _check_format(path, values)
+    name = str(values.get("task"))
     if name not in list_tasks():
         raise ValueError(
             f"{run_dir} is a run of the unknown task {quote(name)}; expected one of "
             f"{', '.join(list_tasks())}."
         )
-    if form != FORMAT:
-        raise ValueError(
-            f"{path} has the format {quote(form)}, but this version reads format {FORMAT}; use the "
-            "version that made the run."
-        )
     return get_task(name)
+
+
+def _check_format(path: Path, values: dict[str, Any]) -> None:
+    """Refuses a file of another format number, which it removes from the values."""
+    number = values.pop("format", None)
+    if number != FORMAT:
+        raise ValueError(
+            f"{path} has the format {quote(number)}, but this version reads format {FORMAT}; use "
+            "the version that made the run."
+        )
 
 
 def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Config:
@@ -141,7 +147,7 @@ def read_data_spec(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
     """Reads the data spec of the run in a folder."""
     path = run_dir / DATA_SPEC_FILE
     values = read_json(path)
-    values.pop("format", None)
+    _check_format(path, values)
     try:
         data_spec = task.DataSpec.from_json(values)
         data_spec.check()

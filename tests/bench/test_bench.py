@@ -53,7 +53,7 @@ def test_the_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--only", "nothing"], "no comparison's name contains 'nothing'"),
+        (["--only", "nothing"], "no name of a comparison contains 'nothing'"),
         (["--rounds", "0"], "rounds must be at least 1"),
         (["--against", "missing.json"], "missing.json"),
     ],

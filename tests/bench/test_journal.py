@@ -53,7 +53,7 @@ def test_rows_of_another_setting_are_not_lost(tmp_path: Path, capsys: Any) -> No
     assert [file.name for file in kept] == [f"results.unfinished-{n}.json" for n in (1, 2)]
     assert [json.loads(file.read_text())["cores"] for file in kept] == [1, 2]
     assert len(json.loads(kept[0].read_text())["rows"]) == 2
-    assert "note: results.json had rows with another cores; it is" in capsys.readouterr().err
+    assert "note: results.json has rows with another cores; it was" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
-"""Future tokens cannot change the past: not a bit of it, in no form."""
+"""Future tokens cannot change the past: not a bit of it, in no form, whatever they hold."""
 
+from typing import Any
+
+import jax
 import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.contract import cases
+from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Central
 from tests.contract.tolerances import assert_same_bits
@@ -61,3 +64,110 @@ def test_the_past_has_no_gradient_into_the_future(mechanism: ops.Mechanism, form
         assert not got.k[:, cut:].any() and not got.v[:, cut:].any()
         assert not any(gate[:, cut:].any() for gate in got.gates.values())
         assert got.v[:, :cut].any()
+
+
+# -- NaN, infinity and numbers near overflow ----------------------------------------------
+
+LARGEST = np.finfo(np.float64).max
+POISON = np.array([np.nan, np.inf, -np.inf, LARGEST, -LARGEST, 1e200, np.nan, 1.4e154])
+"""What the token of each row holds; 1e200 is to float64 what 1e20 is to float32: its square
+overflows. The last one is the root of the largest number."""
+
+
+def poison(tokens: Tokens, name: str, at: int) -> Tokens:
+    """One token of the first head: a single channel in even rows, all of them in odd ones."""
+    own = {"q": tokens.q, "k": tokens.k, "v": tokens.v, **tokens.gates}
+    x = own[name].copy()
+    for row, value in enumerate(POISON):
+        x[row, at, 0, ...] = np.where(
+            np.arange(x[row, at, 0].size) < 1 + row % 2 * 99, value, x[row, at, 0]
+        )
+    if name in tokens.gates:
+        return tokens._replace(gates={**tokens.gates, name: x})
+    return tokens._replace(**{name: x})
+
+
+def attends(mechanism: ops.Mechanism, name: str, at: int, ids: np.ndarray) -> np.ndarray:
+    """Bool [B, T, H]: the outputs that may depend on an input of the token ``at``."""
+    index = np.arange(ids.shape[1])
+    segment = np.cumsum(np.diff(ids, axis=1, prepend=0) != 0, axis=1)
+    window = getattr(mechanism, "window", None) or len(index)
+    later = (index == at) if name == "q" else (index >= at) & (index < at + window)
+    visible = later & (segment == segment[:, at : at + 1])
+    return visible[:, :, None] & (np.arange(cases.HEADS) == 0)
+
+
+def inputs_of_tokens(mechanism: ops.Mechanism, tokens: Tokens) -> list[str]:
+    return [*([] if mechanism.capabilities.learned_query else ["q"]), "k", "v", *tokens.gates]
+
+
+@pytest.mark.parametrize(("mechanism", "form"), CAUSAL)
+def test_nothing_that_later_tokens_hold_reaches_the_past(
+    mechanism: ops.Mechanism, form: str
+) -> None:
+    """Nor other segments and heads: outputs, states and gradients, after an earlier call."""
+    run, mask = Central(mechanism, True, form), np.ones((cases.BATCH, LENGTH), bool)
+    ids = cases.make_ids(2 * LENGTH)
+    earlier, tokens = (cases.make_numbers(mechanism, LENGTH, seed=seed) for seed in (1, 0))
+    weights, state = run.weights(), run(earlier, mask, ids[:, :LENGTH]).state
+    ids = ids[:, LENGTH:] if run.packed else np.zeros_like(mask, int)
+    for name in inputs_of_tokens(mechanism, tokens):
+        for at in (1, 6):
+            affected = attends(mechanism, name, at, ids)
+            only = weights.silent._replace(y=np.where(affected[..., None], 0, weights.y))
+            got = run(poison(tokens, name, at), mask, ids, only, state)
+            want = run(tokens, mask, ids, only, state)
+            where = f"{name} of token {at}"
+            assert_same_bits(got.y[~affected], want.y[~affected], where)
+            programs.assert_gradients_close(got.tokens, want.tokens, np.float64, where)
+            assert_same_bits(got.before, want.before, where)
+            if name in ("q", "k", "v"):
+                assert np.isnan(got.y[0][affected[0]]).all(), where
+            if mechanism.capabilities.recurrent:
+                check_state(got.state, want.state, affected[:, -1].any(axis=1), name)
+
+
+def check_state(got: Any, want: Any, affected: np.ndarray, name: str) -> None:
+    """The same bits in rows whose state does not follow from the token; elsewhere NaN of NaN."""
+    for g, w in zip(cases.float_leaves(got), cases.float_leaves(want), strict=True):
+        assert_same_bits(g[~affected], w[~affected], name)
+    held = affected & np.isnan(POISON) & (name not in ("q", "log_decay"))
+    leaves = [np.isnan(leaf).reshape(len(leaf), -1).any(axis=1) for leaf in cases.float_leaves(got)]
+    assert np.any(leaves, axis=0)[held].all(), name
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    cases.slow_unless(
+        cases.representative, cases.offering(lambda can: can.recurrent and can.causal)
+    ),
+)
+def test_steps_do_not_change_earlier_outputs(mechanism: ops.Mechanism) -> None:
+    mask = np.ones((cases.BATCH, LENGTH), bool)
+    tokens, begin = cases.make_numbers(mechanism, LENGTH), programs.begin(mechanism, packed=False)
+    weights, run = programs.weigh(np.empty_like(tokens.v), begin), programs.loop(mechanism)
+    ids = cases.make_ids(LENGTH)
+    starts = np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
+    want = run(tokens, begin, mask, starts, weights)
+    for name in inputs_of_tokens(mechanism, tokens):
+        affected = attends(mechanism, name, 6, ids)
+        got = run(poison(tokens, name, 6), begin, mask, starts, weights)
+        assert_same_bits(got.y[~affected], want.y[~affected], name)
+
+
+LOOPS = cases.offering(lambda can: can.causal and can.constant_memory)
+
+
+@pytest.mark.parametrize("mechanism", cases.slow_unless(cases.representative, LOOPS))
+def test_outputs_without_gradients_are_causal(mechanism: ops.Mechanism) -> None:
+    """What ``auto`` runs where nothing is differentiated, such as a loop over tokens."""
+    tokens = cases.make_numbers(mechanism, LENGTH)
+    run = jax.jit(lambda tokens: mechanism.attend(*tokens[:3], is_causal=True, **tokens.own))
+    with jax.enable_x64(True):
+        want = np.asarray(run(tokens))
+        for name in inputs_of_tokens(mechanism, tokens):
+            affected = attends(mechanism, name, 6, np.zeros((cases.BATCH, LENGTH), int))
+            got = np.asarray(run(poison(tokens, name, 6)))
+            assert_same_bits(got[~affected], want[~affected], name)
+            if name in ("k", "v"):
+                assert np.isnan(got[0][affected[0]]).any()

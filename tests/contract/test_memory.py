@@ -140,10 +140,12 @@ those of one round of hashing at a time, beside the outputs and places of all ei
 MISSED = pytest.mark.xfail(reason="its four arrays of weights are 128 inputs, the rest is 1.3 more")
 
 
-MOST_INPUTS = {"rwkv": 18, "taylorshift": 12}
+MOST_INPUTS = {"rwkv": 18, "taylorshift": 14}
 """Of rwkv every channel has a score and a decay of its own: they, the maximum, how far it has
 fallen and the gradients of all are an input each, of which a head has an eighth elsewhere.
-TaylorShift has unit vectors and their gradients beside the eight inputs of others."""
+TaylorShift has unit vectors and their gradients beside the eight inputs of others, and stores its
+tokens with zeros for what is not finite: in a layer they take the place of the projections, here
+of arguments, which do not count."""
 
 
 @pytest.mark.parametrize("name", [_mostly_slow(name) for name in CAUSAL])

@@ -13,7 +13,8 @@ from flax_linattn.bench import communication_bytes
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH
-from tests.contract.tolerances import assert_close
+from tests.contract.test_causality import attends, check_state, poison
+from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.meshes import make_mesh
 
 DEVICES = 3
@@ -100,6 +101,38 @@ def check_devices_are_one(
         got = programs.attend(split, is_causal, "auto").compiled(tokens, state, *rest)
         got = jax.tree.map(lambda x: one_less(np.asarray(x)), got)
     programs.assert_results_close(got, want, np.float64)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    cases.slow_unless(
+        lambda mechanism: fast(mechanism, True, True),
+        cases.offering(lambda can: can.mergeable and can.causal),
+    ),
+)
+def test_nan_on_one_device_does_not_reach_earlier_ones(mechanism: ops.Mechanism) -> None:
+    """Outputs and gradients, by the program of ``test_devices_are_one``."""
+    mesh = make_mesh(data=2, seq=DEVICES)
+    split = ops.sequence_parallel(dataclasses.replace(mechanism, chunk_size=2), mesh, "seq")
+    tokens, begin = cases.make_numbers(mechanism, TOKENS), programs.begin(mechanism, packed=True)
+    mask, ids = np.ones((cases.BATCH, TOKENS), bool), cases.make_ids(TOKENS)
+    weights = programs.weigh(np.empty_like(tokens.v), begin)
+    for at in (1, 6):
+        affected = attends(mechanism, "v", at, ids)
+        only = weights.silent._replace(y=np.where(affected[..., None], 0, weights.y))
+
+        def run(tokens: Tokens, only: Any = only) -> Any:
+            with jax.enable_x64(True):
+                arguments = place(mesh, (tokens, mask, ids, only), TOKENS, "data")
+                placed, *rest = arguments
+                got = programs.attend(split, True, "auto").compiled(placed, begin, *rest)
+                return jax.tree.map(np.asarray, got)
+
+        got, want = run(poison(tokens, "v", at)), run(tokens)
+        assert_same_bits(got.y[~affected], want.y[~affected], f"token {at}")
+        assert np.isnan(got.y[0][affected[0]]).all()
+        programs.assert_gradients_close(got.tokens, want.tokens, np.float64)
+        check_state(got.state, want.state, affected[:, -1].any(axis=1), "v")
 
 
 CAUSAL = cases.slow_unless(

@@ -121,7 +121,7 @@ def package(tmp_path, monkeypatch):
 
 def test_a_package_is_imported_where_the_user_names_it(package):
     name = f"{package}:Own-v0"
-    with pytest.raises(OptionError, match=r"'own_robots:Own-v0' names .* import it first"):
+    with pytest.raises(OptionError, match=r"'own_robots:Own-v0' needs .* import the package first"):
         make_environments(name, 1)
     assert package not in sys.modules
     with made(name, 2, allow_import=True) as environments:

@@ -32,7 +32,7 @@ def decoder() -> Any:
     """A model, an observation and a state of two rows."""
     model = models.EncoderDecoder(
         3, 4, **LAYERS, label_length=2, mechanism="taylorshift", embedding_padding="causal",
-        num_event_types=1, rngs=nnx.Rngs(0),
+        num_covariates=1, rngs=nnx.Rngs(0),
     )  # fmt: skip
     state = jax.jit(model.init_state)(normal(1, 2, 5, 3), normal(2, 2, 5, 1))
     return model, normal(0, 2, 1), state

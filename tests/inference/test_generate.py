@@ -187,7 +187,7 @@ def test_wrong_arguments_are_refused():
         inference.generate(model, PROMPT, 4, key=KEY, temperature=-1.0)
     with pytest.raises(ValueError, match=r"a number or one number per row, \(4,\)"):
         inference.generate(model, PROMPT, 4, key=KEY, temperature=jnp.ones(3))
-    with pytest.raises(TypeError, match=r"key as jax.random.key\(seed\) gives it, got uint32"):
+    with pytest.raises(TypeError, match=r"expected a key of jax.random.key\(seed\), got uint32"):
         inference.generate(model, PROMPT, 4, key=jax.random.key_data(KEY))
     with pytest.raises(
         ValueError, match=r"a single key or one key per row, \(4,\), got shape \(3,\)"

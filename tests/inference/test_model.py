@@ -58,7 +58,7 @@ def test_what_is_no_model_is_refused_at_once(call):
         TypeError, match="Linear, which has no init_state and no step; see flax_linattn"
     ):
         call(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    with pytest.raises(TypeError, match="got the class Backbone; make one of it"):
+    with pytest.raises(TypeError, match="got the class Backbone; pass an instance"):
         call(models.Backbone)
 
 
@@ -138,7 +138,7 @@ def test_states_of_other_models_and_rows_are_named_in_lines():
 def test_x_of_another_rank_is_named(kind, shape):
     model = next(model for model in every_model() if type(model).__name__ == kind)
     message = refused(lambda: inference.prefill(model, jnp.ones(shape)))
-    expected = f"sequences of the model's observations, [B, T, ...], got float32{list(shape)}"
+    expected = f"sequences of observations of the model, [B, T, ...], got float32{list(shape)}"
     assert f"expected x as {expected}" in message
     refused(lambda: model.step(jnp.ones((2, 3, 1)), model.init_state(2)))
 

@@ -328,7 +328,7 @@ def test_what_cannot_be_drawn_from_is_refused():
     for waited in (0.0, jnp.zeros((4, 1)), jnp.zeros(3)):
         with pytest.raises(ValueError, match=r"waited of shape \(4,\), one number per row, got"):
             draw(model, last, waited=waited)
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError, match="expected 3 observations, one per row"):
         draw(model, (*last[:2], model.init_state(3)))
     with pytest.raises(ValueError, match="state"):
         draw(model, (*last[:2], forecaster("softmax").init_state(4, 12)))

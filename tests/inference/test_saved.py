@@ -82,7 +82,7 @@ def test_values_that_lie_at_an_odd_byte(tmp_path: Any) -> None:
 
 def test_nan_where_it_is_allowed(tmp_path: Any) -> None:
     path, state = tmp_path / "state.npz", {"a": jnp.array([1.0, jnp.nan])}
-    with pytest.raises(ValueError, match=r"holds NaN in a, and .*; pass allow_nan=True"):
+    with pytest.raises(ValueError, match=r"holds NaN in a, so .*; pass allow_nan=True"):
         inference.save_state(path, state, {})
     inference.save_state(path, state, {}, allow_nan=True)
     with pytest.raises(ValueError, match="holds NaN in a, which no stream saves"):

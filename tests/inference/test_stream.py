@@ -322,7 +322,7 @@ def test_what_a_table_has_no_position_for_is_refused(options):
     stream = inference.Stream(make_classifier("aaren", max_length=2, **options))
     x = jnp.ones((1, CHANNELS))
     assert np.isfinite([stream.step(x), stream.step(x)]).all()
-    refused(stream, x, "the model has positions for 2; make it with a larger max_length")
+    refused(stream, x, "the model has positions for 2; make the model with a larger max_length")
 
 
 def test_no_device_is_asked_about_rows_of_numpy():

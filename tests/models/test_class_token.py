@@ -189,7 +189,7 @@ def test_layers_of_the_two_options():
     with pytest.raises(ValueError, match=r"drop_path_rate must be in \[0, 1\), got 1"):
         dataclasses.replace(layers, drop_path_rate=1.0)
     for option in ({"layer_scale": 0.1}, {"drop_path_rate": 0.1}):
-        with pytest.raises(ValueError, match=f"encoder-decoder has no {next(iter(option))}"):
+        with pytest.raises(ValueError, match=f"does not support {next(iter(option))}"):
             models.EncoderDecoder(3, 4, label_length=2, features=8, num_heads=2,
                                   rngs=nnx.Rngs(0), **option)  # fmt: skip
 

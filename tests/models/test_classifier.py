@@ -121,7 +121,7 @@ def test_long_stream_is_the_parallel_result(pooling):
     [
         ({"pooling": "max"}, "pooling must be one of last, mean, flatten, class, got 'max'"),
         ({"head_activation": "relu"}, "head_activation must be one of gelu, none, got 'relu'"),
-        ({"pooling": "flatten", "max_length": None}, "flatten .* needs max_length"),
+        ({"pooling": "flatten", "max_length": None}, "flatten .* pass max_length"),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"position": "rotary"}, "position must be one of sinusoidal, learned, none, got 'rotary'"),
         ({"position": "learned", "max_length": None}, "learned positions need max_length"),

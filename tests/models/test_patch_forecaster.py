@@ -208,7 +208,7 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
         lambda: model.init_state(2),
         lambda: model(x, return_state=True),
     ):
-        with pytest.raises(ValueError, match="constant size, which softmax does not have"):
+        with pytest.raises(ValueError, match="size, which the mechanism softmax does not have"):
             refused()
 
 

@@ -143,7 +143,7 @@ class BinsTask(AnyTask[BinsConfig, list[np.ndarray], BinsSpec]):
             raise ValueError("the symbols come with the package; leave the test file out.")
         data_ = self.load(run.config)
         if checksum(data_) != run.data_spec.checksum:
-            raise ValueError("the data of the run have changed since.")
+            raise ValueError("the data of the run have changed since training.")
         return self.batches(data_, run.config, run.data_spec, 1).test
 
     def test(self, run, batches):

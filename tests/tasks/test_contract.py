@@ -510,7 +510,7 @@ def test_predictions_of_its_own_data(task, run_dir, tmp_path, capsys):
     """One home for all tasks; a task that has none says so."""
     if task == "bins":
         message = fail(capsys, "predict", str(run_dir), "--out", str(tmp_path / "a.csv"))
-        assert "a run of bins writes no predictions" in message
+        assert "a run of the task 'bins' makes no predictions" in message
         return
     rows = predicted(capsys, run_dir, tmp_path / "rows.jsonl")
     assert rows and all(row.keys() == rows[0].keys() for row in rows)
@@ -548,7 +548,7 @@ def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_pat
         lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:3]))
         args = ["--out", str(tmp_path / "few.csv"), "--input", str(lines)]
         message = fail(capsys, "predict", str(run_dir), *args)
-        assert "stream new rows alone by a state that has seen the others" in message
+        assert "add earlier rows, or continue a stream from a saved state" in message
         return
     (row,) = told
     if task == "events":

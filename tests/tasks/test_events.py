@@ -281,9 +281,10 @@ def test_scores_do_not_depend_on_their_company(monkeypatch):
             np.testing.assert_allclose(
                 own, getattr(whole, name)[whole.sequence == old], rtol=1e-6, atol=1e-6
             )
+    # Another batch size is another program, which may add up float32 numbers in another order.
     monkeypatch.setattr(evaluate, "BATCH_SIZE", 2)
     for name, values in evaluate.score(run.model, events, run.data_spec)._asdict().items():
-        np.testing.assert_allclose(values, getattr(whole, name), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(values, getattr(whole, name), **CLOSE)
 
 
 @pytest.mark.parametrize("factor", [1e-9, 86_400.0, 1e9])
@@ -946,13 +947,13 @@ def test_another_test_file(run_dir, csv, tmp_path, capsys):
         ("time,mark\n1,2\n2,cat\n", "{}: line 3: the mark 'cat' is none of the marks known: 0, 1"),
         ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as in the training"),
         ("when,mark\n1,2\n", "{}:1: expected a column 'time' of times, got columns when, mark; "
-         "rename the column that holds them, as in the file of the run"),
+         "rename the column as in the file of the run"),
         ("time,mark\n1,2\n0.5,0\n", "{}:3: expected times that never go backwards in sequence 0, "
          "got 0.5 after 1.0; sort the rows of each sequence by time"),
         ("time,mark\n-1,2\n", "{}:2: expected events at or after 0.0, the begin of sequence 0, got "
-         "one at -1.0; leave out the events before, as the run observed none then"),
+         "one at -1.0; remove the events before the start of observation of the run"),
         ("1 2 3\n1 2\n", "{}:1: expected a header, or lines of user, item and timestamp, got lines "
-         "of other numbers; give a file of the format of the run's"),
+         "of other numbers; pass a file in the format of the run's file"),
     ],
 )  # fmt: skip
 def test_errors_about_another_file_name_no_option_that_predict_lacks(

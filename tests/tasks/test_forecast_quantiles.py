@@ -238,7 +238,10 @@ def test_a_stream_tells_the_quantiles(run_dir, csv, tmp_path, capsys):
 def test_without_its_calibration_a_run_says_so(run_dir, tmp_path, capsys):
     corrected = np.array(tasks.load_run(run_dir).model.quantile_head.correction)
     assert np.abs(corrected).min() > 0 and not capsys.readouterr().err
-    for harm, why in (("gone", "the run has not come so far"), ("other", "of other parameters")):
+    for harm, why in (
+        ("gone", "the run ended before"),
+        ("other", "of other parameters"),
+    ):
         folder = tmp_path / harm
         shutil.copytree(run_dir, folder)
         if harm == "gone":

@@ -129,7 +129,7 @@ def test_what_is_refused(csv, tmp_path, capsys):
     assert "is an option of the model 'patch', not of 'decoder'" in fail(
         capsys, *known, "--model", "decoder"
     )
-    assert "one target that is no known future covariate" in fail(
+    assert "expected targets that are not known future covariates" in fail(
         capsys, *known, "--model", "patch", "--targets", "price"
     )
     assert "unknown channel 'prize'" in fail(

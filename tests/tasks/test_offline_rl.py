@@ -614,6 +614,10 @@ def test_a_state_that_no_stream_wrote_is_refused(swings, tmp_path, values, messa
     fed(stream, lines_of(played.take([0]))[:4])
     stream.save(path)
     states.with_record(path, stream, states.entries_of(path), **values)
+    if message is None:
+        facts = states.facts_of(states.entries_of(path))
+        counts = dict.fromkeys(("num_steps", "rows"), values["num_steps"])
+        states.with_facts(path, states.entries_of(path), facts | counts)
     fresh = TASK.stream(run, OfflineRLStreamOptions())
     if message is None:  # the model's counter has begun again
         fresh.load(path)
@@ -674,7 +678,7 @@ def test_lines_are_read():
     found = read_lines(parse_steps, lines, 3)
     assert found[2] is found[3] is None
     assert [seen.reward for seen in found if seen] == [None, -0.5, 1.0]
-    assert found[4].observation.tolist() == [4.0, 5.0, 6.0]
+    assert found[4].values.tolist() == [4.0, 5.0, 6.0]
 
 
 # -- behavior cloning ----------------------------------------------------------------------------
@@ -883,7 +887,7 @@ def refused(capsys, tmp_path, *args):
          "the context has 9 steps, but the model has times for 8"),
         (["--env", "Pendulm-v1"], "gymnasium knows no environment 'Pendulm-v1'; did you mean Pend"),
         (["--env", "CartPole-v1"], "CartPole-v1"),
-        (["--env", "MountainCarContinuous-v0"], "observations of MountainCarContinuous-v0 have 2"),
+        (["--env", "MountainCarContinuous-v0"], "got 2 in MountainCarContinuous-v0"),
         (["--return-scale", "-1"], "return_scale must be finite and at least 0"),
         (["--target-return", "nan"], "target_return must be finite, got nan"),
     ],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 from flax import nnx
 
 from flax_linattn import data, models, tasks
+from flax_linattn.tasks import files
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastSpec
+from flax_linattn.tasks.run import read_config, read_data_spec, write_config
 from tests.contract.tolerances import assert_same_bits
 
 
@@ -26,6 +29,45 @@ def test_every_part_of_a_config_is_checked(option, value, message):
     """``tests/training`` and ``tests/models`` have all that each part refuses."""
     with pytest.raises(ValueError, match=message):
         ClassifyConfig.of(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "maximum"),
+    [
+        ("batch_size", 2**20, 2**16),
+        ("epochs", 10**12, 10**6),
+        ("features", 10**9, 2**16),
+        ("num_heads", 10**9, 2**16),
+        ("hidden_features", 10**9, 2**19),
+        ("num_layers", 10**9, 1000),
+        ("runs", 10**9, 1024),
+        ("context_length", 10**9, 2**20),
+        ("horizon", 10**9, 2**20),
+    ],
+)
+def test_absurd_sizes_in_a_file_are_refused(option, value, maximum, tmp_path):
+    """The error names the file and the key, before data or memory are touched."""
+    task, config = tasks.get_task("forecast"), ForecastConfig()
+    write_config(tmp_path, task, config)
+    assert read_config(tmp_path) == config
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), option: value}))
+    expected = rf"config\.json does not .*: {option} must be at most {maximum}, got {value}"
+    with pytest.raises(ValueError, match=expected):
+        read_config(tmp_path)
+
+
+def test_files_of_absurd_size_are_not_parsed(tmp_path, monkeypatch):
+    write_config(tmp_path, tasks.get_task("forecast"), ForecastConfig())
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 100)
+    with pytest.raises(ValueError, match=r"config\.json takes [\d,]+ bytes, at most 100 are read"):
+        read_config(tmp_path)
+
+
+def test_a_data_spec_of_a_later_format_is_refused(tmp_path):
+    (tmp_path / "data_spec.json").write_text('{"format": 3, "rows": []}')
+    with pytest.raises(ValueError, match=r"data_spec\.json has the format 3, but this .* format 2"):
+        read_data_spec(tmp_path, tasks.get_task("forecast"))
 
 
 def test_a_model_by_hand_is_the_command_s():

@@ -78,7 +78,7 @@ def test_what_cannot_be_written(tmp_path):
         with pytest.raises(ValueError, match=message):
             check_out(tmp_path / name)
     (tmp_path / "b.csv").mkdir()
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match="must be a file, got the folder"):
         check_out(tmp_path / "b.csv")
     twice = make_table(("x", "x"), (np.arange(2), np.arange(2)))
     write_table(tmp_path / "c.csv", twice)

@@ -143,7 +143,7 @@ CRAFTED = {
     "a known compression": (compressed, "compressed"),
     "an entry too few": (without_first, "its entries are not those"),
     "an entry too many": (one_more, "its entries are not those"),
-    "an entry twice": (twice, "its entries are not those"),
+    "an entry twice": (twice, "arrays of different names"),
     "ten thousand entries": (many, "more entries"),
 }  # fmt: skip
 
@@ -212,7 +212,7 @@ def test_a_state_that_failed_is_not_saved(saved, tmp_path):
     with pytest.raises(ValueError, match=r"the state holds NaN in sum, so .* was not written"):
         inference.save_state(path, state, {})
     assert path.read_bytes() == before
-    with pytest.raises(ValueError, match="'format' is the file's own"):
+    with pytest.raises(ValueError, match="the name 'format' of metadata is reserved"):
         inference.save_state(path, {}, {"format": 3})
     with pytest.raises(ValueError, match="expected at most 10,000 arrays"):
         inference.save_state(path, {}, {"text": "x" * 10**6})

@@ -346,7 +346,7 @@ def test_mixtures_with_a_rare_event_have_its_condition():
 
 def test_test_files_are_refused(run_dir, tmp_path, capsys):
     file = str(tmp_path / "config.json")
-    assert "drawn, not read" in fail(capsys, "evaluate", run_dir, "--test-file", file)
+    assert "generated, not read" in fail(capsys, "evaluate", run_dir, "--test-file", file)
 
 
 @pytest.mark.usefixtures("no_steps")

@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
+from flax_linattn.checkpoint.arrays import read_json
 from flax_linattn.training import (
     CorruptCheckpointError,
     checkpointer,
@@ -232,3 +233,6 @@ def test_another_format_is_refused(run_dir):
         file.write_text(file.read_text().replace('"format": 2', '"format": 1'))
     with pytest.raises(ValueError, match="has format 1, but this version reads format 2"):
         load_best(Net(), run_dir)
+    file.write_text('{"format": 3, "history": {}}')
+    with pytest.raises(ValueError, match="has format 3, but this version reads format 2"):
+        read_json(file)

@@ -34,7 +34,7 @@ def assert_close(got: Any, want: Any, tolerance: float = 1e-5) -> None:
 
 
 SPLIT = [
-    *(Parallel("jit", f"data={n}") for n in (1, 2, 4, 8)),
+    *(Parallel("jit", f"data={n}") for n in (1, 4, 8)),
     *(Parallel("pmap", f"data={n}") for n in (1, 2, 4, 8)),
     *(Parallel("jit", f"data={n}", shard_parameters=True) for n in (2, 4)),
     Parallel("none", accumulate=4),
@@ -72,7 +72,6 @@ def test_the_loss_curve_is_that_of_one_device(
 
 UNDER_A_MESH = [
     pytest.param(Parallel("none", accumulate=2), marks=pytest.mark.slow),
-    Parallel("jit", "data=2"),
     pytest.param(Parallel("jit", "data=4", shard_parameters=True), marks=pytest.mark.slow),
     Parallel("pmap", "data=2"),
 ]
@@ -85,6 +84,16 @@ def test_a_mesh_that_the_caller_set_changes_nothing(
     """Of explicit axes, JAX's default: a training has a mesh of its own."""
     with jax.set_mesh(jax.make_mesh((8,), ("data",))):
         assert_close(train(tmp_path, parallel), one_device)
+
+
+def test_two_devices_give_the_same_bits_each_time(one_device: Any, tmp_path: Path) -> None:
+    """Also under a mesh that the caller set. One device adds in another order, so it is close."""
+    parallel = Parallel("jit", "data=2")
+    first = train(tmp_path / "first", parallel)
+    with jax.set_mesh(jax.make_mesh((8,), ("data",))):
+        again = train(tmp_path / "again", parallel)
+    assert_close(again, first, tolerance=0)
+    assert_close(first, one_device)
 
 
 def test_dropout_is_that_of_one_device(tmp_path: Path) -> None:

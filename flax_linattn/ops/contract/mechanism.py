@@ -30,6 +30,12 @@ from flax_linattn.ops.contract.call import (
 )
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.forward_mode import explain_forward_mode_error
+from flax_linattn.ops.contract.non_finite import (
+    NonFinite,
+    attends_to_marked,
+    poison_state,
+    replace_non_finite,
+)
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import PackedState, StateSizes, pack_state, unpack_state
 from flax_linattn.ops.contract.token_arguments import TokenArgument, check_token_arguments
@@ -162,7 +168,7 @@ class Mechanism(abc.ABC):
             k: Keys of shape [B, S, H, K].
             v: Values of shape [B, S, H, V].
             is_causal: Whether each position attends only to itself and earlier positions; needs T =
-                S.
+                S. Then no output depends on what later tokens hold, NaN included.
             mask: Boolean array of shape [B, S]; True marks valid tokens. Padding may stand
                 anywhere. A masked token contributes nothing, whatever its values, NaN included.
             query_mask: Boolean array of shape [B, T]; True marks positions whose output is wanted,
@@ -522,6 +528,31 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def _attend(self, call: Call) -> tuple[Outputs, State]: ...
 
+    def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
+        """Attends causally, whatever later tokens hold (``contract.non_finite``)."""
+        call, non_finite = self._replace_non_finite(call)
+        y, state = self._attend(call)
+        if call.k.shape[1] == 0:
+            return y, state
+        attended = attends_to_marked(non_finite.tokens, call.starts)
+        if call.return_state:
+            state = self._poison_state(call, state, attended[:, -1])
+        return non_finite.poison_outputs(y, attended), state
+
+    def _replace_non_finite(self, call: Call) -> tuple[Call, NonFinite]:
+        """Replaces by zeros the tokens and queries that are not finite, and marks them."""
+        return replace_non_finite(call, self.capabilities, self.token_arguments)
+
+    def _poison_state(self, call: Call, state: State, marked: Array) -> State:
+        """Overwrites a state with NaN in the heads of ``marked`` [B, H]."""
+        sizes = (call.k.shape[-1], call.v.shape[-1], None, accumulation_dtype(call.v.dtype))
+        queries = num_given_queries(self.capabilities, call.q)
+        one, two = (
+            jax.eval_shape(lambda h=h: self._init_state(StateSizes(1, h, *sizes, queries)))
+            for h in (1, 2)
+        )
+        return poison_state(state, marked, one, two)
+
     @abc.abstractmethod
     def _step(self, call: StepCall) -> tuple[OutputStep, State]: ...
 
@@ -634,7 +665,7 @@ class Mechanism(abc.ABC):
 # Compiled here, so that calls outside ``jit`` do not compile their loops again each time.
 @partial(jax.jit, static_argnums=0)
 def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
-    y, state = mechanism._attend(call)
+    y, state = (mechanism._attend_causal_call if call.is_causal else mechanism._attend)(call)
     return y, state if call.return_state else None
 
 

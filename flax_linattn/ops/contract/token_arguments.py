@@ -122,8 +122,8 @@ def check_token_arguments(
     """Checks the per-token inputs of a call and returns them in the accumulation dtype.
 
     A number out of range raises where its value is known; under ``jit``, where it is not, it
-    becomes NaN, and so does every output that it reaches, and others of its row and head where
-    blocks multiply what is invisible by 0. What stands at masked tokens counts for nothing.
+    becomes NaN, and so does every output that attends to it. What stands at masked tokens counts
+    for nothing.
 
     Args:
         name: of the mechanism.

@@ -19,6 +19,7 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.non_finite import attends_to_marked
 from flax_linattn.ops.contract.numerics import accumulation_dtype, match_varying_axes
 from flax_linattn.ops.contract.state import StateSizes, register_state
 from flax_linattn.ops.engine.chunks import scan_chunks
@@ -240,6 +241,9 @@ class CacheMechanism(Mechanism):
     def _check_capacity(self, max_length: int | None) -> None:
         """Rejects a capacity of more tokens than the mechanism has positions for."""
 
+    def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
+        return self._attend(call)  # which replaces what is not finite in cached tokens, too
+
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         batch, length, heads, key_dim = call.k.shape
         cache = call.state
@@ -286,14 +290,26 @@ class CacheMechanism(Mechanism):
         if call.num_queries == 0 or k.shape[1] == 0:
             y = jnp.zeros((batch, call.num_queries, *v.shape[2:]), v.dtype)
         else:
-            per_key = self.prepare_per_token(per_token)
+            finite = dataclasses.replace(call, k=k, v=v, per_token=per_token)
+            if call.is_causal:
+                finite, non_finite = self._replace_non_finite(finite)
+            per_key = self.prepare_per_token(finite.per_token)
             own_tokens = call.num_queries == length
             per_query = jax.tree.map(lambda x: x[:, cached:], per_key) if own_tokens else None
-            pairs = Pairs(call.q, k, v, positions, call.parameters, per_key, per_query)
+            pairs = Pairs(
+                finite.q, finite.k, finite.v, positions, call.parameters, per_key, per_query
+            )
             if form == "chunked":
                 y = self._attend_chunked(pairs, visibility)
             else:
                 y = self._attend_query_blocks(pairs, visibility, 1 if form == "recurrent" else None)
+            if call.is_causal:
+                marked, starts = non_finite.tokens, call.starts
+                if cached:
+                    marked = marked & visibility.real[..., None]
+                    starts = None if starts is None else jnp.pad(starts, ((0, 0), (cached, 0)))
+                attended = attends_to_marked(marked, starts, self.window)[:, cached:]
+                y = non_finite.poison_outputs(y, attended)
         if cached:
             y = jnp.where(cache.has_overflowed[:, None, None, None], jnp.nan, y)
         last = segment_index[:, -1:] if length else segment_index

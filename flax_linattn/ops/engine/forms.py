@@ -221,6 +221,17 @@ short sequences too, and slower to train; "channels" those of RWKV, whose loop r
 it comes."""
 
 
+def loops_over_tokens(scan: str) -> PerPlatform[bool]:
+    """Returns where "auto" runs a scan as a loop over tokens, if nothing is differentiated.
+
+    Example:
+        >>> loops_over_tokens("series")
+        PerPlatform(cpu=True, accelerator=False)
+    """
+    chosen = AUTO_SCAN_FORMS[scan]["inference"]
+    return PerPlatform(*(chosen[platform] == "recurrent" for platform in PerPlatform._fields))
+
+
 def scan_form(
     scan: str,
     pass_name: str,

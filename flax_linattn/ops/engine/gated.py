@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,8 @@ class GatedMechanism(StreamingMechanism):
         chunk_size: Tokens per block in the chunked form.
         scale: Factor of the outputs if a call passes none; None means K**-0.5.
     """
+
+    scan: ClassVar[str] = "chunks"
 
     chunk_size: int = 64
     scale: float | None = None

@@ -22,6 +22,7 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall, pools_sequence
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.non_finite import attends_to_marked, replace_non_finite
 from flax_linattn.ops.contract.numerics import match_varying_axes
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.contract.token_arguments import TokenArgument
@@ -148,6 +149,9 @@ class SequenceParallel(Mechanism):
     ) -> Outputs:
         return self.inner._reference(q, k, v, visible, parameters)
 
+    def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
+        return self._attend(call)  # every device replaces what is not finite in its span
+
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         whole, split = self._specs()
         is_pooled = pools_sequence(self.capabilities, call.q, call.is_causal)
@@ -175,6 +179,9 @@ class SequenceParallel(Mechanism):
         # Varied before they are spread over tokens: their gradients are added up before as well.
         _, parameters = match_varying_axes((call.k, call.parameters))
         call = dataclasses.replace(call, parameters=parameters)
+        non_finite = None
+        if call.is_causal:
+            call, non_finite = replace_non_finite(call, inner.capabilities, inner.token_arguments)
         q, tokens = inner._prepare(call)
         identity = inner._call_identity(call)
         monoid, chunk_size = inner._make_monoid(q, identity), inner._chunk_size(call, identity)
@@ -184,8 +191,16 @@ class SequenceParallel(Mechanism):
         if pools_sequence(self.capabilities, call.q, call.is_causal):
             return inner.read(None, end), end
         call = dataclasses.replace(call, state=before, return_state=False)
-        if call.is_causal:
-            return inner._attend(call)[0], end
+        if non_finite is not None:
+            y = inner._attend(call)[0]
+            if call.k.shape[1] == 0:
+                return y, end
+            attended = attends_to_marked(non_finite.tokens, call.starts)
+            attended_before, marked = self._scan_marked(attended[:, -1], span)
+            in_first = (span.segment_index == 0)[..., None]
+            attended = attended | (attended_before[:, None] & in_first)
+            end = inner._poison_state(call, end, marked)
+            return non_finite.poison_outputs(y, attended), end
         following = self._state_following(monoid, span, chunk_size)
         return inner._attend_with_engine(call, q, tokens, following)[0], end
 
@@ -199,6 +214,18 @@ class SequenceParallel(Mechanism):
         return self._take_own(shift_right(initial, after)), self._replicate(
             take_position(after, -1)
         )
+
+    def _scan_marked(self, marked: Array, span: prefix.Span) -> tuple[Array, Array]:
+        """Returns whether the segment before this device's span, and that at the end, is marked.
+
+        ``marked`` [B, H] is that of the last segment of this device's span.
+        """
+        nowhere = jnp.zeros_like(marked)
+        after = prefix.scan(
+            jnp.logical_or, self._gather(marked), nowhere, self._gather_starts(span)
+        )
+        end = self._replicate(take_position(after, -1).astype(jnp.int32))
+        return self._take_own(shift_right(nowhere, after)), end > 0
 
     def _state_following(
         self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None

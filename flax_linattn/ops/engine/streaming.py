@@ -14,9 +14,11 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall, num_given_queries
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.non_finite import NonFinite
+from flax_linattn.ops.contract.numerics import accumulation_dtype, match_varying_axes
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.forms import choose_form, even_chunk_size
+from flax_linattn.ops.engine.forms import choose_form, even_chunk_size, loops_over_tokens
+from flax_linattn.ops.engine.primal_only import primal_only
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
@@ -27,10 +29,12 @@ class StreamingMechanism(Mechanism):
     Attributes:
         reads_only_state: Whether a token's output is ``read`` of the state after it; otherwise
             ``attend`` and ``step`` add a part that depends on the token itself.
+        scan: Key of ``forms.AUTO_SCAN_FORMS`` if such a scan computes causal outputs.
         chunk_size: Maximum number of tokens per block in the chunked form.
     """
 
     reads_only_state: ClassVar[bool] = True
+    scan: ClassVar[str | None] = None
 
     chunk_size: int = 128
 
@@ -112,6 +116,23 @@ class StreamingMechanism(Mechanism):
         return (self._attend_causal if call.is_causal else self._attend_with_engine)(
             call, q, tokens
         )
+
+    def _replace_non_finite(self, call: Call) -> tuple[Call, NonFinite]:
+        replace = super()._replace_non_finite
+        if self.scan is None or call.form != "auto" or call.segments is not None:
+            return replace(call)
+
+        def skip_in_loop(is_loop: bool, call: Call) -> tuple[Call, NonFinite]:
+            nowhere = NonFinite.nowhere(call, self.capabilities)
+            return match_varying_axes((call, nowhere)) if is_loop else replace(call)
+
+        # A loop over tokens never reads a later one, so that only gradients need the replacement,
+        # which would take as long as the fastest of these loops.
+        loops = loops_over_tokens(self.scan)
+        finite: tuple[Call, NonFinite] = primal_only(
+            partial(loops.run, skip_in_loop), replace, match_varying_axes(call)
+        )
+        return finite
 
     def _attend_causal(
         self, call: Call, q: Array, tokens: dict[str, Array]

@@ -72,6 +72,7 @@ class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
         constant_memory=True, cross=False, learned_query=True, given_queries=True, mergeable=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
+    scan: ClassVar[str] = "exponential"
 
     scale: float | None = None
 

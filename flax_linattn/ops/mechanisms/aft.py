@@ -171,6 +171,7 @@ class AFTSimple(StreamingMechanism):
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True
     )
+    scan: ClassVar[str] = "exponential"
 
     gate: bool = True
 

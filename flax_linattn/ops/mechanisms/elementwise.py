@@ -155,6 +155,7 @@ take 2 or 4, or allow_odd_order=True.
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True
     )
+    scan: ClassVar[str] = "series"
 
     order: int = 6
     terms: int | None = None

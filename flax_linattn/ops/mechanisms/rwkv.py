@@ -71,6 +71,7 @@ class RWKV(StreamingMechanism):
     )
     parameters: ClassVar[tuple[str, ...]] = ("time_decay", "time_first")
     reads_only_state: ClassVar[bool] = False
+    scan: ClassVar[str] = "channels"
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         shape = (num_heads, key_dim)

@@ -240,7 +240,7 @@ class EventsStream(Streaming):
             self._origin = time
         columns = (np.array([time]), np.array([event_type]), np.array([gap]))
         x = observations(*columns, self._origin, self._run.data_spec)
-        with explain_full_stream("a sequence"):
+        with explain_full_stream():
             outputs = np.asarray(self._stream.step(x))[0]
         if np.isnan(outputs).any():
             raise ValueError(

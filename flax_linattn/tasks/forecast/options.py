@@ -100,8 +100,9 @@ class ForecastData(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, horizon=self.horizon)
-        at_least(0, context_length=self.context_length, stride=self.stride, season=self.season)
+        at_least(1, 2**20, horizon=self.horizon)
+        lengths = {"context_length": self.context_length, "stride": self.stride}
+        at_least(0, 2**20, **lengths, season=self.season)
         if self.freq:
             parse_frequency(self.freq)
         if self.resample:

@@ -45,7 +45,7 @@ def test_observations_that_do_not_fit_are_refused(name, mechanism):
     model, x = model_of(name, mechanism), observations(name)
     layout = ", ".join(map(str, ("B", "T >= 1", *model.observation_shape)))
     for wrong in (x[:, :0], x[0, 0], np.zeros((ROWS, LENGTH, 99, 9))):
-        with pytest.raises(ValueError, match=rf"observations \[{layout}\].*, got \("):
+        with pytest.raises(ValueError, match=rf"observations \[{layout}\].*, got shape \("):
             model(wrong)
     with pytest.raises(TypeError, match=r"observations as an array .*, got list; convert it with"):
         model([[[1.0, 2.0, 3.0]]])

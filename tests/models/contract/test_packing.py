@@ -56,5 +56,5 @@ def test_a_packed_sequence_is_that_sequence_alone(name, mechanism):
 def test_heads_of_one_sequence_in_each_row_say_so(name, mechanism):
     if not HEADS[name].packs:
         model, x = model_of(name, mechanism), observations(name)
-        with pytest.raises(ValueError, match=r"give each.* a row of its own"):
+        with pytest.raises(ValueError, match=r"pass each .* in its own row"):
             model(x, segment_ids=np.zeros((ROWS, LENGTH), np.int32))

@@ -75,7 +75,7 @@ def test_problems_that_no_data_say():
     good.check()
     for bad, message in [
         ({"image_shape": (8, 8)}, "image_shape must be height, width and channels"),
-        ({"deviation": (1.0, 0.0, 1.0)}, "deviation must be positive"),
+        ({"std": (1.0, 0.0, 1.0)}, "std must be positive"),
         ({"mean": (0.0,)}, "expected sequences of the same length"),
     ]:
         data_spec = ImageSpec.from_json({**good.to_json(), **bad})

@@ -106,7 +106,7 @@ class ClassifyConfig(Config):
 
     def __post_init__(self) -> None:
         model = self.model
-        at_least(1, latents=model.latents)
+        at_least(1, 2**16, latents=model.latents)
         if model.latents is not None and (
             model.pooling != "mean" or model.sees_padding or not model.causal
         ):

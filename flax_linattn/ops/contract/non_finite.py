@@ -1,0 +1,157 @@
+"""Causality for NaN and infinity: no output depends on what a later token holds.
+
+Causal forms multiply what a query does not attend to by a weight of 0, and 0 times NaN is NaN: a
+token that holds NaN would reach earlier outputs of its block, other packed segments, and all
+gradients. So causal attention replaces what is not finite by 0, and overwrites with NaN the outputs
+that attend to it. Outputs before it, their gradients and those of the tokens before it are what
+they are beside a token of zeros. Heads do not affect each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum
+from flax_linattn.ops.contract.token_arguments import TokenArgument
+from flax_linattn.typing import Array, State
+
+HEADROOM = 2.0**-16
+"""Largest number that counts as finite, as a fraction of the largest float: 5e33 in float32."""
+
+
+class NonFinite(NamedTuple):
+    """Which tokens and queries of a call hold NaN or infinity.
+
+    Attributes:
+        tokens: Boolean array of shape [B, S, H]: the key, the value or a per-token input.
+        queries: Boolean array of shape [B, T, H]; None for queries that belong to no token.
+    """
+
+    tokens: Array
+    queries: Array | None
+
+    @classmethod
+    def nowhere(cls, call: Call, can: Capabilities) -> NonFinite:
+        """Returns marks of a call whose tokens and queries are finite."""
+        no_query = can.learned_query or can.shared_query_key
+        tokens, queries = (jnp.zeros(x.shape[:3], bool) for x in (call.k, call.q))
+        return cls(tokens, None if no_query else queries)
+
+    def poison_outputs(self, y: Array, attended: Array) -> Array:
+        """Overwrites with NaN the outputs [B, T, H, V] or [B, T, L, H, V] that read a marked token.
+
+        Args:
+            y: Outputs.
+            attended: Boolean array of shape [B, T, H], from ``attends_to_marked``.
+        """
+        marked = attended if self.queries is None else attended | self.queries
+        marked = marked[:, :, None, :, None] if y.ndim == 5 else marked[..., None]
+        return jnp.where(marked, jnp.nan, y)
+
+
+def replace_non_finite(
+    call: Call, can: Capabilities, arguments: Sequence[TokenArgument]
+) -> tuple[Call, NonFinite]:
+    """Replaces the tokens and queries of a call that are not finite by zeros, and marks them.
+
+    Args:
+        call: Its arrays may hold anything.
+        can: Capabilities of the mechanism.
+        arguments: Declarations of its per-token inputs.
+    """
+    # The delta rule multiplies keys by each other.
+    bad_key = _overflows(call.k, squared=can.unit_vectors)
+    bad_value = _overflows(call.v)
+    tokens, per_token = bad_key | bad_value, dict(call.per_token)
+    for each in arguments:
+        x = per_token[each.name]
+        # A log-decay of -inf is no mistake: such a token forgets everything before it.
+        is_decay = math.isinf(each.low) and math.isfinite(each.high)
+        bad = jnp.isnan(x) | jnp.isposinf(x) if is_decay else ~jnp.isfinite(x)
+        per_token[each.name] = jnp.where(bad, jnp.zeros_like(x), x)
+        head = each.axes.find("H")
+        marked = jnp.any(bad, axis=tuple(2 + i for i in range(len(each.axes)) if i != head))
+        tokens = tokens | (marked[..., None] if head < 0 else marked)
+    q, queries = call.q, None
+    if not (can.learned_query or can.shared_query_key):
+        queries = _overflows(q)
+        q = _zero(q, queries)
+    k, v = _zero(call.k, bad_key), _zero(call.v, bad_value)
+    call = dataclasses.replace(call, q=q, k=k, v=v, per_token=per_token)
+    return call, NonFinite(tokens, queries)
+
+
+def _overflows(x: Array, *, squared: bool = False) -> Array:
+    """Returns which vectors [B, T, H, K] hold NaN, infinity or a number near overflow."""
+    x = x.astype(accumulation_dtype(x.dtype))
+    factor = (math.sqrt(jnp.finfo(x.dtype).max) if squared else 1.0) / HEADROOM
+    # A sum of x times a factor is not finite where x is not, or the product overflows. As a product
+    # of matrices it takes half the time of comparisons and their reduction.
+    weights = jnp.full(x.shape[-1], factor, x.dtype)
+    return ~jnp.isfinite(einsum("bthk,k->bth", jax.lax.stop_gradient(x), weights))
+
+
+def _zero(x: Array, bad: Array) -> Array:
+    return jnp.where(bad[..., None], jnp.zeros_like(x), x)
+
+
+def attends_to_marked(
+    tokens: Array, starts: Array | None = None, window: int | None = None
+) -> Array:
+    """Returns whether each position or an earlier one of its segment is marked.
+
+    Args:
+        tokens: Boolean array of shape [B, S, H].
+        starts: Boolean array of shape [B, S]; True marks the first token of a packed segment; None
+            means that there is one segment.
+        window: Number of positions that each attends to, its own included; None means all.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> marked = jnp.array([False, True, False, False])[None, :, None]
+        >>> attends_to_marked(marked).ravel().tolist()
+        [False, True, True, True]
+        >>> attends_to_marked(marked, jnp.array([[False, False, False, True]])).ravel().tolist()
+        [False, True, True, False]
+    """
+    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[:, None]
+    if starts is None and window is None:
+        first = jnp.min(jnp.where(tokens, index, tokens.shape[1]), axis=1, keepdims=True)
+        return index >= first
+    latest = jax.lax.cummax(jnp.where(tokens, index, -1), axis=1)
+    first = jnp.zeros_like(index) if window is None else jnp.maximum(index - window + 1, 0)
+    if starts is not None:
+        first = jnp.maximum(first, jax.lax.cummax(jnp.where(starts[..., None], index, 0), axis=1))
+    return latest >= first
+
+
+def poison_state(state: State, marked: Array, one_head: State, two_heads: State) -> State:
+    """Overwrites with NaN the floating leaves of a state in the heads that hold a marked token.
+
+    Args:
+        state: State after the last token.
+        marked: Boolean array of shape [B, H].
+        one_head: Shapes of the state of one head, which show with ``two_heads`` where heads are.
+        two_heads: Shapes of the state of two heads.
+    """
+
+    def poison(leaf: Array, one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        sizes = zip(one.shape, two.shape, strict=True)
+        axis = next((i for i, (a, b) in enumerate(sizes) if a != b), None)
+        shape = [leaf.shape[0]] + [1] * (leaf.ndim - 1)
+        if axis is None or leaf.shape[axis] != marked.shape[1]:
+            return jnp.where(jnp.any(marked, axis=1).reshape(shape), jnp.nan, leaf)
+        shape[axis] = leaf.shape[axis]
+        return jnp.where(marked.reshape(shape), jnp.nan, leaf)
+
+    return jax.tree.map(poison, state, one_head, two_heads)
