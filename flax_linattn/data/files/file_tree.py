@@ -116,7 +116,7 @@ class FileTree:
         """The contents of a few files, by their names; see ``read``."""
         return dict(self.read(names, max_bytes))
 
-    def stored_bytes(self, *names: str) -> int:
+        """Bytes that files take on the disk, or the size of their archive if that is less."""
         """Bytes that files take on the disk, at most those of the archive."""
         unpacked = sum(self.sizes[name] for name in names)
         return unpacked if self._is_folder else min(unpacked, self.path.stat().st_size)
