@@ -29,24 +29,9 @@ PHRASES = re.compile(
 MIN_WORDS, MAX_CHARACTERS = 5, 90
 
 CEILINGS = {
-    "data": {
-        "names": 16,
-        "variables": 44,
-    },
     "ops": {
         "phrases": 10,
         "variables": 53,
-    },
-    "tasks/classify": {
-        "names": 1,
-    },
-    "tasks/events": {
-        "names": 1,
-        "variables": 3,
-    },
-    "tasks/forecast": {
-        "names": 1,
-        "variables": 3,
     },
     "top": {
         "names": 1,

@@ -37,7 +37,7 @@ def make_data_spec(length: int) -> ForecastSpec:
         channels=tuple(map(str, range(CHANNELS))),
         targets=tuple(range(CHANNELS)),
         freq=None,
-        marks=(),
+        time_features=(),
         standardizer=data.Standardizer.fit([np.eye(CHANNELS)]),
         split=((0, length + HORIZON),),
         checksum="",

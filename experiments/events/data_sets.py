@@ -43,7 +43,7 @@ def _paper(
 DATA_SETS: dict[str, DataSet] = {
     "StackOverflow": DataSet(
         {"file": "stackoverflow/time-1-test.txt.gz",
-         "marks_file": "stackoverflow/event-1-test.txt.gz"},
+         "event_types_file": "stackoverflow/event-1-test.txt.gz"},
         {"file_format": "rmtpp", "num_sequences": 300},
         "RMTPP's files, the first 300 of 1,326 users of test fold 1; seconds (the paper's unit is "
         "not given)",

@@ -65,8 +65,8 @@ def score_stream(size: Size, mechanism: str) -> dict[str, Any]:
     # A quarter more than wanted are to be expected, and the rest is cut off.
     rate = float(process.sample(50, end=200.0, seed=1).num_events) / (50 * 200.0)
     generated = process.sample(1, end=1.25 * size.events / rate, seed=2)
-    times, event_types = generated.times[0][: size.events], generated.marks[0][: size.events]
-    whole = dataclasses.replace(generated, times=(times,), marks=(event_types,), end=None)
+    times, event_types = generated.times[0][: size.events], generated.event_types[0][: size.events]
+    whole = dataclasses.replace(generated, times=(times,), event_types=(event_types,), end=None)
     with tempfile.TemporaryDirectory() as folder:
         tasks.train("events", config, training.Session(folder, progress=False))
         run = tasks.load_run(folder)

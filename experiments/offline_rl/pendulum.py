@@ -14,10 +14,10 @@ from flax_linattn.control import Agent, action_bounds, make_environments, play
 from flax_linattn.data.episodes import Episodes, join_episodes, write_episodes
 
 ENV_ID = "Pendulum-v1"
-DEVIATIONS = (4.0, 2.0, 1.0, 0.5)
-"""Of the noise on the actions of ``SwingUp``, whose bounds are 2; each plays as many episodes."""
+NOISE_STDS = (4.0, 2.0, 1.0, 0.5)
+"""Standard deviations of the noise on the actions of ``SwingUp``, which are bounded by 2."""
 EPISODES = 20
-"""Of random actions, and of each deviation: 100 in all, with the seeds 0 to 99."""
+"""Number of episodes with random actions, and with each noise: 100 in all, with seeds 0 to 99."""
 ABOUT = {
     "source": "random actions, and an energy controller (Astrom and Furuta, 2000) with noise",
     "environment": "Pendulum-v1 of gymnasium (MIT licence)",
@@ -36,7 +36,7 @@ def make_pendulum() -> Episodes:
     with closing(make_environments(ENV_ID, EPISODES)) as environments:
         low, high = action_bounds(environments)
         agents: list[Agent] = [RandomPolicy(low, high)]
-        agents += [Noisy(SwingUp(), own, low, high) for own in DEVIATIONS]
+        agents += [Noisy(SwingUp(), own, low, high) for own in NOISE_STDS]
         return join_episodes(
             [
                 play(agent, environments, range(number * EPISODES, (number + 1) * EPISODES))

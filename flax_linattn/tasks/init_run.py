@@ -195,11 +195,11 @@ class Initializer:
         return runs
 
     def _check_model_options(self) -> None:
-        before, now = self._before.to_json(), self.config.to_json()
-        for name in flat_hints(type(self.config.model)):
-            if before[name] != now[name]:
+        options = flat_hints(type(self.config.model))
+        for name, (before, now) in self._before.differences(self.config).items():
+            if name in options:
                 raise OptionError(
-                    f"{self._init.name} has {name}={before[name]!r}, got {now[name]!r}; a run that "
+                    f"{self._init.name} has {name}={before!r}, got {now!r}; a run that "
                     "continues another run keeps its model options. Remove the option, or start a "
                     "new run.",
                     name,
@@ -225,9 +225,12 @@ class Initializer:
         lines = self.reinitialized[:MAX_ARRAYS]
         if len(self.reinitialized) > MAX_ARRAYS:
             lines.append(f"and {len(self.reinitialized) - MAX_ARRAYS} more")
-        before, now = self._before.to_json(), self.config.to_json()
-        changed = [name for name in flat_hints(type(self.config.data)) if before[name] != now[name]]
-        values = [f"{name}={quote(now[name])} (was {quote(before[name])})" for name in changed]
+        data_options = flat_hints(type(self.config.data))
+        values = [
+            f"{name}={quote(now)} (was {quote(before)})"
+            for name, (before, now) in self._before.differences(self.config).items()
+            if name in data_options
+        ]
         options = f"Data options that differ: {', '.join(values)}. " if values else ""
         return OptionError(
             f"{len(self.reinitialized)} of {count} arrays of the model do not fit those of "

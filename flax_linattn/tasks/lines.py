@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, itemize, quote
 from flax_linattn.data.errors import DataFormatError
-from flax_linattn.data.files.text_files import LONGEST_LINE, LineReader
+from flax_linattn.data.files.text_files import MAX_LINE_LENGTH, LineReader
 from flax_linattn.data.tables.cells import BadCellError, is_comment, split_cells
 from flax_linattn.data.tables.dialect import Dialect
 from flax_linattn.data.tables.tables import BINARY_SUFFIXES
@@ -74,9 +74,9 @@ class PipeLines:
             end = self._buffer.find(b"\n", start) + 1
             if not end:
                 start = len(self._buffer)
-                if start > LONGEST_LINE:
+                if start > MAX_LINE_LENGTH:
                     raise ValueError(
-                        f"standard input: expected lines of at most {LONGEST_LINE:,} bytes, got "
+                        f"standard input: expected lines of at most {MAX_LINE_LENGTH:,} bytes, got "
                         "a longer line; check that the input is text."
                     )
                 if self._must_wait():

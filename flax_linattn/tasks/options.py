@@ -126,6 +126,7 @@ class Config:
         auto_values: Values that stand for a choice by the data, by option name. The config.json of
             a run holds the chosen values.
         main_options: Names of the options that most users need, in the order of a short help.
+        json_keys: Keys of the options whose key in config.json is not their name.
 
     Raises:
         ValueError: options out of range, or that do not go together.
@@ -133,6 +134,7 @@ class Config:
 
     auto_values: ClassVar[Mapping[str, Any]] = {}
     main_options: ClassVar[tuple[str, ...]] = ("mechanism", "epochs", "time_limit", "seed")
+    json_keys: ClassVar[Mapping[str, str]] = {}
     data: Options
     model: ModelOptions
     fit: FitOptions
@@ -229,8 +231,14 @@ class Config:
         return self.replace(**{name: _resolve_path(value) for name, value in _leaves(self)})
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all options as JSON values, by name."""
-        return {name: _to_json(value) for name, value in _leaves(self)}
+        """Returns all options as JSON values, by key."""
+        return {self.json_keys.get(name, name): _to_json(value) for name, value in _leaves(self)}
+
+    def differences(self, other: Self) -> dict[str, tuple[Any, Any]]:
+        """JSON values of this and another config, by the names of the options that differ."""
+        pairs = zip(_leaves(self), _leaves(other), strict=True)
+        values = {name: (_to_json(own), _to_json(others)) for (name, own), (_, others) in pairs}
+        return {name: (own, others) for name, (own, others) in values.items() if own != others}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -239,7 +247,8 @@ class Config:
         Raises:
             ValueError: an option is unknown to this version, or out of range.
         """
-        return cls.of(**values)
+        names = {key: name for name, key in cls.json_keys.items()}
+        return cls.of(**{names.get(key, key): value for key, value in values.items()})
 
 
 def mechanism_name(layers: Layers) -> str:

@@ -111,11 +111,10 @@ def check_run_dir(
                 "run",
             )
         return
-    stored = read_config(run_dir, task).to_json()
-    for name, value in config.to_json().items():
-        if name not in (*CHANGEABLE, *config.auto_options) and stored[name] != value:
+    for name, (before, now) in read_config(run_dir, task).differences(config).items():
+        if name not in (*CHANGEABLE, *config.auto_options):
             raise OptionError(
-                f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed "
+                f"the run in {run_dir} has {name}={before!r}, got {now!r}; a resumed "
                 "run may change only its number of epochs or steps, or its time limit. Start a new "
                 "run to change other options.",
                 name,

@@ -31,6 +31,7 @@ class DataSpec(abc.ABC):
         scale_fields: Names of the fields that scale the model's inputs.
         free_fields: Names of the fields that may differ in the data of a run that continues another
             run; other fields, such as classes, define the model's inputs and outputs.
+        json_keys: Keys of the fields whose key in JSON is not their name.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,7 @@ class DataSpec(abc.ABC):
     checksum: Any
     scale_fields: ClassVar[tuple[str, ...]] = ()
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "checksum")
+    json_keys: ClassVar[Mapping[str, str]] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain JSON values."""
@@ -175,10 +177,10 @@ def without_floats(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     """Converts a value to plain JSON values."""
     if dataclasses.is_dataclass(value):
-        parts = {field: getattr(value, field.name) for field in _fields(value)}
+        parts = {key: (field, getattr(value, field.name)) for key, field in _keys(value).items()}
         return {
-            field.name: _plain(part)
-            for field, part in parts.items()
+            key: _plain(part)
+            for key, (field, part) in parts.items()
             if not field.metadata.get(OMIT_IF_EMPTY) or part
         }
     if isinstance(value, tuple):
@@ -190,7 +192,7 @@ def _plain(value: Any) -> Any:
 
 def _read(kind: Any, values: Mapping[str, Any]) -> Any:
     """Makes a dataclass from the JSON values of its fields."""
-    hints, fields = type_hints(kind), {field.name: field for field in _fields(kind)}
+    hints, fields = type_hints(kind), _keys(kind)
     for name in values:
         if name not in fields:
             raise ValueError(f"unknown field {quote(name)}; expected one of {', '.join(fields)}.")
@@ -198,7 +200,8 @@ def _read(kind: Any, values: Mapping[str, Any]) -> Any:
         is_required = field.default is field.default_factory is dataclasses.MISSING
         if is_required and name not in values:
             raise ValueError(f"the field {name} is missing.")
-    return kind(**{name: _typed(hints[name], value) for name, value in values.items()})
+    names = {key: field.name for key, field in fields.items()}
+    return kind(**{names[key]: _typed(hints[names[key]], value) for key, value in values.items()})
 
 
 def _typed(hint: Any, value: Any) -> Any:
@@ -225,3 +228,9 @@ def _check_types(part: Any) -> None:
 
 def _fields(part: Any) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(part)
+
+
+def _keys(part: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of a dataclass or its instance by their keys in JSON."""
+    keys = getattr(part, "json_keys", {})
+    return {keys.get(field.name, field.name): field for field in _fields(part)}

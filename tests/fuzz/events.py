@@ -23,7 +23,7 @@ OBJECTS = [
     for n in range(4)
 ]  # fmt: skip
 DAYS = [f"2015-{1 + n:02}-08 {2 * n:02}:30:00.{n}" for n in range(8)]
-MARKS = b"1 2 1\n9 0\n22\n"
+EVENT_TYPES = b"1 2 1\n9 0\n22\n"
 """Of ``paired.txt``, in a file of their own."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "rmtpp.txt": {"format": "rmtpp"},
@@ -72,8 +72,10 @@ class Events(TextSubject):
         name = path.name.removesuffix(".gz").removesuffix(".xz")
         options = dict(OPTIONS.get(name, {}))
         if name == "paired.txt":
-            marks = mutated(MARKS, draw) if draw and draw.random() < 0.3 else MARKS
-            options["marks"] = self.write("marks.txt", marks)
+            event_types = (
+                mutated(EVENT_TYPES, draw) if draw and draw.random() < 0.3 else EVENT_TYPES
+            )
+            options["event_types_file"] = self.write("marks.txt", event_types)
         if draw and draw.random() < 0.1:
             options["end"] = draw.choice((5, -5, "7.5", "2016-01-01", "soon"))
         return self.read(path, options)
@@ -148,13 +150,13 @@ def npz(draw: random.Random) -> bytes:
 
 
 def check_valid(events: EventSequences) -> None:
-    count = len(events.mark_names)
-    assert len(events) >= 1 and count >= 1 and len(set(events.mark_names)) == count
-    for times, marks in zip(events.times, events.marks, strict=True):
-        assert times.dtype == np.float64 and marks.dtype == np.int32
-        assert times.shape == marks.shape and times.ndim == 1 and times.size
+    count = len(events.event_type_names)
+    assert len(events) >= 1 and count >= 1 and len(set(events.event_type_names)) == count
+    for times, event_types in zip(events.times, events.event_types, strict=True):
+        assert times.dtype == np.float64 and event_types.dtype == np.int32
+        assert times.shape == event_types.shape and times.ndim == 1 and times.size
         assert np.isfinite(times).all() and (np.diff(times) >= 0).all()
-        assert marks.min() >= 0 and marks.max() < count
+        assert event_types.min() >= 0 and event_types.max() < count
     assert all(np.isfinite(gaps).all() and (gaps >= 0).all() for gaps in events.gaps())
     assert np.isfinite(events.ends).all()
     if events.lines is not None:

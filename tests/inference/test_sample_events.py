@@ -22,9 +22,9 @@ LEAST = 1e-3
 
 
 class Chain(nnx.Module):
-    """Events whose law is known: gap and mark depend on the last mark alone.
+    """Events whose law is known: gap and event type depend on the last event type alone.
 
-    An observation is a log gap and a mark, and an output too. The state counts events.
+    An observation is a log gap and an event type, and an output too. The state counts events.
     """
 
     def __init__(self):
@@ -46,18 +46,18 @@ class Chain(nnx.Module):
         gap = models.LogNormalMixture(weights, self.means[last], self.deviations[last])
         return models.NextEvent(gap, self.logits[last])
 
-    def observation(self, before, log_gap, mark):
-        return jnp.stack([log_gap, mark.astype(jnp.float32)], axis=-1)
+    def observation(self, before, log_gap, event_type):
+        return jnp.stack([log_gap, event_type.astype(jnp.float32)], axis=-1)
 
-    def distribution(self, mark):
-        """Of log gaps after a mark, float64."""
+    def distribution(self, event_type):
+        """Of log gaps after an event type, float64."""
         weights = np.exp(np.asarray(self.log_weights[...], np.float64))
-        mean, deviation = np.asarray(self.means[mark]), np.asarray(self.deviations[mark])
-        return lambda x: special.ndtr((x[..., None] - mean) / deviation) @ weights
+        mean, std = (np.asarray(own[event_type]) for own in (self.means, self.deviations))
+        return lambda x: special.ndtr((x[..., None] - mean) / std) @ weights
 
-    def shares(self, mark):
-        """Of the marks that follow one."""
-        return special.softmax(np.asarray(self.logits[mark], np.float64))
+    def shares(self, event_type):
+        """Of the event types that follow one."""
+        return special.softmax(np.asarray(self.logits[event_type], np.float64))
 
 
 ROWS, EVENTS = 4000, 3
@@ -66,16 +66,16 @@ chain = functools.cache(Chain)
 
 @functools.cache
 def drawn_of_chain(waited=None):
-    """[ROWS, EVENTS], a third of the rows after each mark."""
+    """[ROWS, EVENTS], a third of the rows after each event type."""
     model = chain()
-    marks = np.arange(ROWS) % 3
-    x = jnp.stack([jnp.zeros(ROWS), jnp.asarray(marks, jnp.float32)], axis=-1)
+    types = np.arange(ROWS) % 3
+    x = jnp.stack([jnp.zeros(ROWS), jnp.asarray(types, jnp.float32)], axis=-1)
     if waited is not None:
-        waited = jnp.asarray(np.array(waited, np.float32)[marks])
+        waited = jnp.asarray(np.array(waited, np.float32)[types])
     out = inference.sample_events(
         model, x, x, model.init_state(ROWS), EVENTS, key=KEY, waited=waited
     )
-    before = np.concatenate([marks[:, None], out.event_types[:, :-1]], axis=1)
+    before = np.concatenate([types[:, None], out.event_types[:, :-1]], axis=1)
     return before, jax.tree.map(np.asarray, out)
 
 
@@ -88,18 +88,18 @@ def test_draws_follow_the_law():
         out.x, np.stack([out.log_gaps[:, -1], out.event_types[:, -1]], 1).astype("float32")
     )
     for event in range(EVENTS):
-        for mark in range(3):
-            after = before[:, event] == mark
-            gaps, marks = out.log_gaps[after, event], out.event_types[after, event]
-            assert stats.kstest(gaps, chain().distribution(mark)).pvalue > LEAST
-            shares, counts = chain().shares(mark), np.bincount(marks, minlength=3)
+        for event_type in range(3):
+            after = before[:, event] == event_type
+            gaps, types = out.log_gaps[after, event], out.event_types[after, event]
+            assert stats.kstest(gaps, chain().distribution(event_type)).pvalue > LEAST
+            shares, counts = chain().shares(event_type), np.bincount(types, minlength=3)
             assert not counts[shares == 0].any()
             real = shares > 0
             expected = shares[real] * after.sum()
             assert stats.chisquare(counts[real], expected).pvalue > LEAST
-            # Gaps and marks do not depend on each other, nor on those of the event before.
+            # Gaps and event types do not depend on each other, nor on those of the event before.
             late = gaps > np.median(gaps)
-            table = [np.bincount(marks[late == side], minlength=3)[real] for side in (0, 1)]
+            table = [np.bincount(types[late == side], minlength=3)[real] for side in (0, 1)]
             assert stats.chi2_contingency(table).pvalue > LEAST
             if event:
                 earlier = out.log_gaps[after & (before[:, event - 1] == 0), event - 1]
@@ -127,20 +127,20 @@ def test_a_row_and_an_event_are_drawn_alike_however_many_there_are():
 
 
 def test_after_waiting_the_first_event_comes_later():
-    """After mark 0 one deviation of the later component, after 1 nothing, after 2 far out."""
+    """After event type 0 one deviation of the later component, after 1 nothing, after 2 far out."""
     waited = (3.0, -np.inf, 14.0)
     before, out = drawn_of_chain(waited)
-    for mark, passed in enumerate(waited):
-        after = before[:, 0] == mark
-        gaps, law = out.log_gaps[after, 0], chain().distribution(mark)
+    for event_type, passed in enumerate(waited):
+        after = before[:, 0] == event_type
+        gaps, law = out.log_gaps[after, 0], chain().distribution(event_type)
         assert (gaps >= passed).all()
         gone = law(np.array(passed))
         found = stats.kstest(gaps, lambda x, law=law, gone=gone: (law(x) - gone) / (1 - gone))
-        assert found.pvalue > LEAST, mark
+        assert found.pvalue > LEAST, event_type
         # The second event is as ever.
-        second = out.log_gaps[before[:, 1] == mark, 1]
+        second = out.log_gaps[before[:, 1] == event_type, 1]
         assert stats.kstest(second, law).pvalue > LEAST
-    # Who has not waited draws the same, the marks are the same whoever waited.
+    # Who has not waited draws the same, the event types are the same whoever waited.
     _, plain = drawn_of_chain()
     rows = before[:, 0] == 1
     assert_same_bits(out.log_gaps[rows], plain.log_gaps[rows])
@@ -149,13 +149,13 @@ def test_after_waiting_the_first_event_comes_later():
 
 # The event model.
 
-MARKS, PERIODS = 3, (24.0,)
+TYPES, PERIODS = 3, (24.0,)
 
 
 @functools.cache
 def forecaster(mechanism="aaren", **options):
     return models.EventForecaster(
-        MARKS, periods=PERIODS, num_components=2, features=8, num_layers=1, num_heads=2,
+        TYPES, periods=PERIODS, num_components=2, features=8, num_layers=1, num_heads=2,
         mechanism=mechanism, rngs=nnx.Rngs(0), **options,
     )  # fmt: skip
 
@@ -164,9 +164,9 @@ def history(rows=4, seed=0):
     """Observations of a begin and two events, in NumPy."""
     rng = np.random.default_rng(seed)
     x = np.zeros((rows, 3, 5), np.float32)
-    x[:, 0, 2], x[:, 1:, 1] = MARKS, 1
+    x[:, 0, 2], x[:, 1:, 1] = TYPES, 1
     x[:, 1:, 0] = rng.normal(size=(rows, 2))
-    x[:, 1:, 2] = rng.integers(0, MARKS, (rows, 2))
+    x[:, 1:, 2] = rng.integers(0, TYPES, (rows, 2))
     angle = rng.uniform(0, 2 * np.pi, (rows, 3))
     x[..., 3], x[..., 4] = np.cos(angle), np.sin(angle)
     return x
@@ -299,7 +299,7 @@ def test_float64_observations(how):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         model = forecaster()
         x = jnp.asarray(history()[:, 1], jnp.float64)
-        last = jnp.zeros((4, 3 * 2 + MARKS), jnp.float32), x, model.init_state(4, dtype=x.dtype)
+        last = jnp.zeros((4, 3 * 2 + TYPES), jnp.float32), x, model.init_state(4, dtype=x.dtype)
         for waited in (None, jnp.zeros(4)):
             out = jax.eval_shape(lambda *last, w=waited: draw(model, last, waited=w), *last)
             assert out.x.dtype == jnp.float64 and out.log_gaps.dtype == jnp.float32
@@ -336,6 +336,6 @@ def test_what_cannot_be_drawn_from_is_refused():
 
 def test_a_cache_needs_room():
     model = forecaster("softmax")
-    last = jnp.zeros((4, 3 * 2 + MARKS)), jnp.asarray(history()[:, 0]), model.init_state(4)
+    last = jnp.zeros((4, 3 * 2 + TYPES)), jnp.asarray(history()[:, 0]), model.init_state(4)
     with pytest.raises(ValueError, match=r"state of this model grows .*pass max_length"):
         draw(model, last)

@@ -24,7 +24,7 @@ INPUT, HORIZON, LEVELS = 12, 4, 3
 ALL = [
     *("--preset", "patch", "--patch-length", "4", "--schedule", "constant", *SMALL),
     *("--context-length", str(INPUT), "--horizon", str(HORIZON), "--season", "6"),
-    *("--batch-size", "32", "--known-future", "price", "--tell-missing"),
+    *("--batch-size", "32", "--known-future", "price", "--missing-flags"),
     *("--quantiles", "0.1,0.5,0.9"),
 ]
 OWN = {"one": [], "several": ["--id-column", "shop"], "many": ["--runs", "2"]}
@@ -95,7 +95,7 @@ def copied(run_dir, tmp_path) -> Path:
 
 def test_a_run_has_all_of_it_and_evaluate_repeats_its_test(run_dir, which):
     run = tasks.load_run(run_dir)
-    assert run.data_spec.tells_missing and run.data_spec.known_future == (1,)
+    assert run.data_spec.missing_flags and run.data_spec.known_future == (1,)
     kernel = fitted_ridge(run).kernel
     np.testing.assert_allclose(run.model.linear_map.kernel[...], kernel, atol=1e-6)
     assert 0 <= float(run.model.share[...]) <= 1

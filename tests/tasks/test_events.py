@@ -64,13 +64,13 @@ def make_run(events, **options) -> Run:
 
 
 def drawn(*lengths):
-    """Sequences of so many events of three marks, observed from 0 to the last one."""
+    """Sequences of so many events of three event types, observed from 0 to the last one."""
     whole = PROCESSES["hawkes-marked"].sample(60, 60.0, seed=1)
     long = [i for i, own in enumerate(whole.times) if len(own) >= max(lengths)][: len(lengths)]
     return dataclasses.replace(
         whole.select(long),
         times=tuple(whole.times[i][:n] for i, n in zip(long, lengths, strict=True)),
-        marks=tuple(whole.marks[i][:n] for i, n in zip(long, lengths, strict=True)),
+        event_types=tuple(whole.event_types[i][:n] for i, n in zip(long, lengths, strict=True)),
         end=None,
     )
 
@@ -92,9 +92,9 @@ def tokens_by_hand(events, data_spec, index):
     """What the model is to see of a sequence, cell by cell; and whether its begin is the first."""
     begin, known = events.begins[index], not np.isnan(events.begins[index])
     times = [*([begin] if known else []), *events.times[index]]
-    marks = [*([len(data_spec.mark_names)] if known else []), *events.marks[index]]
+    types = [*([len(data_spec.event_type_names)] if known else []), *events.event_types[index]]
     rows = []
-    for number, (time, mark) in enumerate(zip(times, marks, strict=True)):
+    for number, (time, event_type) in enumerate(zip(times, types, strict=True)):
         gap = 0.0
         if number:
             waited = max(time - times[number - 1], data_spec.resolution)
@@ -102,7 +102,7 @@ def tokens_by_hand(events, data_spec, index):
         turns = [math.fmod(time, period) / period for period in data_spec.periods]
         turns += [math.fmod(time - times[0], period) / period for period in data_spec.clock]
         waves = [wave(2 * math.pi * turn) for wave in (math.cos, math.sin) for turn in turns]
-        rows.append([gap, float(number > 0), mark, *waves])
+        rows.append([gap, float(number > 0), event_type, *waves])
     return np.array(rows), known
 
 
@@ -128,12 +128,12 @@ def scores_by_hand(run, events):
             said = outputs[i, event - 1 + known]
             mixture = mixture_of(said, K, data_spec.spread)
             x = math.log(gap / data_spec.scale)
-            marks = special.log_softmax(said[3 * K :])
+            types, own = special.log_softmax(said[3 * K :]), events.event_types[i][event]
             found["sequence"].append(i)
             found["log_gap"].append(math.log(gap))
             found["time"].append(log_density(mixture, x) - x - math.log(data_spec.scale))
-            found["event_type"].append(marks[events.marks[i][event]])
-            found["rank"].append(sum(other > marks[events.marks[i][event]] for other in marks))
+            found["event_type"].append(types[own])
+            found["rank"].append(sum(other > types[own] for other in types))
             found["rescaled"].append(-log_survival(mixture, x))
             logs, means, deviations = mixture
             mean = np.sum(np.exp(logs + means + deviations**2 / 2)) * data_spec.scale
@@ -169,12 +169,12 @@ def log_survival(mixture, x):
 
 
 def cut():
-    """The test part of cut sequences, unmarked: most events are given."""
+    """The test part of cut sequences, without types: most events are given."""
     return split_events(some_events(1), "0.4/0.2/0.4", by="time").test
 
 
 KINDS = {
-    "marked, with ties": (lambda: some_events(2), {"periods": "5,0.75", "mechanism": "softmax"}),
+    "types, with ties": (lambda: some_events(2), {"periods": "5,0.75", "mechanism": "softmax"}),
     "cut by time": (cut, {"clock": True, "resolution": 0.5}),
 }
 
@@ -213,7 +213,7 @@ def test_scores_are_those_of_the_definition(kind):
 
 
 def test_what_is_asked_and_seen_by_hand():
-    """A begin, a tie, an end, given events; each row holds its own mark and the gap before it."""
+    """A begin, a tie, an end, given events; each row holds its own type and the gap before it."""
     events = sequences(
         [[1.0, 1.0, 3.0], [10.0, 14.0]], [[1, 0, 1], [0, 1]], 2,
         begin=[0.5, np.nan], end=[5.0, 14.0], given=[1, 1],
@@ -247,8 +247,8 @@ def test_any_events_are_asked_for_once_and_told_in_finite_numbers(events):
     found = np.concatenate([own.log_gap[rows] for own, rows in zip(tokens, asked, strict=True)])
     gaps = np.maximum(np.concatenate(events.gaps()), 0.25)
     np.testing.assert_allclose(2 * np.exp(found), gaps, rtol=1e-5)
-    marks = np.concatenate([own.event_type[rows] for own, rows in zip(tokens, asked, strict=True)])
-    np.testing.assert_array_equal(marks, baselines.forecast_event_types(events))
+    types = np.concatenate([own.event_type[rows] for own, rows in zip(tokens, asked, strict=True)])
+    np.testing.assert_array_equal(types, baselines.forecast_event_types(events))
     ends = [bool((own.target == END).any()) for own in tokens]
     assert ends == (events.ends > [times[-1] for times in events.times]).tolist()
     assert all(np.isfinite(own.observations).all() for own in tokens)
@@ -323,14 +323,14 @@ KEPT = 7
 
 
 def changed(events):
-    """Times and marks are others from event ``KEPT`` on; as many events."""
-    times, marks = [], []
-    for own, mark in zip(events.times, events.marks, strict=True):
+    """Times and event types are others from event ``KEPT`` on; as many events."""
+    times, types = [], []
+    for own, event_type in zip(events.times, events.event_types, strict=True):
         gaps = 3 * np.diff(own[KEPT - 1 :])[::-1] + 0.1
         times.append(np.concatenate([own[:KEPT], own[KEPT - 1] + np.cumsum(gaps)]))
-        others = (mark[KEPT:] + 1) % len(events.mark_names)
-        marks.append(np.concatenate([mark[:KEPT], others]).astype(np.int32))
-    return dataclasses.replace(events, times=tuple(times), marks=tuple(marks))
+        others = (event_type[KEPT:] + 1) % len(events.event_type_names)
+        types.append(np.concatenate([event_type[:KEPT], others]).astype(np.int32))
+    return dataclasses.replace(events, times=tuple(times), event_types=tuple(types))
 
 
 def check_no_leak(run, events):
@@ -358,7 +358,7 @@ def test_no_score_knows_what_comes(mechanism):
 
 @pytest.mark.slow
 def test_badges(data_dir):
-    """Real events, of 22 marks: nothing leaks, and the stream says what the scores are."""
+    """Real events, of 22 event types: nothing leaks, and the stream says what the scores are."""
     folder = data_dir / "stackoverflow"
     events = load_events(folder / "time-1-test.txt.gz", folder / "event-1-test.txt.gz")
     events = events.select(range(20))
@@ -434,7 +434,7 @@ def test_the_loss_of_pieces_is_that_of_the_whole():
 
 def test_a_batch_of_nothing_but_ends_adds_up():
     """Sequences of one event that is given: no event, and yet a likelihood."""
-    events = sequences([[1.0], [2.0, 3.0, 5.0]], num_marks=1, begin=[np.nan] * 2, end=[4.0, 9.0])
+    events = sequences([[1.0], [2.0, 3.0, 5.0]], begin=[np.nan] * 2, end=[4.0, 9.0])
     run = make_run(events, batch_size=1)
     data_spec = dataclasses.replace(run.data_spec, lengths=(3,))
     batches = make_batches(events, run.config, data_spec, seed=None)
@@ -450,11 +450,11 @@ def test_a_batch_of_nothing_but_ends_adds_up():
 def text_of(events, *, names=False, blank=False):
     """Lines of ``time,mark``; with a header and the sequence's number as a file has them."""
     lines = ["time,mark,sequence"] if names and not blank else []
-    for index, (times, marks) in enumerate(zip(events.times, events.marks, strict=True)):
+    for index, (times, types) in enumerate(zip(events.times, events.event_types, strict=True)):
         lines += [""] if blank and index else []
-        for time, mark in zip(times, marks, strict=True):
+        for time, event_type in zip(times, types, strict=True):
             number = f",{index}" if names and not blank else ""
-            lines.append(f"{float(time)!r},{events.mark_names[mark]}{number}")
+            lines.append(f"{float(time)!r},{events.event_type_names[event_type]}{number}")
     return "\n".join(lines) + "\n"
 
 
@@ -477,7 +477,7 @@ def steps(stream, lines):
 
 @pytest.fixture(scope="module")
 def tied():
-    """Three sequences with ties, of two marks, nothing known but the events."""
+    """Three sequences with ties, of two event types, nothing known but the events."""
     return dataclasses.replace(some_events(2), begin=None, end=None, given=None)
 
 
@@ -600,18 +600,18 @@ def test_futures_are_drawn_by_their_seed(tied, tied_run):
         stream.simulate(1000, 4, seed=0)
     lines = text_of(tied.select([1])).splitlines()
     (*_, row) = streamed(stream, lines)
-    times, marks = stream.simulate(1000, 4, seed=0)
-    assert times.shape == marks.shape == (1000, 4)
+    times, types = stream.simulate(1000, 4, seed=0)
+    assert times.shape == types.shape == (1000, 4)
     again, other = stream.simulate(1000, 4, seed=0), stream.simulate(1000, 4, seed=1)
     np.testing.assert_array_equal(again[0], times)
-    np.testing.assert_array_equal(again[1], marks)
-    assert (other[0] != times).any() and (other[1] != marks).any()
+    np.testing.assert_array_equal(again[1], types)
+    assert (other[0] != times).any() and (other[1] != types).any()
     assert (np.diff(times, prepend=tied.times[1][-1], axis=1) > 0).all()
     gaps = times[:, 0] - tied.times[1][-1]
     assert (gaps <= float(row[4])).mean() == pytest.approx(0.25, abs=0.045)
     assert (gaps <= float(row[5])).mean() == pytest.approx(0.5, abs=0.05)
     assert (gaps <= 2.0).mean() == pytest.approx(float(row[6]), abs=0.05)
-    assert (marks[:, 0] == int(row[7][1])).mean() == pytest.approx(float(row[8]), abs=0.05)
+    assert (types[:, 0] == int(row[7][1])).mean() == pytest.approx(float(row[8]), abs=0.05)
     # They are no part of the stream.
     streamed(plain, lines)
     later = ["18,m0", "19,m0"]
@@ -632,9 +632,9 @@ def test_lines_of_futures(tied, tied_run):
     assert streamed(stream, text_of(tied.select([1])).splitlines()) == []
     rows = [list(row) for row in stream.last_cells()]
     assert [row[:2] for row in rows] == [[i, n] for i in range(1000) for n in (1, 2, 3, 4)]
-    times, marks = stream.simulate(1000, 4, seed=4)
+    times, types = stream.simulate(1000, 4, seed=4)
     np.testing.assert_allclose([float(row[2]) for row in rows], times.ravel(), rtol=1e-12)
-    assert [row[3] for row in rows] == [f"m{mark}" for mark in marks.ravel()]
+    assert [row[3] for row in rows] == [f"m{event_type}" for event_type in types.ravel()]
     streamed(stream, [""])
     with pytest.raises(ValueError, match="simulate needs an event, got none since the last blank"):
         list(stream.last_cells())
@@ -695,7 +695,7 @@ def test_what_a_stream_refuses(tied_run):
 # -- lines ---------------------------------------------------------------------------------
 
 NUMBERS = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
-ONE = dataclasses.replace(NUMBERS, mark_names=("event",))
+ONE = dataclasses.replace(NUMBERS, event_type_names=("event",))
 DATES = dataclasses.replace(NUMBERS, dates=True)
 
 
@@ -837,7 +837,7 @@ def test_unix_seconds_keep_their_digits_and_sequences_their_names(tmp_path):
 
 
 def test_guesses_by_hand():
-    """Mean and median gap, most frequent and last mark; what is given does not count."""
+    """Mean and median gap, most frequent and last event type; what is given does not count."""
     train = sequences([[0.0, 1.0, 3.0, 12.0]], [[1, 0, 0, 1]], 2, begin=[np.nan])
     test = sequences([[2.0, 4.0, 5.0], [1.0, 7.0]], [[0, 0, 1], [1, 1]], 2, begin=[0.0, np.nan])
     # Gaps to learn from: 1, 2, 9. Gaps to guess: 2, 2, 1 and 6.
@@ -845,24 +845,24 @@ def test_guesses_by_hand():
         {
             "mean_gap_rmse": math.sqrt((4 + 4 + 9 + 4) / 4),
             "median_gap_mae": (0 + 0 + 1 + 4) / 4,
-            "frequent_mark_accuracy": 2 / 4,  # mark 0, of 0, 0, 1 and 1
+            "frequent_mark_accuracy": 2 / 4,  # event type 0, of 0, 0, 1 and 1
             "last_mark_accuracy": 2 / 4,  # nothing was before the first
         }
     )
 
 
-def test_processes_of_more_marks_than_can_excite_each_other():
+def test_processes_of_more_event_types_than_can_excite_each_other():
     rng = np.random.default_rng(0)
-    marks = [rng.integers(0, 101, 60) for _ in range(3)]
+    types = [rng.integers(0, 101, 60) for _ in range(3)]
     times = [np.cumsum(rng.exponential(1.0, 60)) for _ in range(3)]
-    events = sequences(times, marks, 101, begin=[0.0] * 3)
+    events = sequences(times, types, 101, begin=[0.0] * 3)
     fitted = baselines.fit_processes(events, 1e-3)
-    assert isinstance(fitted["hawkes"], processes.IndependentMarks)
+    assert isinstance(fitted["hawkes"], processes.IndependentEventTypes)
     for process in fitted.values():
-        assert process.num_marks == 101
+        assert process.num_event_types == 101
         assert np.isfinite(process.log_likelihood(events).total).all()
-    few_marks = baselines.fit_processes(dataclasses.replace(some_events(2)), 0.1)
-    assert isinstance(few_marks["hawkes"], processes.HawkesProcess)
+    few_types = baselines.fit_processes(dataclasses.replace(some_events(2)), 0.1)
+    assert isinstance(few_types["hawkes"], processes.HawkesProcess)
 
 
 def test_a_few_of_the_sequences():
@@ -927,8 +927,8 @@ def test_a_run_of_a_file(run_dir, csv):
     flat = np.concatenate(test.gaps())
     poisson = processes.PoissonProcess.fit(split_events(TASK.load(run.config)).train)
     nll = poisson.rate * (flat.sum() + (100 - np.array([t[-1] for t in test.times])).sum())
-    marks = np.log(poisson.rates)[np.concatenate(test.marks)].sum()
-    assert report["poisson_nll"] == pytest.approx((nll - marks) / len(flat))
+    types = np.log(poisson.rates)[np.concatenate(test.event_types)].sum()
+    assert report["poisson_nll"] == pytest.approx((nll - types) / len(flat))
 
 
 def test_another_test_file(run_dir, csv, tmp_path, capsys):
@@ -944,7 +944,8 @@ def test_another_test_file(run_dir, csv, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("time,mark\n1,2\n2,cat\n", "{}: line 3: the mark 'cat' is none of the marks known: 0, 1"),
+        ("time,mark\n1,2\n2,cat\n",
+         "{}: line 3: expected one of the event types 0, 1, 2, got 'cat'"),
         ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as in the training"),
         ("when,mark\n1,2\n", "{}:1: expected a column 'time' of times, got columns when, mark; "
          "rename the column as in the file of the run"),
@@ -968,12 +969,12 @@ def test_errors_about_another_file_name_no_option_that_predict_lacks(
 
 
 def test_other_files_are_read_whole(tmp_path):
-    """Whatever the run's own took: a number of sequences, or marks in a second file."""
+    """Whatever the run's own took: a number of sequences, or event types in a second file."""
     path = tmp_path / "other.csv"
     path.write_text("sequence,mark,time\n" + "".join(f"{n},0,1\n{n},1,{n + 2}\n" for n in range(5)))
     run = make_run(drawn(9, 9), num_sequences=3)
     assert len(TASK.test_batches(run, path).events) == 5
-    data = EventsData(file=path, marks_file=path, file_format="rmtpp", num_sequences=3)
+    data = EventsData(file=path, event_types_file=path, file_format="rmtpp", num_sequences=3)
     config = dataclasses.replace(run.config, data=data)
     assert len(TASK.test_batches(run._replace(config=config), path).events) == 5
     path.write_text("time,mark\n1,0\n")
@@ -1034,7 +1035,8 @@ def test_bad_files_and_options(tmp_path, capsys, text, args, message):
 
 
 def test_options_of_files_alone(tmp_path, capsys):
-    own = (["--begin", "0"], ["--end", "9"], ["--marks-file", "a"], ["--sort"], ["--sequence", "a"])
+    own = (["--begin", "0"], ["--end", "9"], ["--event-types-file", "a"], ["--sort"])
+    own += (["--sequence", "a"],)
     for args in (*own, ["--file-format", "npz"]):
         told = fail(capsys, "train", "events", "--run", str(tmp_path / "run"), *SMALL, *args)
         assert "needs an event file; set file, or remove" in one_line(told)

@@ -66,7 +66,8 @@ def test_what_a_run_folder_says(run_dir, csv):
     assert report["targets"] == "load, OT"
     data_spec = tasks.load_run(run_dir).data_spec
     assert isinstance(data_spec, ForecastSpec)
-    assert data_spec.season == 24 and data_spec.marks == ("hour", "weekday", "day", "day of year")
+    assert data_spec.season == 24
+    assert data_spec.time_features == ("hour", "weekday", "day", "day of year")
     fitted = data.load_series(csv).fill_forward().values[:140]
     np.testing.assert_allclose(data_spec.standardizer.mean, fitted.mean(axis=0))
 
@@ -594,7 +595,7 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     arrays = standardize(series, run.data_spec)
     # A row has the calendar of its own stamp.
     np.testing.assert_array_equal(arrays["time_features"][299], arrays["time_features"][300])
-    hours = arrays["time_features"][:, run.data_spec.marks.index("hour")]
+    hours = arrays["time_features"][:, run.data_spec.time_features.index("hour")]
     assert [round(23 * (hour + 0.5)) for hour in hours[[349, 350]]] == [10, 12]
 
 

@@ -86,15 +86,15 @@ def test_a_panel_keeps_the_scales_of_its_series(forecaster):
         targets=(0,),
         standardizer=data.Standardizer(np.zeros(1), np.ones(1)),
         members=(member("a", 1.0), member("b", 2.0)),
-        tells_missing=True,
+        missing_flags=True,
     )
     usual = data.Standardizer(np.full(1, 9.0), np.ones(1))
     more = dataclasses.replace(
-        one, members=(member("b", 5.0), member("c", 6.0)), standardizer=usual, tells_missing=False
+        one, members=(member("b", 5.0), member("c", 6.0)), standardizer=usual, missing_flags=False
     )
     spec = more.continue_from(one)
     assert [own.mean for own in spec.members] == [(2.0,), (6.0,)]
-    assert spec.standardizer is one.standardizer and spec.tells_missing
+    assert spec.standardizer is one.standardizer and spec.missing_flags
     assert more.continue_from(one, refit_scales=True).members == more.members
     single = dataclasses.replace(more, dataset="b", members=())
     assert single.continue_from(one).standardizer.mean.tolist() == [2.0]
@@ -132,9 +132,11 @@ def test_other_outputs_are_refused(forecaster):
     )
     with pytest.raises(OptionError, match=expected):
         fewer.continue_from(data_spec)
-    marks = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
-    with pytest.raises(OptionError, match=r"mark_names as the run to continue \(\['x', 'y'\]\)"):
-        dataclasses.replace(marks, mark_names=("x", "z")).continue_from(marks)
+    spec = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
+    with pytest.raises(
+        OptionError, match=r"event_type_names as the run to continue \(\['x', 'y'\]\)"
+    ):
+        dataclasses.replace(spec, event_type_names=("x", "z")).continue_from(spec)
 
 
 def test_sequences_stay_as_long_as_the_model_takes():

@@ -126,7 +126,7 @@ def make_stream(index: pd.Index | None):
     run = states.untrained_run("forecast")
     step = None if index is None else 1
     data_spec = dataclasses.replace(
-        run.data_spec, freq=None, time_zone=None, marks=(), integer_step=step
+        run.data_spec, freq=None, time_zone=None, time_features=(), integer_step=step
     )
     return states.make_stream(
         run._replace(data_spec=data_spec, model=run.task.model(run.config, data_spec))

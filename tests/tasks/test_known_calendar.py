@@ -143,7 +143,7 @@ def test_missing_values_and_own_columns_beside_it():
     again = type(data_spec).from_json(json.loads(json.dumps(data_spec.to_json())))
     assert again.calendar == ("day",) and again.known_inputs == (1, 2, 3)
     again.check()
-    told = standardize(series, data_spec.__class__(**{**vars(data_spec), "tells_missing": True}))
+    told = standardize(series, data_spec.__class__(**{**vars(data_spec), "missing_flags": True}))
     np.testing.assert_allclose(told["values"][:, 2:], circles(DAYS)[:, :2], atol=1e-6)
     assert told["known"].shape == told["missing"].shape == (ROWS, 4)
     assert np.argwhere(told["missing"]).tolist() == [[3, 0]] == np.argwhere(~told["known"]).tolist()

@@ -31,6 +31,15 @@ def test_every_part_of_a_config_is_checked(option, value, message):
         ClassifyConfig.of(**{option: value})
 
 
+def test_a_renamed_option_keeps_its_key():
+    """Stored runs have the keys; errors and command lines have the names."""
+    config = tasks.get_task("events").Config.of(event_type="kind")
+    values = config.to_json()
+    assert values["mark"] == "kind" and not values.keys() & {"event_type", "event_types_file"}
+    assert type(config).from_json(values) == config
+    assert config.differences(type(config)()) == {"event_type": ("kind", "mark")}
+
+
 @pytest.mark.parametrize(
     ("option", "value", "maximum"),
     [

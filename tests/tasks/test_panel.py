@@ -357,9 +357,9 @@ def test_series_with_missing_values_tell_the_model(tmp_path):
     csv = write_long(tmp_path / "holes.csv", panel)
     run_dir = tmp_path / "run"
     options = ["--csv", str(csv), "--id-column", "shop", "--run", str(run_dir), *SMALL]
-    assert cli.main(["train", "forecast", "--tell-missing", *options]) == 0
+    assert cli.main(["train", "forecast", "--missing-flags", *options]) == 0
     run = tasks.load_run(run_dir)
-    assert run.data_spec.tells_missing and run.model.missing
+    assert run.data_spec.missing_flags and run.model.missing
     one = panel[2]
     stream = ForecastStream(run, context=0, series=one.name)
     for value in one.values[:INPUT]:
@@ -372,4 +372,4 @@ def test_series_with_missing_values_tell_the_model(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     untold = ForecastConfig.of(csv=csv, id_column="shop").resolve()
     task = tasks.get_task("forecast")
-    assert not task.describe(task.load(untold), untold).tells_missing
+    assert not task.describe(task.load(untold), untold).missing_flags

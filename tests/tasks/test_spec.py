@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -31,6 +32,20 @@ SPEC = Spec(
     (Part("a", ((0, 3), (3, 5))),),
     {"train": "x"},
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed(DataSpec):
+    type_names: tuple[str, ...]
+    checksum: str = ""
+    json_keys = MappingProxyType({"type_names": "mark_names"})
+
+
+def test_a_renamed_field_keeps_its_key():
+    assert Renamed(("a",)).to_json() == {"mark_names": ["a"], "checksum": ""}
+    assert Renamed.from_json({"mark_names": ["a"]}) == Renamed(("a",))
+    with pytest.raises(ValueError, match="unknown field 'type_names'; expected one of mark_names"):
+        Renamed.from_json({"type_names": ["a"]})
 
 
 def test_a_spec_comes_back_from_json():

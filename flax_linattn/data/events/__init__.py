@@ -2,11 +2,11 @@
 
 from flax_linattn.data.events.load import load_events
 from flax_linattn.data.events.rows import EventFileError
-from flax_linattn.data.events.sequences import UNMARKED, EventSequences, Piece
+from flax_linattn.data.events.sequences import SINGLE_EVENT_TYPE, EventSequences, Piece
 from flax_linattn.data.events.split import EventSplit, split_events
 
 __all__ = [
-    "UNMARKED",
+    "SINGLE_EVENT_TYPE",
     "EventFileError",
     "EventSequences",
     "EventSplit",

@@ -26,18 +26,18 @@ from flax_linattn.data.tables.time_index import parse_zone
 Format = Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"]
 
 _READERS: dict[str, tuple[Callable[..., EventRows], frozenset[str]]] = {
-    "rmtpp": (read_rmtpp, frozenset({"marks"})),
-    "jodie": (read_jodie, frozenset({"mark", "sequence", "timezone", "sort"})),
+    "rmtpp": (read_rmtpp, frozenset({"event_types_file"})),
+    "jodie": (read_jodie, frozenset({"event_type", "sequence", "timezone", "sort"})),
     "npz": (read_event_npz, frozenset({"gaps"})),
     "easytpp": (read_easytpp, frozenset()),
-    "table": (read_event_table, frozenset({"time", "mark", "sequence", "timezone", "sort"})),
+    "table": (read_event_table, frozenset({"time", "event_type", "sequence", "timezone", "sort"})),
 }
 """What reads a format, and the options that it takes beside begin and end."""
 
 _DEFAULTS: dict[str, Any] = {
-    "marks": None,
+    "event_types_file": None,
     "time": "time",
-    "mark": "mark",
+    "event_type": "mark",
     "sequence": "sequence",
     "timezone": "UTC",
     "gaps": None,
@@ -50,11 +50,11 @@ _LINES = 10
 
 def load_events(
     path: str | Path,
-    marks: str | Path | None = None,
+    event_types_file: str | Path | None = None,
     *,
     format: Format = "auto",
     time: str = "time",
-    mark: str = "mark",
+    event_type: str = "mark",
     sequence: str = "sequence",
     begin: float | str | None = None,
     end: float | str | None = None,
@@ -70,40 +70,41 @@ def load_events(
         (``2016-07-01 00:00:00.25+02:00``), or ``2016/7/1 0:00``; dates become seconds since
         1970-01-01 UTC. ``20160701`` is a number. Where clocks go back and show an hour twice, a
         date without its own zone is in the first of the two; a time that clocks skip is refused.
-        Marks and sequences are any text. Rows of a sequence need not be adjacent.
+        Event types and sequences are any text. Rows of a sequence need not be adjacent.
     ``jodie``
         Interactions of users with items, one a row: a header
         ``user_id,item_id,timestamp,state_label,comma_separated_list_of_features`` (or
         ``user,item,...``) and such rows, whose features are not read and may be of any number; or,
         without a header, ``user item timestamp`` separated by blanks. Times are as in a table.
     ``rmtpp``
-        A text file of times and one of marks, each line a sequence of numbers separated by blanks:
-        line i of one file belongs to line i of the other. Marks are whole numbers from 0 on.
+        A text file of times and one of event types, each line a sequence of numbers separated by
+        blanks: line i of one file belongs to line i of the other. Event types are whole numbers
+        from 0 on.
     ``easytpp``
         JSON objects, one a line or in one array. Each has ``time_since_start`` and ``type_event``,
         lists of one length. ``time_since_last_event``, ``seq_len`` and ``dim_process``, the number
-        of marks, are checked where there are any; the rest is not read.
+        of event types, are checked where there are any; the rest is not read.
     ``npz``
         Arrays ``times`` [n], one sequence after the other, with their ``lengths``, whole numbers
         [N]; or padded, ``times`` [N, L] with ``masks`` [N, L], 1 or True at events, which are
-        adjacent. Both may have ``marks`` of the shape of ``times``, whole numbers from 0 on, and
-        ``t_max``, [N] or one number: when the observation ended, which then began at 0. Nothing is
-        unpickled.
+        adjacent. Both may have event types, ``marks`` of the shape of ``times``, whole numbers from
+        0 on, and ``t_max``, [N] or one number: when the observation ended, which then began at 0.
+        Nothing is unpickled.
 
-    Text may be plain, ``.gz`` or ``.xz``. The names of marks are those that there are, by number if
-    all are whole numbers, else as text; EasyTPP's are 0, 1, ... below ``dim_process`` if it says
-    so. "auto" knows a table that is no text by its name, an ``.npz`` file by its first bytes,
-    "rmtpp" by a file of marks beside it, "easytpp" by a first bracket or brace, "jodie" by its
-    header, or by lines of three numbers without commas, and "table" by any other header.
+    Text may be plain, ``.gz`` or ``.xz``. The names of event types are those in the file, by number
+    if all are whole numbers, else as text; EasyTPP's are 0, 1, ... below ``dim_process`` if it says
+    so. "auto" recognizes a binary table by its suffix, an ``.npz`` file by its first bytes, "rmtpp"
+    by ``event_types_file``, "easytpp" by a first bracket or brace, "jodie" by its header, or by
+    lines of three numbers without commas, and "table" by any other header.
 
     Args:
         path: The file; of times, for "rmtpp".
-        marks: The file of marks, for "rmtpp". Default: events have no marks.
+        event_types_file: The file of event types, for "rmtpp". Default: events have no types.
         format: One of these, or "auto".
         time: The column of times, for "table".
-        mark: The column of marks. For "table"; where there is no "mark", events have none. For
-            "jodie", "user_id", "item_id" or "state_label", by default the one of the first two that
-            ``sequence`` is not.
+        event_type: The column of event types. For "table"; without a column "mark", events have no
+            types. For "jodie", "user_id", "item_id" or "state_label"; by default the one of the
+            first two that ``sequence`` is not.
         sequence: The column that says of which sequence an event is. For "table"; where there is
             no "sequence", all are of one. For "jodie", "user_id", which is the default, or
             "item_id".
@@ -133,17 +134,18 @@ def load_events(
         ...     _ = path.write_text("time,car,mark\n1970-01-01 00:00:01.5,a,out\n"
         ...                         "1970-01-01 00:00:02,b,out\n1970-01-01 00:01:00,a,back\n")
         ...     events = load_events(path, sequence="car")
-        >>> [own.tolist() for own in events.times], [own.tolist() for own in events.marks]
+        >>> [own.tolist() for own in events.times], [own.tolist() for own in events.event_types]
         ([[1.5, 60.0], [2.0]], [[1, 0], [1]])
-        >>> events.mark_names, events.names, events.dates
+        >>> events.event_type_names, events.names, events.dates
         (('back', 'out'), ('a', 'b'), True)
     """
     choice(("auto", *_READERS), format=format)
     path, zone = Path(path), parse_zone(timezone)
-    chosen = _format(path, marks is not None) if format == "auto" else format
+    chosen = _format(path, event_types_file is not None) if format == "auto" else format
     reader, takes = _READERS[chosen]
-    options: dict[str, Any] = {"marks": marks, "time": time, "mark": mark, "sequence": sequence}
-    options |= {"timezone": timezone, "gaps": gaps, "sort": sort}
+    options: dict[str, Any] = {"time": time, "event_type": event_type, "sequence": sequence}
+    options |= {"event_types_file": event_types_file, "timezone": timezone}
+    options |= {"gaps": gaps, "sort": sort}
     options = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
     for name in options:
         if name not in takes:
@@ -166,7 +168,7 @@ def load_events(
     return rows.sequences(begin, end, zone, sort=sort)
 
 
-def _format(path: Path, marked: bool) -> str:
+def _format(path: Path, has_types_file: bool) -> str:
     """The format that a file looks like."""
     if path.suffix.lower() in BINARY_SUFFIXES:
         return "table"
@@ -174,7 +176,7 @@ def _format(path: Path, marked: bool) -> str:
         with open(path, "rb") as file:
             if file.read(2) == b"PK":
                 return "npz"
-    if marked:
+    if has_types_file:
         return "rmtpp"
     with LineReader(path) as reader:
         first = [text for text in islice(reader, _LINES) if text.strip()]
@@ -191,10 +193,10 @@ def _format(path: Path, marked: bool) -> str:
     raise EventFileError(
         f"{path}:1: expected a header, or lines of user, item and timestamp, got lines of other "
         "numbers",
-        "if they are times, give the file of their marks with marks=..., or say that there are "
-        "none with format='rmtpp'",
+        "if they are times, give the file of their event types with event_types_file=..., or say "
+        "that there is none with format='rmtpp'",
         "format",
-        "marks",
+        "event_types_file",
     )
 
 

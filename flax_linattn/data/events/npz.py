@@ -47,7 +47,7 @@ def read_event_npz(path: Path, gaps: bool | None = None) -> EventRows:
         path,
         owner,
         times,
-        file.marks(flat) if "marks" in file.arrays else None,
+        file.event_types(flat) if "marks" in file.arrays else None,
         place=lambda row: file.place("times", flat[row]),
         begin=begin,
         end=end,
@@ -90,7 +90,7 @@ class _EventArrays:
             raise self._error("", "an array times", others, advice)
         times = self._array("times", "fiu", "numbers")
         if "marks" in self.arrays:
-            self._check_shape("marks", "give a mark for each time")
+            self._check_shape("marks", "give an event type for each time")
         if {1: "lengths", 2: "masks"}.get(times.ndim) not in self.arrays:
             raise self._error(
                 "times",
@@ -137,7 +137,7 @@ class _EventArrays:
         self._refuse(key, ~(np.abs(values) <= MAX_TIME), expected, "correct it", flat)
         return values
 
-    def marks(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
+    def event_types(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
         """Whole numbers at the indices, int64 [n]."""
         values = self._array("marks", "iuf", "whole numbers").reshape(-1)[flat]
         if values.dtype.kind == "f":

@@ -21,14 +21,14 @@ from flax_linattn.data.files.text_files import LineReader
 from flax_linattn.data.tables.cells import BadCellError, is_number, parse_numbers
 from flax_linattn.data.tables.tables import Table, read_table
 
-_OPTIONAL = {"mark": "mark", "sequence": "sequence"}
+_OPTIONAL = {"event_type": "mark", "sequence": "sequence"}
 """Columns that a table may lack, as long as no other is asked for."""
 
 _JODIE = ("user_id", "item_id", "timestamp", "state_label")
 """Columns before the features."""
 
-MAX_MARKS = 2**20
-"""That an EasyTPP file may say that there are."""
+MAX_DIM_PROCESS = 2**20
+"""Maximum ``dim_process``, the number of event types, of an EasyTPP file."""
 
 _CLOSE = {"rtol": 1e-2, "atol": 1e-5}
 """How well EasyTPP's times agree with the gaps between them, the latter relative to the last."""
@@ -37,14 +37,18 @@ _BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 def read_event_table(
-    path: Path, zone: tzinfo, time: str = "time", mark: str = "mark", sequence: str = "sequence"
+    path: Path,
+    zone: tzinfo,
+    time: str = "time",
+    event_type: str = "mark",
+    sequence: str = "sequence",
 ) -> EventRows:
     """Reads a table with a header."""
-    columns = {"time": time, "mark": mark, "sequence": sequence}
+    columns = {"time": time, "event_type": event_type, "sequence": sequence}
     if len(set(columns.values())) < len(columns):
         names = itemize([*columns.values()])
         raise OptionError(
-            f"time, mark and sequence must be different columns, got {names}.", *columns
+            f"time, event_type and sequence must be different columns, got {names}.", *columns
         )
     table = read_table(path, header=True, texts=[*columns.values()])
     texts = {what: _column(table, what, name) for what, name in columns.items()}
@@ -57,11 +61,11 @@ def read_event_table(
         path,
         texts["sequence"] or [""] * count,
         np.zeros(0),
-        texts["mark"],
+        texts["event_type"],
         table.lines,
         place=lambda row: f"{path}, row {row} (counting from 0)",
     )
-    for what in ("mark", "sequence"):
+    for what in ("event_type", "sequence"):
         cells = texts[what] or []
         if "" in cells:
             row = cells.index("")
@@ -89,7 +93,7 @@ def _column(table: Table, what: str, name: str) -> list[str] | None:
     if name == _OPTIONAL.get(what):
         return None
     raise EventFileError(
-        f"{place}: expected a column {quote(name)} of {what}s, got columns "
+        f"{place}: expected a column {quote(name)} of {what.replace('_', ' ')}s, got columns "
         f"{itemize([quote(other, 80)[1:-1] for other in names])}",
         f"name one of these with {what}=..., or add a header if the file has none",
         what,
@@ -149,15 +153,19 @@ def _finite(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
     return numbers, int(wrong[0]) if wrong.size else None
 
 
-def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[0]) -> EventRows:
+def read_jodie(
+    path: Path, zone: tzinfo, event_type: str = "", sequence: str = _JODIE[0]
+) -> EventRows:
     """Reads interactions of users with items."""
     users_and_items = _JODIE[:2]
     choice(users_and_items, sequence=sequence)
-    mark = mark or users_and_items[sequence == _JODIE[0]]
-    choice((*users_and_items, "state_label"), mark=mark)
-    if mark == sequence:
+    event_type = event_type or users_and_items[sequence == _JODIE[0]]
+    choice((*users_and_items, "state_label"), event_type=event_type)
+    if event_type == sequence:
         raise OptionError(
-            f"mark and sequence must be different, got {mark!r} for both.", "mark", "sequence"
+            f"event_type and sequence must be different, got {event_type!r} for both.",
+            "event_type",
+            "sequence",
         )
     cells: tuple[list[str], ...] = ([], [], [], [])
     line: list[int] = []
@@ -170,14 +178,14 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
                 header = "," in text
                 if header and has_jodie_header(text):
                     continue
-                if header or mark == "state_label":
+                if header or event_type == "state_label":
                     advice = "read another table with format='table'"
-                    advice = advice if header else "choose another mark"
+                    advice = advice if header else "choose another event type"
                     raise EventFileError(
                         f"{path}:{reader.line}: expected a header that begins with "
                         f"{','.join(_JODIE)}, got {quote(text, 80)}",
                         f"add it as the first line, or {advice}",
-                        "format" if header else "mark",
+                        "format" if header else "event_type",
                     )
             row = [cell.strip() for cell in text.split(",", 4)[:4]] if header else text.split()
             if len(row) != (4 if header else 3):
@@ -196,8 +204,10 @@ def read_jodie(path: Path, zone: tzinfo, mark: str = "", sequence: str = _JODIE[
                 "rows of events after the header", "none", "check that this is the right file"
             )
     texts = dict(zip(_JODIE, cells, strict=True))
-    rows = EventRows(path, texts[sequence], np.zeros(0), texts[mark], np.array(line), in_order=True)
-    for name in (sequence, mark):
+    rows = EventRows(
+        path, texts[sequence], np.zeros(0), texts[event_type], np.array(line), in_order=True
+    )
+    for name in (sequence, event_type):
         for place, cell in enumerate(texts[name]):
             if not (cell.isascii() and cell.isdigit()) and (not cell or _is_float(cell)):
                 raise EventFileError(
@@ -222,8 +232,8 @@ def _is_float(cell: str) -> bool:
     return True
 
 
-def read_rmtpp(path: Path, marks: str | Path | None = None) -> EventRows:
-    """Reads a file of times and one of marks, a sequence a line."""
+def read_rmtpp(path: Path, event_types_file: str | Path | None = None) -> EventRows:
+    """Reads a file of times and one of event types, one sequence per line."""
     times: list[NDArray[np.float64]] = []
     with LineReader(path) as reader:
         for cells in _sequences(reader):
@@ -239,11 +249,13 @@ def read_rmtpp(path: Path, marks: str | Path | None = None) -> EventRows:
             raise reader.error("a sequence of times on each line", "none", "check the path")
     sizes = np.array([len(own) for own in times])
     line = np.repeat(np.arange(1, len(times) + 1), sizes)
-    read = None if marks is None else _read_marks(Path(marks), path, sizes.tolist())
-    return EventRows(path, line, np.concatenate(times), read, line)
+    types = None
+    if event_types_file is not None:
+        types = _read_event_types(Path(event_types_file), path, sizes.tolist())
+    return EventRows(path, line, np.concatenate(times), types, line)
 
 
-def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
+def _read_event_types(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
     event_types: list[int] = []
     pair = "pair the files of one set, or fetch them again if one is cut short"
     with LineReader(path) as reader:
@@ -253,7 +265,7 @@ def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
             size = sizes[reader.line - 1]
             if len(cells) != size:
                 raise reader.error(
-                    f"{size} marks, as there are times on line {reader.line} of {other}",
+                    f"{size} event types, as there are times on line {reader.line} of {other}",
                     f"{len(cells)}",
                     pair,
                 )
@@ -261,10 +273,10 @@ def _read_marks(path: Path, other: Path, sizes: list[int]) -> NDArray[np.int64]:
                 digits = cell.isascii() and cell.isdigit() and len(cell) < 20
                 if not (digits and int(cell) <= MAX_EVENT_TYPE):
                     raise reader.error(
-                        f"marks as whole numbers from 0 to {MAX_EVENT_TYPE}, separated by blanks",
+                        f"event types as whole numbers from 0 to {MAX_EVENT_TYPE}, separated by "
+                        "blanks",
                         quote(cell),
-                        "correct it; check that this is the file of marks and the other that of "
-                        "times",
+                        "correct it; check that the files of times and event types are not swapped",
                     )
             event_types += map(int, cells)
         if reader.line < len(sizes):
@@ -285,7 +297,7 @@ def _sequences(reader: LineReader) -> Iterator[list[str]]:
 def read_easytpp(path: Path) -> EventRows:
     """Reads sequences as JSON objects."""
     times: list[NDArray[np.float64]] = []
-    marks: list[int] = []
+    event_types: list[int] = []
     line: list[int] = []
     count: int | None = None
     with LineReader(path) as reader:
@@ -300,7 +312,7 @@ def read_easytpp(path: Path) -> EventRows:
                     f"one of {itemize(keys)}" if keys else quote(value),
                     "write the sequences of one split so, as EasyTPP does",
                 )
-            declared = _num_marks(reader, value.get("dim_process"))
+            declared = _num_event_types(reader, value.get("dim_process"))
             if times and declared != count:
                 raise reader.error(
                     f"dim_process {count}, as in the first object", f"{declared}", REPAIR_ADVICE
@@ -311,27 +323,29 @@ def read_easytpp(path: Path) -> EventRows:
             expected = f"type_event as whole numbers from 0 to {max_type}"
             expected += "" if count is None else f", as dim_process is {count}"
             own = _list(reader, value, "type_event", len(times[-1]))
-            for at, mark in enumerate(own):
-                if type(mark) is not int or not 0 <= mark <= max_type:
-                    raise reader.error(expected, f"{quote(mark)} as event {at + 1}", REPAIR_ADVICE)
-            marks += own
+            for at, index in enumerate(own):
+                if type(index) is not int or not 0 <= index <= max_type:
+                    raise reader.error(expected, f"{quote(index)} as event {at + 1}", REPAIR_ADVICE)
+            event_types += own
             line.append(reader.line)
     sizes = [len(own) for own in times]
     return EventRows(
         path,
         np.repeat(np.arange(len(times)), sizes),
         np.concatenate(times),
-        np.array(marks, np.int64),
+        np.array(event_types, np.int64),
         np.repeat(line, sizes),
-        mark_names=None if count is None else tuple(map(str, range(count))),
+        event_type_names=None if count is None else tuple(map(str, range(count))),
     )
 
 
-def _num_marks(reader: LineReader, count: Any) -> int | None:
-    if count is None or (type(count) is int and 1 <= count <= MAX_MARKS):
+def _num_event_types(reader: LineReader, count: Any) -> int | None:
+    if count is None or (type(count) is int and 1 <= count <= MAX_DIM_PROCESS):
         return count
     raise reader.error(
-        f"dim_process, the number of marks, from 1 to {MAX_MARKS}", quote(count), REPAIR_ADVICE
+        f"dim_process, the number of event types, from 1 to {MAX_DIM_PROCESS}",
+        quote(count),
+        REPAIR_ADVICE,
     )
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from flax_linattn.checks import quote
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.events.clock import format_date, parse_bound
-from flax_linattn.data.events.sequences import UNMARKED, EventSequences
+from flax_linattn.data.events.sequences import SINGLE_EVENT_TYPE, EventSequences
 
 MAX_EVENT_TYPE = 10**15
-"""Of marks that are numbers; float64 holds each one exactly."""
+"""Maximum of event types that are numbers; float64 holds each one exactly."""
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 
@@ -44,13 +44,13 @@ class EventRows:
         path: The file.
         sequence: What a sequence is known by, [n].
         time: Float64 [n], finite.
-        mark: Texts or whole numbers [n]; indices where there are ``mark_names``; None of events
-            that have none.
+        event_type: Strings or integers [n]; indices if ``event_type_names`` is given; None for
+            events without types.
         line: Of each event in the file, int64 [n], from 1.
         place: Where the event of a row is, for a message, where there are no lines.
         named: Whether ``sequence`` holds names.
-        mark_names: All marks that there may be. Default: those that there are, by number if all are
-            whole numbers, else as text.
+        event_type_names: Names of all possible event types. Default: those in the file, sorted by
+            number if all are whole numbers, else as text.
         begin: Of each sequence, in the order of their first rows, float64 [N], NaN if not known.
         end: Likewise.
         dates: Whether the times are seconds since 1970 UTC.
@@ -63,11 +63,11 @@ class EventRows:
     path: Path
     sequence: Sequence[Any] | NDArray[Any]
     time: NDArray[np.float64]
-    mark: Sequence[Any] | NDArray[Any] | None
+    event_type: Sequence[Any] | NDArray[Any] | None
     line: NDArray[np.int64] | None = None
     place: Callable[[int], str] = str
     named: bool = False
-    mark_names: tuple[str, ...] | None = None
+    event_type_names: tuple[str, ...] | None = None
     begin: NDArray[np.float64] | None = None
     end: NDArray[np.float64] | None = None
     dates: bool = False
@@ -149,12 +149,12 @@ class EventRows:
                     f"give {change} {name}",
                     name,
                 )
-        mark, mark_names = self._numbered_marks()
+        event_type, event_type_names = self._event_type_indices()
         return EventSequences(
             self.path.name.split(".")[0],
             tuple(np.split(time, starts[1:])),
-            tuple(np.split(mark[order], starts[1:])),
-            mark_names,
+            tuple(np.split(event_type[order], starts[1:])),
+            event_type_names,
             begin=bounds["begin"],
             end=bounds["end"],
             dates=self.dates,
@@ -162,14 +162,14 @@ class EventRows:
             names=tuple(keys) if self.named else None,
         )
 
-    def _numbered_marks(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-        """Marks as indices into their names."""
-        if self.mark is None:
-            return np.zeros(len(self.time), np.int32), UNMARKED
-        if self.mark_names is not None:
-            return np.asarray(self.mark, np.int32), self.mark_names
-        codes, different = pd.factorize(_column(self.mark))
-        texts = [str(mark) for mark in different]
+    def _event_type_indices(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+        """Event types as indices into their names."""
+        if self.event_type is None:
+            return np.zeros(len(self.time), np.int32), SINGLE_EVENT_TYPE
+        if self.event_type_names is not None:
+            return np.asarray(self.event_type, np.int32), self.event_type_names
+        codes, different = pd.factorize(_column(self.event_type))
+        texts = [str(event_type) for event_type in different]
         if all(_WHOLE.fullmatch(text) for text in texts):
             names = sorted(texts, key=lambda text: (int(text), text))
         else:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import at_least, check_same_length, itemize, quote
 
-UNMARKED = ("event",)
-"""The marks of events that have none."""
+SINGLE_EVENT_TYPE = ("event",)
+"""Names of the event types of events without types: a single one."""
 
 
 class Piece(NamedTuple):
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EventSequences:
-    """Sequences of events, each with a time and a mark.
+    """Sequences of events with times and event types.
 
     The first events of a sequence may be given: they are history, which a model or a process sees,
     and the others are forecast. The gap before the first event, from the begin on, belongs to that
@@ -44,8 +44,8 @@ class EventSequences:
         name: Of the data set.
         times: Of the events of each sequence, float64 [n], n >= 1, which never go backwards; in one
             unit, which is seconds since 1970-01-01 UTC where ``dates``.
-        marks: Of the same events, int32 [n], as indices into ``mark_names``.
-        mark_names: All marks that there may be.
+        event_types: Of the same events, int32 [n], as indices into ``event_type_names``.
+        event_type_names: Names of all possible event types.
         begin: When the observation of each sequence began, float64 [N], at or before its first
             event; NaN where that is not known, None where it is of no sequence.
         end: When the observation of each sequence ended, float64 [N], at or after its last event;
@@ -70,8 +70,8 @@ class EventSequences:
 
     name: str
     times: tuple[NDArray[np.float64], ...]
-    marks: tuple[NDArray[np.int32], ...]
-    mark_names: tuple[str, ...] = UNMARKED
+    event_types: tuple[NDArray[np.int32], ...]
+    event_type_names: tuple[str, ...] = SINGLE_EVENT_TYPE
     begin: NDArray[np.float64] | None = None
     end: NDArray[np.float64] | None = None
     dates: bool = False
@@ -80,12 +80,13 @@ class EventSequences:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_same_length(times=self.times, marks=self.marks)
+        check_same_length(times=self.times, event_types=self.event_types)
         if not self.times:
             raise ValueError(f"{self.name}: expected at least one sequence of events, got none.")
-        if len(set(self.mark_names)) < len(self.mark_names):
+        if len(set(self.event_type_names)) < len(self.event_type_names):
             raise ValueError(
-                f"{self.name}: expected different names of marks, got {itemize(self.mark_names)}."
+                f"{self.name}: expected different names of event types, got "
+                f"{itemize(self.event_type_names)}."
             )
         for what, values in (("begin", self.begin), ("end", self.end), ("given", self.given)):
             if values is not None and np.shape(values) != (len(self.times),):
@@ -96,17 +97,17 @@ class EventSequences:
         for what, own in (("lines", self.lines), ("names", self.names)):
             if own is not None:
                 check_same_length(times=self.times, **{what: own})
-        for index, (times, marks) in enumerate(zip(self.times, self.marks, strict=True)):
-            self._check_events(index, times, marks)
+        for index, (times, types) in enumerate(zip(self.times, self.event_types, strict=True)):
+            self._check_events(index, times, types)
         self._check_bounds()
         self._check_given()
 
-    def _check_events(self, index: int, times: NDArray, marks: NDArray) -> None:
+    def _check_events(self, index: int, times: NDArray, event_types: NDArray) -> None:
         where = f"{self.name}: sequence {index}"
-        if times.ndim != 1 or times.shape != marks.shape or not times.size:
+        if times.ndim != 1 or times.shape != event_types.shape or not times.size:
             raise ValueError(
-                f"{where}: expected as many marks as times, [n] of at least one event, got "
-                f"{times.shape} and {marks.shape}."
+                f"{where}: expected as many event types as times, [n] of at least one event, got "
+                f"{times.shape} and {event_types.shape}."
             )
         if self.lines is not None and self.lines[index].shape != times.shape:
             raise ValueError(
@@ -124,15 +125,15 @@ class EventSequences:
                 f"{self.name}: {self.place(index, at)}: times go backwards, from "
                 f"{times[at - 1]:.15g} to {times[at]:.15g}; sort the events of a sequence by time."
             )
-        if not np.issubdtype(marks.dtype, np.integer):
+        if not np.issubdtype(event_types.dtype, np.integer):
             raise ValueError(
-                f"{where}: expected marks as whole numbers, indices into mark_names, got "
-                f"{marks.dtype}."
+                f"{where}: expected event types as whole numbers, indices into event_type_names, "
+                f"got {event_types.dtype}."
             )
-        if marks.min() < 0 or marks.max() >= len(self.mark_names):
+        if event_types.min() < 0 or event_types.max() >= len(self.event_type_names):
             raise ValueError(
-                f"{where}: expected marks from 0 to {len(self.mark_names) - 1}, got "
-                f"{marks.min()} to {marks.max()}."
+                f"{where}: expected event types from 0 to {len(self.event_type_names) - 1}, got "
+                f"{event_types.min()} to {event_types.max()}."
             )
 
     def _check_bounds(self) -> None:
@@ -223,36 +224,38 @@ class EventSequences:
             return f"line {self.lines[sequence][event]}"
         return f"sequence {sequence}, event {event}, from 0"
 
-    def with_marks(self, mark_names: Sequence[str]) -> EventSequences:
-        """The same events, with marks as indices into another list of names.
+    def with_event_types(self, type_names: Sequence[str]) -> EventSequences:
+        """The same events, with event types as indices into another list of names.
 
         Args:
-            mark_names: All marks that there may be, in any order.
+            type_names: Names of all possible event types, in any order.
 
         Raises:
-            ValueError: An event has a mark that is not among them.
+            ValueError: An event has a type that is not among the names.
 
         Example:
             >>> events = EventSequences("a", (np.arange(2.0),), (np.array([0, 1]),), ("x", "y"))
-            >>> events.with_marks(("y", "z", "x")).marks[0].tolist()
+            >>> events.with_event_types(("y", "z", "x")).event_types[0].tolist()
             [2, 0]
-            >>> events.with_marks(("x",))
+            >>> events.with_event_types(("x",))
             Traceback (most recent call last):
             ...
-            ValueError: a: sequence 0, event 1, from 0: the mark 'y' is none of the marks known: x.
+            ValueError: a: sequence 0, event 1, from 0: expected one of the event types x, got 'y'.
         """
-        indices = {name: index for index, name in enumerate(mark_names)}
-        new = np.array([indices.get(name, -1) for name in self.mark_names], np.int32)
-        marks = tuple(new[own] for own in self.marks)
-        for sequence, own in enumerate(marks):
+        indices = {name: index for index, name in enumerate(type_names)}
+        new = np.array([indices.get(name, -1) for name in self.event_type_names], np.int32)
+        event_types = tuple(new[own] for own in self.event_types)
+        for sequence, own in enumerate(event_types):
             if (unknown := np.flatnonzero(own < 0)).size:
                 event = int(unknown[0])
-                name = self.mark_names[self.marks[sequence][event]]
+                name = self.event_type_names[self.event_types[sequence][event]]
                 raise ValueError(
-                    f"{self.name}: {self.place(sequence, event)}: the mark {quote(name)} is none "
-                    f"of the marks known: {itemize(mark_names)}."
+                    f"{self.name}: {self.place(sequence, event)}: expected one of the event types "
+                    f"{itemize(type_names)}, got {quote(name)}."
                 )
-        return dataclasses.replace(self, marks=marks, mark_names=tuple(mark_names))
+        return dataclasses.replace(
+            self, event_types=event_types, event_type_names=tuple(type_names)
+        )
 
     def select(self, chosen: Sequence[int] | NDArray[np.int64] | range) -> EventSequences:
         """Some of the sequences, in this order."""
@@ -260,7 +263,7 @@ class EventSequences:
         return dataclasses.replace(
             self,
             times=tuple(self.times[i] for i in index),
-            marks=tuple(self.marks[i] for i in index),
+            event_types=tuple(self.event_types[i] for i in index),
             begin=None if self.begin is None else self.begin[index],
             end=None if self.end is None else self.end[index],
             given=None if self.given is None else self.given[index],
@@ -309,12 +312,12 @@ class EventSequences:
         The begin of a piece is the event before its first one, or that of the whole. It ends with
         its last event, or as the whole.
         """
-        times, marks, begins, ends, lines = [], [], [], [], []
+        times, event_types, begins, ends, lines = [], [], [], [], []
         all_begins, all_ends = self.begins, self.ends
         for sequence, start, _, stop in pieces:
             own = self.times[sequence]
             times.append(own[start:stop])
-            marks.append(self.marks[sequence][start:stop])
+            event_types.append(self.event_types[sequence][start:stop])
             begins.append(own[start - 1] if start else all_begins[sequence])
             ends.append(all_ends[sequence] if stop == len(own) else own[stop - 1])
             if self.lines is not None:
@@ -322,7 +325,7 @@ class EventSequences:
         return dataclasses.replace(
             self,
             times=tuple(times),
-            marks=tuple(marks),
+            event_types=tuple(event_types),
             begin=np.array(begins),
             end=None if self.end is None else np.array(ends),
             given=np.array([piece.forecast - piece.start for piece in pieces], np.int64),

@@ -21,8 +21,8 @@ from flax_linattn.data.files.unpacking import check_unpacked_bytes
 MAX_FILE_BYTES = 2**30
 """Bytes of one file of a tree; the largest of the official sets take 35 million."""
 
-DEEPEST = 12
-"""Folders inside each other: more are a link that leads back to where it stands."""
+MAX_DEPTH = 12
+"""Maximum depth of nested folders; deeper ones are a link that leads back to itself."""
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 """Suffixes of archives, for messages: what is read is known by its first bytes."""
@@ -116,8 +116,8 @@ class FileTree:
         """The contents of a few files, by their names; see ``read``."""
         return dict(self.read(names, max_bytes))
 
+    def stored_bytes(self, *names: str) -> int:
         """Bytes that files take on the disk, or the size of their archive if that is less."""
-        """Bytes that files take on the disk, at most those of the archive."""
         unpacked = sum(self.sizes[name] for name in names)
         return unpacked if self._is_folder else min(unpacked, self.path.stat().st_size)
 
@@ -191,7 +191,7 @@ def _is_hidden(parts: Iterable[str]) -> bool:
 
 def _below(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
     """The files below a folder with their sizes, sorted."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return
     with os.scandir(folder) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)

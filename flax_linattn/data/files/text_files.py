@@ -23,8 +23,8 @@ _COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
 _TEXTS = (".gz", ".xz")
 """Suffixes of text files that are read compressed."""
 
-LONGEST_LINE = 2**26
-"""Characters of a line; the longest series of the archives takes some ten millions."""
+MAX_LINE_LENGTH = 2**26
+"""Maximum number of characters of a line; the longest line of the archives has ten million."""
 
 _EXAMPLE_BYTES = 1024
 """Bytes that an example or a series takes beside its values."""
@@ -120,7 +120,7 @@ class LineReader:
 
     def __next__(self) -> str:
         try:
-            text = self._file.readline(LONGEST_LINE + 1)
+            text = self._file.readline(MAX_LINE_LENGTH + 1)
         except STREAM_DAMAGE as damage:
             raise self.error(
                 f"a whole {self._suffix} stream",
@@ -133,9 +133,9 @@ class LineReader:
         if not text:
             raise StopIteration
         self.line += 1
-        if len(text) > LONGEST_LINE:
+        if len(text) > MAX_LINE_LENGTH:
             raise self.error(
-                f"lines of at most {LONGEST_LINE:,} characters", "a longer one", "check the file"
+                f"lines of at most {MAX_LINE_LENGTH:,} characters", "a longer one", "check the file"
             )
         if "\0" in text:
             raise self.error(

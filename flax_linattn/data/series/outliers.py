@@ -96,7 +96,7 @@ REPEATS = 3
 """Minimum number of repeats for a value to count as a missing-value code."""
 DISTINCT = 10
 """Minimum number of other values of a channel that may have a code; states have fewer."""
-DEVIATIONS = 30.0
+MIN_STDS_FROM_MEDIAN = 30.0
 """Minimum distance of a far value from the median, in standard deviations of the others."""
 FARTHEST = 100
 """Up to one value in this many, and at least one, may be far."""
@@ -171,6 +171,6 @@ def find_far(values: NDArray[np.float64]) -> NDArray[np.int64]:
         near = np.sort(distance[~np.isnan(distance)])[:-few]
         if near[len(near) // 2] == 0:
             continue
-        limit = max(DEVIATIONS * np.sqrt(np.mean(near**2)), APART * near[-1])
+        limit = max(MIN_STDS_FROM_MEDIAN * np.sqrt(np.mean(near**2)), APART * near[-1])
         cells += [(row, channel) for row in np.flatnonzero(distance > limit).tolist()]
     return np.array(cells, np.int64).reshape(-1, 2)

@@ -14,7 +14,7 @@ from flax_linattn.data.events import EventSequences
 from flax_linattn.data.generators.processes import (
     MAX_EVENT_TYPES,
     HawkesProcess,
-    IndependentMarks,
+    IndependentEventTypes,
     PoissonProcess,
     Process,
     RenewalProcess,
@@ -35,8 +35,8 @@ time of a fit grows with the longest chunk."""
 def fit_processes(train: EventSequences, resolution: float) -> dict[str, Process]:
     """Fits each process to the training events, with the resolution of the run."""
     fit: Callable[[EventSequences], Process] = partial(HawkesProcess.fit, resolution=resolution)
-    if len(train.mark_names) > MAX_EVENT_TYPES:
-        fit = partial(IndependentMarks.fit, fit=fit)
+    if len(train.event_type_names) > MAX_EVENT_TYPES:
+        fit = partial(IndependentEventTypes.fit, fit=fit)
     return {
         "poisson": PoissonProcess.fit(train),
         "renewal": RenewalProcess.fit(train, resolution=resolution),
@@ -63,11 +63,11 @@ def score_process(name: str, process: Process, test: EventSequences) -> dict[str
     rescaled = np.concatenate(process.rescaled(test))
     parts = {
         f"{name}_time_nll": -float(likelihood.time.sum() + likelihood.survival.sum()) / number,
-        f"{name}_mark_nll": -float(likelihood.mark.sum()) / number,
+        f"{name}_mark_nll": -float(likelihood.event_type.sum()) / number,
     }
     return {
         f"{name}_nll": -float(likelihood.total.sum()) / number,
-        **(parts if process.num_marks > 1 else {}),
+        **(parts if process.num_event_types > 1 else {}),
         f"{name}_ks": ks_distance(rescaled),
     }
 
@@ -101,15 +101,15 @@ def naive_scores(train: EventSequences, test: EventSequences) -> dict[str, Any]:
         "mean_gap_rmse": float(np.sqrt(np.mean((own - gaps.mean()) ** 2))),
         "median_gap_mae": float(np.mean(np.abs(own - np.median(gaps)))),
     }
-    if len(train.mark_names) == 1:
+    if len(train.event_type_names) == 1:
         return scores
-    counts = np.bincount(forecast_event_types(train), minlength=len(train.mark_names))
+    counts = np.bincount(forecast_event_types(train), minlength=len(train.event_type_names))
     event_types = forecast_event_types(test)
     # The first event of a sequence has no previous type, so -1 is a wrong prediction.
     previous = np.concatenate(
         [
             np.append(-1, own[:-1])[given:]
-            for own, given in zip(test.marks, test.num_given, strict=True)
+            for own, given in zip(test.event_types, test.num_given, strict=True)
         ]
     )
     return scores | {
@@ -120,5 +120,5 @@ def naive_scores(train: EventSequences, test: EventSequences) -> dict[str, Any]:
 
 def forecast_event_types(events: EventSequences) -> NDArray[np.int32]:
     """Event types of all forecast events, in the order of the sequences."""
-    parts = zip(events.marks, events.num_given, strict=True)
+    parts = zip(events.event_types, events.num_given, strict=True)
     return np.concatenate([own[given:] for own, given in parts])

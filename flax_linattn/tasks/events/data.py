@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -35,7 +36,7 @@ class EventsSpec(DataSpec):
 
     Attributes:
         dataset: name of the data set.
-        mark_names: names of the event types, in the order of the model's outputs.
+        event_type_names: names of the event types, in the order of the model's outputs.
         dates: whether times are dates, stored as seconds since 1970-01-01 UTC.
         scale: gap that is scaled to 1, in the file's unit.
         spread: standard deviation of the logarithms of gaps.
@@ -49,7 +50,7 @@ class EventsSpec(DataSpec):
     """
 
     dataset: str
-    mark_names: tuple[str, ...]
+    event_type_names: tuple[str, ...]
     dates: bool
     scale: float
     spread: float
@@ -61,6 +62,7 @@ class EventsSpec(DataSpec):
     checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
     scale_fields: ClassVar[tuple[str, ...]] = ("scale", "spread", "resolution", "clock")
     free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "begins", "checksum")
+    json_keys = MappingProxyType({"event_type_names": "mark_names"})
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
@@ -69,7 +71,7 @@ class EventsSpec(DataSpec):
     @property
     def num_event_types(self) -> int:
         """Number M of event types."""
-        return len(self.mark_names)
+        return len(self.event_type_names)
 
     @property
     def all_periods(self) -> tuple[float, ...]:
@@ -108,7 +110,7 @@ DEFAULT_NUM_SEQUENCES = 200
 _RENAME = "rename the column as in the file of the run"
 _ADVICE = {
     "time": _RENAME,
-    "mark": _RENAME,
+    "event_type": _RENAME,
     "sequence": _RENAME,
     "sort": "sort the rows of each sequence by time",
     "timezone": "correct it, or write it in UTC, such as 2016-07-01 00:00:00+00:00",
@@ -140,10 +142,10 @@ def load_data(source: EventsData) -> EventSequences:
     try:
         events = load_events(
             source.file,
-            source.marks_file,
+            source.event_types_file,
             format=source.file_format,
             time=source.time,
-            mark=source.mark,
+            event_type=source.event_type,
             sequence=source.sequence,
             sort=source.sort,
             timezone=source.timezone,
@@ -151,8 +153,7 @@ def load_data(source: EventsData) -> EventSequences:
             end=source.end or None,
         )
     except OptionError as error:
-        own = {"format": "file_format", "marks": "marks_file"}
-        error.options = tuple(own.get(name, name) for name in error.options)
+        error.options = tuple("file_format" if name == "format" else name for name in error.options)
         raise
     if not source.num_sequences:
         return events
@@ -162,8 +163,8 @@ def load_data(source: EventsData) -> EventSequences:
 def load_other(source: EventsData, file: Path) -> EventSequences:
     """Reads another file with the options of the run; errors advise on the file, not on options."""
     # A separate file of event types belongs to the run's own file only.
-    file_format = source.file_format if source.marks_file is None else "auto"
-    source = dataclasses.replace(source, file=file, marks_file=None, file_format=file_format,
+    file_format = source.file_format if source.event_types_file is None else "auto"
+    source = dataclasses.replace(source, file=file, event_types_file=None, file_format=file_format,
                                  num_sequences=0, process=EventsData.process)  # fmt: skip
     try:
         events = load_data(source)
@@ -201,7 +202,7 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
     scale = config.model.scale or float(np.exp(logs.mean()))
     data_spec = EventsSpec(
         dataset=train.name,
-        mark_names=train.mark_names,
+        event_type_names=train.event_type_names,
         dates=train.dates,
         scale=scale,
         spread=spread if spread > 1e-3 else 1.0,
@@ -228,8 +229,9 @@ def _clock(scale: float, events: EventSequences) -> tuple[float, ...]:
 
 def compute_checksum(events: EventSequences) -> str:
     """Checksum of times, event types with their names, and observation bounds."""
+    names = np.array(events.event_type_names)
     bounds = (events.begins, events.ends, events.num_given)
-    return checksum([*events.times, *events.marks, *bounds, np.array(events.mark_names)])
+    return checksum([*events.times, *events.event_types, *bounds, names])
 
 
 class Tokens(NamedTuple):
@@ -252,7 +254,7 @@ class Tokens(NamedTuple):
 
 def tokenize_sequences(events: EventSequences, data_spec: EventsSpec) -> list[Tokens]:
     """Makes the tokens of each sequence."""
-    parts = (events.times, events.marks, events.begins, events.ends, events.num_given)
+    parts = (events.times, events.event_types, events.begins, events.ends, events.num_given)
     tokens = []
     for times, event_types, begin, end, given in zip(*parts, strict=True):
         begins = not np.isnan(begin)

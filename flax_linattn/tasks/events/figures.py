@@ -57,7 +57,7 @@ def plot_intensity(run: Run, events: Sequence[StreamedEvent], path: Path) -> Non
             marker="|",
             markersize=12,
             color=f"C{2 + event_type % 8}",
-            label=data_spec.mark_names[event_type] if few else None,
+            label=data_spec.event_type_names[event_type] if few else None,
             transform=axes.get_xaxis_transform(),  # at the bottom, of a logarithmic axis too
             clip_on=False,
         )

@@ -61,8 +61,8 @@ def predict(run: Run, file: Path | None) -> pd.DataFrame:
     names = ["sequence", "time", "next", *(f"q{level:g}" for level in QUANTILE_LEVELS)]
     times = [convert(column) for column in (last, *(last + gap for gap in gaps.T))]
     if data_spec.num_event_types > 1:
-        best = np.array(data_spec.mark_names, object)[np.argmax(probabilities, axis=1)]
-        names += ["mark", *(f"p({name})" for name in data_spec.mark_names)]
+        best = np.array(data_spec.event_type_names, object)[np.argmax(probabilities, axis=1)]
+        names += ["mark", *(f"p({name})" for name in data_spec.event_type_names)]
         return make_table(names, (ids, *times, best, *probabilities.T))
     return make_table(names, (ids, *times))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least
@@ -20,12 +21,12 @@ class EventsData(Options):
     Attributes:
         file: Event file: a CSV file with a column of times and optional columns of event types and
             sequences, or another ``file_format``. Default: synthetic events, see ``process``.
-        marks_file: File of the event types, for a file of times in the format ``rmtpp``.
+        event_types_file: File of the event types, for a file of times in the format ``rmtpp``.
         file_format: Format of the file: ``table`` (CSV), ``rmtpp`` (text files of times and event
             types, one sequence per line), ``jodie`` (interactions of users and items), ``npz``
             (arrays) or ``easytpp`` (JSON). ``auto`` infers it from the file.
         time: CSV column of times: numbers in any unit, or dates.
-        mark: CSV column of event types.
+        event_type: CSV column of event types.
         sequence: CSV column that identifies the sequence of an event.
         sort: Sort the rows by time, if times decrease.
         timezone: Time zone of dates without one, such as Europe/Berlin.
@@ -44,10 +45,10 @@ class EventsData(Options):
     """
 
     file: Path | None = None
-    marks_file: Path | None = None
+    event_types_file: Path | None = None
     file_format: Literal["auto", "rmtpp", "jodie", "npz", "easytpp", "table"] = "auto"
     time: str = "time"
-    mark: str = "mark"
+    event_type: str = "mark"
     sequence: str = "sequence"
     sort: bool = False
     timezone: str = "UTC"
@@ -62,7 +63,7 @@ class EventsData(Options):
         super().__post_init__()
         at_least(0, 10**6, num_sequences=self.num_sequences)
         if self.file is None:
-            for name in ("marks_file", "file_format", "sequence", "sort", "begin", "end"):
+            for name in ("event_types_file", "file_format", "sequence", "sort", "begin", "end"):
                 if getattr(self, name) != getattr(EventsData, name):
                     raise OptionError(
                         f"{name} needs an event file; set file, or remove {name}.", name, "file"
@@ -166,6 +167,7 @@ class EventsConfig(Config):
     """Everything that a run on events depends on."""
 
     main_options = ("file", "process", "learning_rate", *Config.main_options)
+    json_keys = MappingProxyType({"event_type": "mark", "event_types_file": "marks_file"})
     data: EventsData = EventsData()
     model: EventsModel = EventsModel()
     fit: EventsFit = EventsFit()

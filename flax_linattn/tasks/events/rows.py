@@ -43,7 +43,7 @@ class EventLines(CellLines):
     def __init__(
         self, data_spec: EventsSpec, columns: tuple[str, str, str], timezone: str = "UTC"
     ) -> None:
-        self._event_types = {name: index for index, name in enumerate(data_spec.mark_names)}
+        self._event_types = {name: index for index, name in enumerate(data_spec.event_type_names)}
         self._dates, self._columns, self._zone = data_spec.dates, columns, parse_zone(timezone)
         time, event_type, _ = columns
         super().__init__(*([] if len(self._event_types) > 1 else [(time,)]), (time, event_type))

@@ -125,7 +125,8 @@ class EventsStream(Streaming):
                 "mechanism",
             )
         data, data_spec = run.config.data, run.data_spec
-        self._lines = EventLines(data_spec, (data.time, data.mark, data.sequence), data.timezone)
+        columns = data.time, data.event_type, data.sequence
+        self._lines = EventLines(data_spec, columns, data.timezone)
         self._begin: float | None = None
         if options.begin:
             if not data_spec.begins:
@@ -271,7 +272,7 @@ class EventsStream(Streaming):
             cells = [score, *np.exp(logs)]
         cells += [summary["within"][()]] if options.within else []
         for index, p in zip(summary["top"][: self._num_top], summary["p"], strict=False):
-            cells += [data_spec.mark_names[int(index)], p]
+            cells += [data_spec.event_type_names[int(index)], p]
         return cells
 
     def last_cells(self) -> Iterator[Sequence[Any]]:
@@ -280,7 +281,7 @@ class EventsStream(Streaming):
         futures = self.simulate(self._options.simulate, self._options.events, self._options.seed)
         for number, (times, event_types) in enumerate(zip(*futures, strict=True)):
             for event, (time, index) in enumerate(zip(times, event_types, strict=True), start=1):
-                name = self._run.data_spec.mark_names[int(index)]
+                name = self._run.data_spec.event_type_names[int(index)]
                 yield [number, event, self._format_time(float(time)), name]
 
     def simulate(

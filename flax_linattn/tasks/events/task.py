@@ -78,10 +78,10 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         forecast = ", ".join(f"{part.num_forecast:,}" for part in parts)
         lengths = [len(own) for own in data.times]
         first, last = min(own[0] for own in data.times), max(own[-1] for own in data.times)
-        to_text = format_date if data.dates else str
+        begin, end = map(format_date if data.dates else str, (first, last))
         text = (
             f"{data.name}: {len(data):,} sequences of {min(lengths):,} to {max(lengths):,} events, "
-            f"{len(data.mark_names):,} event types, from {to_text(first)} to {to_text(last)}\n"
+            f"{len(data.event_type_names):,} event types, from {begin} to {end}\n"
             f"events of training, validation and test: {forecast}"
         )
         gaps = np.concatenate(data.gaps())
@@ -141,7 +141,8 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         if file is None:
             test = self._own(run, "test")
         else:
-            test = load_other(run.config.data, file).with_marks(run.data_spec.mark_names)
+            test = load_other(run.config.data, file)
+            test = test.with_event_types(run.data_spec.event_type_names)
         if test.dates != run.data_spec.dates:
             kind = "dates such as 2016-07-01 00:00:00" if run.data_spec.dates else "numbers"
             raise OptionError(

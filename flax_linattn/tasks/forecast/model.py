@@ -25,7 +25,7 @@ def build_forecaster(
     """Builds the model of a run, with new parameters."""
     model, length = config.model, config.data.context_length
     shared: dict[str, Any] = {
-        "num_covariates": len(data_spec.marks) + data_spec.num_flags,
+        "num_covariates": len(data_spec.time_features) + data_spec.num_flags,
         "targets": data_spec.targets,
         "max_length": length,
         "layers": config.layers.map_mechanisms(placement.mechanism),
@@ -44,7 +44,7 @@ def build_forecaster(
             fixed_map=model.ridge,
             channel_maps=model.ridge_maps == "channel",
             memory=length,
-            missing=data_spec.tells_missing,
+            missing=data_spec.missing_flags,
             known_future=data_spec.known_inputs,
             channel_mechanism=model.channel_mechanism or None,
             position=position,

@@ -139,7 +139,7 @@ class ForecastModel(ModelOptions):
         absolute_positions: whether the decoder or the patch model receives absolute positions of
             observations or patches. A stream that is never reset goes beyond the trained positions.
         patch_length: patch length in rows; 0 selects an eighth of the context, at least 16.
-        tell_missing: whether the model receives indicators of missing values, if the training rows
+        missing_flags: whether the model receives indicators of missing values, if the training rows
             have any; otherwise missing values are only filled forward.
         linear_path: whether the patch model adds a linear map of the window to the attention.
         ridge: whether the linear map is a ridge regression, fitted on the training rows and then
@@ -167,7 +167,7 @@ class ForecastModel(ModelOptions):
     linear_path: bool = True
     ridge: bool = False
     ridge_maps: RidgeMaps = "shared"
-    tell_missing: bool = False
+    missing_flags: bool = False
     channel_mechanism: str = ""
     quantiles: str = ""
     conformal: bool = True
@@ -222,7 +222,7 @@ class ForecastModel(ModelOptions):
 
 
 _OPTIONS_OF = {
-    ("decoder", "patch"): ("positions", "absolute_positions", "tell_missing", "quantiles"),
+    ("decoder", "patch"): ("positions", "absolute_positions", "missing_flags", "quantiles"),
     ("decoder", "encoder-decoder"): ("normalize",),
     ("encoder-decoder",): ("label_length", "num_decoder_layers", "causal"),
     ("patch",): ("patch_length", "linear_path", "ridge", "ridge_maps", "channel_mechanism"),
@@ -248,6 +248,7 @@ class ForecastConfig(Config):
         {"season": 0, "context_length": 0, "patch_length": 0, "ridge_maps": "auto", "stride": 0}
     )
     main_options = ("csv", "targets", "horizon", "context_length", "model", *Config.main_options)
+    json_keys = MappingProxyType({"missing_flags": "tell_missing"})
     data: ForecastData = ForecastData()
     model: ForecastModel = ForecastModel()
     fit: ForecastFit = ForecastFit()

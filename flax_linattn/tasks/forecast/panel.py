@@ -435,8 +435,8 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
     for what, cells in (
         ("so large that scaling flattens all other values of their channel", flat.tolist()),
         (
-            f"more than {outliers.DEVIATIONS:g} standard deviations from the median of their "
-            "channel",
+            f"more than {outliers.MIN_STDS_FROM_MEDIAN:g} standard deviations from the median of "
+            "their channel",
             far,
         ),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import jax
@@ -61,7 +62,7 @@ class ForecastSpec(DataSpec):
         targets: indices of the channels to forecast.
         freq: frequency of the rows (``data.tables.time_index``); None for rows without times.
         integer_step: usual difference of integer times; None if rows have none.
-        marks: names of the time features that the model receives.
+        time_features: names of the time features that the model receives.
         standardizer: mean and standard deviation of each channel over the training rows.
         split: rows of the training, validation and test part, [begin, end) each.
         checksum: checksum of the rows of the split.
@@ -69,7 +70,7 @@ class ForecastSpec(DataSpec):
             standardizer is the median of their scales, which scales an unknown series, and the
             split counts the rows of all series.
         time_zone: time zone of the times; None without times, or without a known zone.
-        tells_missing: whether missing-value flags are inputs of the model.
+        missing_flags: whether missing-value flags are inputs of the model.
         known_future: indices of the known future covariates.
         static: indices of the known future covariates that are constant in the training rows of
             each series.
@@ -81,13 +82,13 @@ class ForecastSpec(DataSpec):
     channels: tuple[str, ...]
     targets: tuple[int, ...]
     freq: str | None
-    marks: tuple[str, ...]
+    time_features: tuple[str, ...]
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
     members: tuple[SeriesInfo, ...] = omit_if_empty()
     time_zone: str | None = None
-    tells_missing: bool = False
+    missing_flags: bool = False
     known_future: tuple[int, ...] = ()
     static: tuple[int, ...] = omit_if_empty()
     integer_step: int | None = omit_if_empty(None)
@@ -95,8 +96,9 @@ class ForecastSpec(DataSpec):
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
-        *("tells_missing", "static", "integer_step"),
+        *("missing_flags", "static", "integer_step"),
     )
+    json_keys = MappingProxyType({"time_features": "marks", "missing_flags": "tells_missing"})
 
     def continue_from(self, previous: Self, *, refit_scales: bool = False) -> Self:
         """Combines this spec with that of a previous run: its scales, frequency and missing flags.
@@ -110,7 +112,8 @@ class ForecastSpec(DataSpec):
         """
         spec = super().continue_from(previous, refit_scales=refit_scales)
         same_freq = not (self.freq and previous.freq) or same_step(self.freq, previous.freq)
-        same_zone = not (self.marks or self.calendar) or self.time_zone == previous.time_zone
+        needs_zone = bool(self.time_features or self.calendar)
+        same_zone = not needs_zone or self.time_zone == previous.time_zone
         for name, fits in (("freq", same_freq), ("time_zone", same_zone)):
             if not fits:
                 raise self.mismatch_error(previous, name)
@@ -132,7 +135,7 @@ class ForecastSpec(DataSpec):
             standardizer=scale,
             members=tuple(members),
             time_zone=previous.time_zone,
-            tells_missing=previous.tells_missing,
+            missing_flags=previous.missing_flags,
         )
 
     @property
@@ -149,7 +152,7 @@ class ForecastSpec(DataSpec):
         """Shape and dtype of an input: channels, flags and time features; None if it varies."""
         if self.known_inputs:  # their number depends on the horizon
             return None
-        width = self.num_inputs + self.num_flags + len(self.marks)
+        width = self.num_inputs + self.num_flags + len(self.time_features)
         return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
     @property
@@ -165,7 +168,7 @@ class ForecastSpec(DataSpec):
     @property
     def num_flags(self) -> int:
         """Number of inputs that flag missing values."""
-        return self.num_inputs if self.tells_missing else 0
+        return self.num_inputs if self.missing_flags else 0
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -241,7 +244,7 @@ class ForecastSpec(DataSpec):
             ValueError: The run uses times and the series has none, only one of the two has a time
                 zone, or the frequencies differ.
         """
-        features = tuple(dict.fromkeys((*self.marks, *self.calendar)))
+        features = tuple(dict.fromkeys((*self.time_features, *self.calendar)))
         if features and series.times is None:
             raise ValueError(
                 f"{series.name}: expected rows with times, from which the run computes "
@@ -319,7 +322,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         channels=first.channels,
         targets=_target_indices(first, source, known),
         freq=_common_frequency(panel.series),
-        marks=_time_features(panel.series, source),
+        time_features=_time_features(panel.series, source),
         standardizer=data.Standardizer(
             np.median([scale.mean for scale in scales], axis=0),
             np.median([scale.std for scale in scales], axis=0),
@@ -330,7 +333,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
             (integer_step(one.index) for one in panel.series if one.has_integer_times), None
         ),
         time_zone=first.time_zone,
-        tells_missing=config.model.tell_missing and any(np.isnan(rows).any() for rows in train),
+        missing_flags=config.model.missing_flags and any(np.isnan(rows).any() for rows in train),
         known_future=known,
         static=static_channels(train, known),
         calendar=_horizon_calendar(panel.series, source),

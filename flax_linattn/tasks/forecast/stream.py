@@ -364,10 +364,11 @@ class ForecastStream(Streaming):
 
     def _time_features(self, time: Any) -> NDArray[np.float32]:
         data_spec = self._data_spec
-        if not data_spec.marks:
+        if not data_spec.time_features:
             return np.zeros(0, np.float32)
         assert data_spec.freq is not None
-        return data.calendar_features(self._needed(time, data_spec.marks), data_spec.freq)[0][0]
+        needed = self._needed(time, data_spec.time_features)
+        return data.calendar_features(needed, data_spec.freq)[0][0]
 
     def _circles(self, time: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Circles of the calendar, now [2 N] and for the H rows of the horizon [H, 2 N]."""

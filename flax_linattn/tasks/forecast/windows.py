@@ -49,9 +49,9 @@ def standardize(series: data.TimeSeries, data_spec: ForecastSpec) -> dict[str, N
     arrays: dict[str, NDArray] = {"values": values}
     if series.num_missing:
         arrays["known"] = ~missing
-    if data_spec.tells_missing:
+    if data_spec.missing_flags:
         arrays["missing"] = missing.astype(np.float32)
-    if data_spec.marks:
+    if data_spec.time_features:
         assert series.times is not None and data_spec.freq is not None
         arrays["time_features"], _ = data.calendar_features(series.times, data_spec.freq)
     return arrays

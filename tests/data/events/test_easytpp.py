@@ -25,8 +25,8 @@ def write(folder, *objects):
 
 def sequence(draw):
     gaps = draw(st.lists(st.floats(0, 1e6), min_size=1, max_size=6))
-    marks = draw(st.lists(st.integers(0, 4), min_size=len(gaps), max_size=len(gaps)))
-    return gaps, marks
+    types = draw(st.lists(st.integers(0, 4), min_size=len(gaps), max_size=len(gaps)))
+    return gaps, types
 
 
 @given(st.lists(st.composite(sequence)(), min_size=1, max_size=4), st.sampled_from("lda"))
@@ -40,9 +40,9 @@ def test_what_is_written_is_read(tmp_path_factory, sequences, form):
             # EasyTPP's own files hold float32.
             "time_since_start": np.cumsum(gaps).astype(np.float32).tolist(),
             "time_since_last_event": np.float32(gaps).tolist(),
-            "type_event": marks,
+            "type_event": types,
         }
-        for index, (gaps, marks) in enumerate(sequences)
+        for index, (gaps, types) in enumerate(sequences)
     ]
     text = {
         "l": "\n".join(json.dumps(value) for value in objects),
@@ -51,19 +51,19 @@ def test_what_is_written_is_read(tmp_path_factory, sequences, form):
     }[form]
     path.write_bytes(gzip.compress(text.encode()))
     events = load_events(path)
-    assert events.mark_names == ("0", "1", "2", "3", "4") and events.begin is None
+    assert events.event_type_names == ("0", "1", "2", "3", "4") and events.begin is None
     starts = [n for n, line in enumerate(text.split("\n"), 1) if line.strip(" ")[:1] == "{"]
     assert events.lines is not None and [own[0] for own in events.lines] == starts
-    for value, times, marks in zip(objects, events.times, events.marks, strict=True):
+    for value, times, types in zip(objects, events.times, events.event_types, strict=True):
         assert times.tolist() == value["time_since_start"]
-        assert marks.tolist() == value["type_event"]
+        assert types.tolist() == value["type_event"]
 
 
 def test_without_what_need_not_be_there(tmp_path):
     path = write(tmp_path, {"time_since_start": [1], "type_event": [10]},
                  {"time_since_start": [2, 2], "type_event": [9, 10]})  # fmt: skip
     events = load_easytpp(path, begin=0, end=3)
-    assert events.mark_names == ("9", "10") and events.marks[1].tolist() == [0, 1]
+    assert events.event_type_names == ("9", "10") and events.event_types[1].tolist() == [0, 1]
     assert events.num_forecast == 3
 
 
@@ -77,7 +77,7 @@ def test_without_what_need_not_be_there(tmp_path):
         ({"type_event": [1, 10**16]}, r"got 10000000000000000 as event 2"),
         ({"type_event": "ab"}, r"type_event as a list of at least one event, got 'ab'"),
         ({"type_event": [1, 2], "dim_process": 2}, r"from 0 to 1, as dim_process is 2, got 2 as"),
-        ({"dim_process": 0}, r"dim_process, the number of marks, from 1 to 1048576, got 0"),
+        ({"dim_process": 0}, r"dim_process, the number of event types, from 1 to 1048576, got 0"),
         ({"dim_process": 10**9}, r"dim_process, .* got 1000000000"),
         ({"seq_len": 3}, r"as many times as seq_len says, 3, got 2"),
         ({"time_since_start": [0, None]}, r"time_since_start as finite .* got None as event 2"),
@@ -141,7 +141,7 @@ def test_arrays_that_do_not_end(tmp_path, end, message):
         load_easytpp(path)
 
 
-def test_marks_differ_in_number(tmp_path):
+def test_event_types_differ_in_number(tmp_path):
     path = write(tmp_path, {**GOOD, "dim_process": 3}, {**GOOD, "dim_process": 4})
     with pytest.raises(DataFormatError, match=r":2: expected dim_process 3, as .* got 4"):
         load_easytpp(path)

@@ -30,16 +30,16 @@ def rows_of(path):
     return [*csv.DictReader(gzip.decompress(path.read_bytes()).decode().splitlines())]
 
 
-def check(events, rows, seconds, mark, sequence):
+def check(events, rows, seconds, event_type, sequence):
     """The events are the rows, by their lines."""
     assert events.num_events == len(rows) and events.lines is not None and events.dates
     assert sorted(np.concatenate(events.lines).tolist()) == [*range(2, len(rows) + 2)]
-    for times, marks, lines in zip(events.times, events.marks, events.lines, strict=True):
+    for times, types, lines in zip(events.times, events.event_types, events.lines, strict=True):
         own = [rows[line - 2] for line in lines]
         assert times.tolist() == [seconds[line - 2] for line in lines]
         assert len({row[sequence] for row in own}) == 1
-        assert [events.mark_names[at] for at in marks] == [row[mark] for row in own]
-    assert events.mark_names == tuple(sorted({row[mark] for row in rows}, key=int))
+        assert [events.event_type_names[at] for at in types] == [row[event_type] for row in own]
+    assert events.event_type_names == tuple(sorted({row[event_type] for row in rows}, key=int))
     assert len(events) == len({row[sequence] for row in rows})
 
 
@@ -48,7 +48,7 @@ def test_uber_as_it_is(data_dir):
     with pytest.raises(DataFormatError, match=r"gz:3: .*never go backwards.*sort=True") as refused:
         load_events(path, time="Pickup_date")
     assert refused.value.options == ("sort",)
-    columns = {"mark": "locationID", "sequence": "Dispatching_base_num"}
+    columns = {"event_type": "locationID", "sequence": "Dispatching_base_num"}
     events = load_events(path, time="Pickup_date", **columns, sort=True, begin="2015-01-01",
                          end="2015-07-01")  # fmt: skip
     rows = rows_of(path)
@@ -60,7 +60,7 @@ def test_uber_as_it_is(data_dir):
 
 def test_taxi_as_it_is(data_dir):
     path = data_dir / "taxi" / "seaborn_raw_taxis.csv.gz"
-    columns = {"mark": "PULocationID", "sequence": "color"}
+    columns = {"event_type": "PULocationID", "sequence": "color"}
     zone = "America/New_York"
     options = {**columns, "time": "tpep_pickup_datetime", "timezone": zone}
     events = load_events(path, **options, sort=True)
@@ -79,8 +79,8 @@ def test_compressed_or_not(tmp_path, suffix):
         file.write(text)
     events = load_events(path, end=4)
     assert [own.tolist() for own in events.times] == [[1.0, 2.0], [1.5]]
-    assert [own.tolist() for own in events.marks] == [[1, 1], [0]]
-    assert events.mark_names == ("#c", "a, b") and events.name == "toy" and not events.dates
+    assert [own.tolist() for own in events.event_types] == [[1, 1], [0]]
+    assert events.event_type_names == ("#c", "a, b") and events.name == "toy" and not events.dates
     assert events.lines is not None and [own.tolist() for own in events.lines] == [[3, 6], [5]]
     assert events.ends.tolist() == [4.0, 4.0] and events.num_forecast == 1
 
@@ -94,14 +94,16 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(["mark", "", "time", "sequence"])
-        writer.writerows((mark, "", repr(time), name) for time, mark, name in rows)
+        writer.writerows((event_type, "", repr(time), name) for time, event_type, name in rows)
     events = load_event_table(path, sort=True)
     names = list(dict.fromkeys(name for _, _, name in rows))
     assert len(events) == len(names)
-    for name, times, marks in zip(names, events.times, events.marks, strict=True):
+    for name, times, types in zip(names, events.times, events.event_types, strict=True):
         own = sorted((row for row in rows if row[2] == name), key=lambda row: row[0])
         assert times.tolist() == [time for time, _, _ in own]
-        assert [events.mark_names[mark] for mark in marks] == [mark for _, mark, _ in own]
+        assert [events.event_type_names[event_type] for event_type in types] == [
+            event_type for _, event_type, _ in own
+        ]
 
 
 def test_other_kinds_of_tables(tmp_path):
@@ -110,14 +112,14 @@ def test_other_kinds_of_tables(tmp_path):
     frame.to_parquet(tmp_path / "toy.parquet")
     for path in tmp_path.iterdir():
         events = load_events(path)
-        assert events.times[0].tolist() == [1.5, 2, 3] and events.mark_names == ("9", "10")
-        assert events.marks[0].tolist() == [1, 0, 1] and not events.dates
+        assert events.times[0].tolist() == [1.5, 2, 3] and events.event_type_names == ("9", "10")
+        assert events.event_types[0].tolist() == [1, 0, 1] and not events.dates
 
 
-def test_names_of_marks_are_in_order(tmp_path):
-    def names(*marks):
-        rows = "".join(f"{n},{mark}\n" for n, mark in enumerate(marks))
-        return load_event_table(write(tmp_path, "time,mark\n" + rows)).mark_names
+def test_names_of_event_types_are_in_order(tmp_path):
+    def names(*types):
+        rows = "".join(f"{n},{event_type}\n" for n, event_type in enumerate(types))
+        return load_event_table(write(tmp_path, "time,mark\n" + rows)).event_type_names
 
     assert names("10", "9", "-1", "9") == ("-1", "9", "10")
     assert names("10", "9", "x") == ("10", "9", "x")
@@ -167,16 +169,15 @@ def test_columns_by_their_options(tmp_path):
     with pytest.raises(DataFormatError, match=r"csv:1: expected different names .* 'mark' twice"):
         load_event_table(path, time="when")
     with pytest.raises(DataFormatError, match=r"csv:2: expected a text in column 'sequence'"):
-        load_event_table(path, time="when", mark="id")
-    for option in ("time", "mark", "sequence"):
-        with pytest.raises(
-            DataFormatError,
-            match=rf"csv:1: expected a column 'x' of {option}s, got columns id, .*{option}=\.",
-        ) as refused:
-            load_event_table(path, **{"time": "when", "mark": "id", option: "x"})
+        load_event_table(path, time="when", event_type="id")
+    for option in ("time", "event_type", "sequence"):
+        what = option.replace("_", " ")
+        message = rf"csv:1: expected a column 'x' of {what}s, got columns id, .*{option}=\."
+        with pytest.raises(DataFormatError, match=message) as refused:
+            load_event_table(path, **{"time": "when", "event_type": "id", option: "x"})
         assert refused.value.options == (option,)
     with pytest.raises(OptionError, match="must be different columns, got when, id, id"):
-        load_event_table(path, time="when", mark="id", sequence="id")
+        load_event_table(path, time="when", event_type="id", sequence="id")
     with pytest.raises(OptionError, match=r"toy\.csv: expected dates, as timezone is 'Asia/Tokyo'"):
         load_event_table(write(tmp_path, "time\n1\n"), timezone="Asia/Tokyo")
 
@@ -184,7 +185,7 @@ def test_columns_by_their_options(tmp_path):
 def test_events_of_one_time_stay_in_order(tmp_path):
     path = write(tmp_path, "time,mark\n2,a\n1,b\n1,a\n2,b\n")
     events = load_event_table(path, sort=True)
-    assert events.marks[0].tolist() == [1, 0, 0, 1]
+    assert events.event_types[0].tolist() == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(

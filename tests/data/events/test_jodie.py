@@ -28,16 +28,16 @@ def test_wikipedia_as_it_is(sequence, data_dir):
     own, other = (0, 1) if sequence == "user_id" else (1, 0)
     assert events.num_events == len(rows) == 157_474
     assert len(events) == len(np.unique(rows[:, own]))
-    assert len(events.mark_names) == len(np.unique(rows[:, other]))
+    assert len(events.event_type_names) == len(np.unique(rows[:, other]))
     assert events.lines is not None and events.begin is None and not events.dates
-    names = np.array(events.mark_names, np.float64)
+    names = np.array(events.event_type_names, np.float64)
     assert (np.diff(names) > 0).all()
     for index in range(0, len(events), 97):
         lines = events.lines[index]
         chosen = np.flatnonzero(rows[:, own] == rows[lines[0] - 1, own])
         np.testing.assert_array_equal(lines, chosen + 1)
         np.testing.assert_array_equal(events.times[index], rows[chosen, 2])
-        np.testing.assert_array_equal(names[events.marks[index]], rows[chosen, other])
+        np.testing.assert_array_equal(names[events.event_types[index]], rows[chosen, other])
 
 
 def test_both_forms_are_the_same(tmp_path):
@@ -50,26 +50,30 @@ def test_both_forms_are_the_same(tmp_path):
         + "".join(f"{u},{i},{t},0,{x}\n" for (u, i, t), x in zip(rows, features, strict=True)),
     )
     one, other = load_jodie(plain, end=6), load_events(official, end=6)
-    for mine, its in zip((*one.times, *one.marks), (*other.times, *other.marks), strict=True):
+    for mine, its in zip(
+        (*one.times, *one.event_types), (*other.times, *other.event_types), strict=True
+    ):
         np.testing.assert_array_equal(mine, its)
-    assert one.mark_names == other.mark_names == ("0", "1", "4")
+    assert one.event_type_names == other.event_type_names == ("0", "1", "4")
     assert one.ends.tolist() == [6.0, 6.0, 6.0]
 
 
-def test_what_is_a_sequence_and_what_a_mark(tmp_path):
+def test_what_is_a_sequence_and_what_an_event_type(tmp_path):
     path = write(tmp_path, HEADER.replace("_id", "") + "a,7,0,0,1\n\nb,7,1,1,1\na,10,1,1,1\n")
     by_item = load_events(path, sequence="item_id")
     assert [own.tolist() for own in by_item.times] == [[0.0, 1.0], [1.0]]
-    assert by_item.mark_names == ("a", "b")
-    labels = load_jodie(path, mark="state_label")
-    assert [own.tolist() for own in labels.marks] == [[0, 1], [1]]
-    assert load_jodie(path).mark_names == ("7", "10")
+    assert by_item.event_type_names == ("a", "b")
+    labels = load_jodie(path, event_type="state_label")
+    assert [own.tolist() for own in labels.event_types] == [[0, 1], [1]]
+    assert load_jodie(path).event_type_names == ("7", "10")
     with pytest.raises(ValueError, match="sequence must be one of user_id, item_id, got 'user'"):
         load_jodie(path, sequence="user")
-    with pytest.raises(ValueError, match="mark and sequence must be different, got 'user_id'"):
-        load_jodie(path, mark="user_id")
-    with pytest.raises(DataFormatError, match=r"txt:1: expected a header .*choose another mark"):
-        load_jodie(write(tmp_path, "a b 1\n", "toy.txt"), mark="state_label")
+    message = "event_type and sequence must be different, got 'user_id'"
+    with pytest.raises(ValueError, match=message):
+        load_jodie(path, event_type="user_id")
+    message = r"txt:1: expected a header .*choose another event type"
+    with pytest.raises(DataFormatError, match=message):
+        load_jodie(write(tmp_path, "a b 1\n", "toy.txt"), event_type="state_label")
 
 
 def test_rows_may_be_sorted(tmp_path):
@@ -81,7 +85,7 @@ def test_rows_may_be_sorted(tmp_path):
     events = load_events(path, sort=True)
     assert [own.tolist() for own in events.times] == [[0.0, 3.0], [2.5]]
     assert events.lines is not None and events.lines[0].tolist() == [3, 1]
-    assert [own.tolist() for own in events.marks] == [[1, 0], [0]]
+    assert [own.tolist() for own in events.event_types] == [[1, 0], [0]]
 
 
 @pytest.mark.parametrize(

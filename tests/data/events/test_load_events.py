@@ -19,7 +19,7 @@ FILES = {
     "easytpp": ("toy.txt", EASYTPP, {}),
     "easytpp, array": ("toy.jsonl", f"\n [{EASYTPP}]", {}),
     "table": ("toy", "\ntime\n3\n", {}),
-    "table, marked": ("toy.txt", "# c\nmark,time\na,3\n", {}),
+    "table, with event types": ("toy.txt", "# c\nmark,time\na,3\n", {}),
 }
 
 
@@ -32,7 +32,7 @@ def test_formats_are_known_by_what_they_look_like(tmp_path, kind, suffix):
     events = load_events(path, **options)
     own = load_events(path, format=kind.split(",")[0], begin=-1, end=9)
     assert events.times[0].tolist() == own.times[0].tolist()
-    assert events.mark_names == own.mark_names and events.lines is not None
+    assert events.event_type_names == own.event_type_names and events.lines is not None
     assert set(own.begins) == {-1.0} and set(own.ends) == {9.0}
 
 
@@ -41,20 +41,22 @@ def test_npz_by_its_bytes_and_pairs_by_the_second_file(tmp_path):
     with open(path, "wb") as file:
         np.savez(file, times=np.array([1.0, 2.0]), lengths=[2])
     assert load_events(path).num_events == 2
-    times, marks = tmp_path / "times.csv", tmp_path / "marks"
+    times, types = tmp_path / "times.csv", tmp_path / "marks"
     times.write_text("1 2 3\n")
-    marks.write_text("1 2 2\n")
-    assert load_events(times, marks).mark_names == ("1", "2")
-    with pytest.raises(OptionError, match=r"marks is an option of format rmtpp, got .* of format"):
-        load_events(path, marks)
+    types.write_text("1 2 2\n")
+    assert load_events(times, types).event_type_names == ("1", "2")
+    with pytest.raises(
+        OptionError, match=r"event_types_file is an option of format rmtpp, got .* of format"
+    ):
+        load_events(path, types)
 
 
 def test_a_table_of_users_and_items_is_no_jodie_file(tmp_path):
     """Without state labels: its columns are named like those of any other table."""
     path = tmp_path / "toy.csv"
     path.write_text("user_id,item_id,timestamp\n7,1,0.5\n7,2,1.5\n")
-    events = load_events(path, time="timestamp", mark="item_id", sequence="user_id")
-    assert events.times[0].tolist() == [0.5, 1.5] and events.mark_names == ("1", "2")
+    events = load_events(path, time="timestamp", event_type="item_id", sequence="user_id")
+    assert events.times[0].tolist() == [0.5, 1.5] and events.event_type_names == ("1", "2")
 
 
 def test_what_cannot_be_told(tmp_path):
@@ -62,10 +64,11 @@ def test_what_cannot_be_told(tmp_path):
     for text in ("1 2\n3 4\n", "1 2 3\n4 5\n", "1 2.5 3\n", "5\n"):
         path.write_text(text)
         with pytest.raises(
-            DataFormatError, match=r"toy\.txt:1: expected a header, .*marks=\.\.\., or say"
+            DataFormatError,
+            match=r"toy\.txt:1: expected a header, .*event_types_file=\.\.\., or say",
         ) as refused:
             load_events(path)
-        assert refused.value.options == ("format", "marks")
+        assert refused.value.options == ("format", "event_types_file")
     for text in ("", "\n \n"):
         path.write_text(text)
         with pytest.raises(DataFormatError, match=r"toy\.txt:\d: expected rows of events, got no"):
@@ -79,7 +82,7 @@ def test_what_cannot_be_told(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("rmtpp", {"mark": "x"}),
+        ("rmtpp", {"event_type": "x"}),
         ("easytpp", {"sort": True}),
         ("easytpp", {"timezone": "Asia/Tokyo"}),
         ("jodie", {"time": "t"}),

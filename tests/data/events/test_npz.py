@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError
-from flax_linattn.data.events import UNMARKED, load_events
+from flax_linattn.data.events import SINGLE_EVENT_TYPE, load_events
 from flax_linattn.data.files import unpacking
 
 load_event_npz = partial(load_events, format="npz")
@@ -28,7 +28,7 @@ def test_reddit_as_it_is(data_dir):
     with np.load(path) as file:
         times, lengths = file["times"], file["lengths"]
     assert len(events) == 1356 and events.num_events == events.num_forecast == 400_935
-    assert events.mark_names == UNMARKED and events.lines is None
+    assert events.event_type_names == SINGLE_EVENT_TYPE and events.lines is None
     assert [len(own) for own in events.times] == lengths.tolist()
     np.testing.assert_array_equal(np.concatenate(events.times), times)
     assert set(events.begins) == {0.0} and set(events.ends) == {24.0}
@@ -45,16 +45,18 @@ SEQUENCES = st.lists(
 def test_what_is_written_is_read(tmp_path_factory, sequences, dtype, pad, compressed):
     folder = tmp_path_factory.mktemp("npz")
     gaps = [np.array([gap for gap, _ in own], dtype) for own in sequences]
-    marks = [np.array([mark for _, mark in own], np.int8) for own in sequences]
+    types = [np.array([event_type for _, event_type in own], np.int8) for own in sequences]
     times = [np.cumsum(own.astype(np.float64)).astype(dtype) for own in gaps]
 
     def check(events, expected):
-        for own, its, mine, named in zip(expected, events.times, marks, events.marks, strict=True):
+        for own, its, mine, named in zip(
+            expected, events.times, types, events.event_types, strict=True
+        ):
             np.testing.assert_array_equal(its, own.astype(np.float64))
-            assert [events.mark_names[at] for at in named] == [str(mark) for mark in mine]
+            assert [events.event_type_names[at] for at in named] == [*map(str, mine)]
 
     lengths = np.array([len(own) for own in times])
-    flat = {"times": np.concatenate(times), "marks": np.concatenate(marks), "lengths": lengths}
+    flat = {"times": np.concatenate(times), "marks": np.concatenate(types), "lengths": lengths}
     check(load_events(save(folder, compressed, **flat)), times)
 
     shape = (len(times), 8)
@@ -65,7 +67,7 @@ def test_what_is_written_is_read(tmp_path_factory, sequences, dtype, pad, compre
         start = 8 - len(own) if pad == "b" else 0
         where = row, slice(start, start + len(own))
         masks[where], padded[where], gapped[where] = True, own, gaps[row]
-        named[where] = marks[row]
+        named[where] = types[row]
     if pad == "a":
         masks = masks.astype(np.float32)
     padded_file = save(folder, compressed, times=padded, marks=named, masks=masks)

@@ -1,4 +1,4 @@
-"""Pairs of text files, of times and of marks."""
+"""Pairs of text files, of times and of event types."""
 
 import gzip
 import lzma
@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError
-from flax_linattn.data.events import UNMARKED, load_events
+from flax_linattn.data.events import SINGLE_EVENT_TYPE, load_events
 
 load_rmtpp = partial(load_events, format="rmtpp")
 
 
-def write(folder, times, marks):
+def write(folder, times, types):
     paths = folder / "time.txt", folder / "event.txt"
-    for path, text in zip(paths, (times, marks), strict=True):
+    for path, text in zip(paths, (times, types), strict=True):
         path.write_text(text)
     return paths
 
@@ -29,15 +29,15 @@ def test_stack_overflow_as_it_is(fold, data_dir):
     events = load_events(*paths)
     assert events.name == f"time-{fold}-test" and not events.dates
     assert events.begin is None and events.end is None
-    assert events.mark_names == tuple(str(mark) for mark in range(1, 23))
-    times, marks = (
+    assert events.event_type_names == tuple(str(event_type) for event_type in range(1, 23))
+    times, types = (
         [line.split() for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
         for path in paths
     )
     assert len(events) == len(times) == 1326 and events.lines is not None
     for index in range(len(events)):
         assert events.times[index].tolist() == [float(text) for text in times[index]]
-        assert (1 + events.marks[index]).tolist() == [int(text) for text in marks[index]]
+        assert (1 + events.event_types[index]).tolist() == [int(text) for text in types[index]]
         assert set(events.lines[index]) == {index + 1}
 
 
@@ -62,16 +62,18 @@ def test_what_is_written_is_read(tmp_path_factory, sequences, suffix):
         with opened(paths[-1], "wt") as file:
             file.write(text)
     events = load_rmtpp(*paths)
-    for own, times, marks in zip(sequences, events.times, events.marks, strict=True):
-        assert times.dtype == np.float64 and marks.dtype == np.int32
+    for own, times, types in zip(sequences, events.times, events.event_types, strict=True):
+        assert times.dtype == np.float64 and types.dtype == np.int32
         assert times.tolist() == [time for time, _ in own]
-        assert [int(events.mark_names[mark]) for mark in marks] == [mark for _, mark in own]
+        assert [int(events.event_type_names[event_type]) for event_type in types] == [
+            event_type for _, event_type in own
+        ]
 
 
-def test_without_marks_and_with_bounds(tmp_path):
+def test_without_event_types_and_with_bounds(tmp_path):
     times, _ = write(tmp_path, "1 2\n3\n", "")
     events = load_rmtpp(times, begin=0.5, end="4")
-    assert events.mark_names == UNMARKED and events.num_forecast == 3
+    assert events.event_type_names == SINGLE_EVENT_TYPE and events.num_forecast == 3
     assert (events.begins.tolist(), events.ends.tolist()) == ([0.5, 0.5], [4.0, 4.0])
     assert load_rmtpp(times).num_forecast == 1
     for what, bound in (("begin", 1.5), ("end", 2.5)):
@@ -86,7 +88,7 @@ def test_without_marks_and_with_bounds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("times", "marks", "message"),
+    ("times", "types", "message"),
     [
         ("1 2\n3 x\n", "1 2\n3 4\n", r"time\.txt:2: expected finite times .* 'x' as event 2 of"),
         ("1 nan\n", "1 2\n", r"time\.txt:1: expected finite times .* got 'nan' as event 2 of"),
@@ -99,33 +101,34 @@ def test_without_marks_and_with_bounds(tmp_path):
         ("1 2\n\n3\n", "1 2\n1\n3\n", r"time\.txt:2: expected a sequence .* got a blank line"),
         ("1 2\n3\n", "1 2\n\n", r"event\.txt:2: expected a sequence .* got a blank line"),
         ("", "", r"time\.txt:1: expected a sequence of times on each line, got none"),
-        ("1 2\n", "1 2 3\n", r"event\.txt:1: expected 2 marks, as there are times on line 1 of "
-         r".*time\.txt, got 3"),
+        ("1 2\n", "1 2 3\n", r"event\.txt:1: expected 2 event types, as there are times on line 1 "
+         r"of .*time\.txt, got 3"),
         ("1\n2\n", "1\n", r"event\.txt:1: expected 2 lines, as in .*time\.txt, got 1"),
         ("1\n", "1\n2\n", r"event\.txt:2: expected 1 lines, as in .*time\.txt, got more"),
-        ("1 2\n", "1 -2\n", r"event\.txt:1: expected marks as whole numbers from 0 .* got '-2'"),
-        ("1 2\n", "1 2.5\n", r"got '2\.5'; correct it; check that this is the file of marks"),
+        ("1 2\n", "1 -2\n", r"event\.txt:1: expected event types as whole numbers from 0 "
+         r".* got '-2'"),
+        ("1 2\n", "1 2.5\n", r"got '2\.5'; correct it; check that the files .* are not swapped"),
         ("1 2\n", f"1 {2**31}{'0' * 9}\n", r"event\.txt:1: .* got '2147483648000000000'"),
         ("1 2\n", f"1 {'9' * 5000}\n", r"event\.txt:1: .* got '99999"),
         ("1 2\0\n", "1 2\n", r"time\.txt:1: expected text, got a NUL byte"),
     ],
 )  # fmt: skip
-def test_bad_files_are_named(tmp_path, times, marks, message):
+def test_bad_files_are_named(tmp_path, times, types, message):
     with pytest.raises(DataFormatError, match=message):
-        load_events(*write(tmp_path, times, marks))
+        load_events(*write(tmp_path, times, types))
 
 
 def test_a_file_that_was_cut(tmp_path):
-    times, marks = write(tmp_path, "1 2\n", "1 2\n")
+    times, types = write(tmp_path, "1 2\n", "1 2\n")
     cut = tmp_path / "time.txt.gz"
     cut.write_bytes(gzip.compress(times.read_bytes() * 100)[:-12])
     with pytest.raises(DataFormatError, match=r"time\.txt\.gz:\d+: expected a whole \.gz stream"):
-        load_rmtpp(cut, marks)
+        load_rmtpp(cut, types)
     with pytest.raises(FileNotFoundError, match=r"expected a data file at .*none, found nothing"):
         load_rmtpp(times, tmp_path / "none")
 
 
-def test_marks_beyond_int32_are_names(tmp_path):
+def test_event_types_beyond_int32_are_names(tmp_path):
     events = load_rmtpp(*write(tmp_path, "1 2 3\n", f"{10**15} 0 {2**31}\n"))
-    assert events.marks[0].tolist() == [2, 0, 1]
-    assert events.mark_names == ("0", str(2**31), str(10**15))
+    assert events.event_types[0].tolist() == [2, 0, 1]
+    assert events.event_type_names == ("0", str(2**31), str(10**15))

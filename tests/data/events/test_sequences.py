@@ -12,6 +12,8 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences, Piece
 from tests.data.generators.processes.events import any_events, sequences
 
+TYPES = "event types"
+
 
 def test_what_is_given_where_nothing_is_said():
     events = sequences([[1.0, 3.0], [5.0, 9.0, 9.5], [2.0]], begin=[0.0, np.nan, np.nan])
@@ -33,11 +35,17 @@ def test_gaps_are_those_of_forecast_events():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"times": ()}, "expected sequences of the same length, got 0 of times, 2 of marks"),
-        ({"times": (), "marks": ()}, "test: expected at least one sequence of events, got none"),
-        ({"mark_names": ("a", "a")}, "test: expected different names of marks, got a, a"),
-        ({"times": ([0.0, 1.0], [])}, "sequence 1: expected as many marks as times, [n] of at"),
-        ({"times": ([0.0], [2.0])}, "sequence 0: expected as many marks as times"),
+        ({"times": ()}, "expected sequences of the same length, got 0 of times, 2 of event_types"),
+        (
+            {"times": (), "event_types": ()},
+            "test: expected at least one sequence of events, got none",
+        ),
+        (
+            {"event_type_names": ("a", "a")},
+            "test: expected different names of event types, got a, a",
+        ),
+        ({"times": ([0.0, 1.0], [])}, f"sequence 1: expected as many {TYPES} as times, [n] of at"),
+        ({"times": ([0.0], [2.0])}, "sequence 0: expected as many event types as times"),
         (
             {"times": ([0.0, np.nan], [2.0])},
             "test: sequence 0, event 1, from 0: expected a finite time, got nan.",
@@ -50,9 +58,12 @@ def test_gaps_are_those_of_forecast_events():
             {"times": ([1.7e9 + 0.25, 1.7e9], [2.0]), "lines": ([3, 2], [4])},
             "test: line 2: times go backwards, from 1700000000.25 to 1700000000; sort",
         ),
-        ({"marks": ([0, 2], [0])}, "sequence 0: expected marks from 0 to 1, got 0 to 2"),
-        ({"marks": ([0, -1], [0])}, "sequence 0: expected marks from 0 to 1, got -1 to 0"),
-        ({"marks": ([0.0, 1.0], [0])}, "sequence 0: expected marks as whole numbers, indices"),
+        ({"event_types": ([0, 2], [0])}, f"sequence 0: expected {TYPES} from 0 to 1, got 0 to 2"),
+        ({"event_types": ([0, -1], [0])}, f"sequence 0: expected {TYPES} from 0 to 1, got -1 to 0"),
+        (
+            {"event_types": ([0.0, 1], [0])},
+            f"sequence 0: expected {TYPES} as whole numbers, indices",
+        ),
         ({"begin": [0.0]}, "test: expected begin of each of 2 sequences, got shape (1,)"),
         ({"end": [0.0] * 3}, "test: expected end of each of 2 sequences, got shape (3,)"),
         ({"given": [[0, 0]]}, "test: expected given of each of 2 sequences, got shape (1, 2)"),
@@ -81,10 +92,11 @@ def test_gaps_are_those_of_forecast_events():
     ],
 )
 def test_what_does_not_fit(change, message):
-    """The others are two sequences without begin, of marks a and b."""
-    fields = {"times": ([0.0, 1.0], [2.0]), "marks": ([0, 1], [0]), "mark_names": ("a", "b")}
+    """The others are two sequences without begin, of types a and b."""
+    fields = {"times": ([0.0, 1.0], [2.0]), "event_types": ([0, 1], [0])}
+    fields |= {"event_type_names": ("a", "b")}
     fields |= change
-    for name in ("times", "marks", "lines"):
+    for name in ("times", "event_types", "lines"):
         if name in fields:
             fields[name] = tuple(np.array(own) for own in fields[name])
     for name in ("begin", "end", "given"):
@@ -108,18 +120,19 @@ def test_places():
     assert with_lines(events).select([1]).place(0, 0) == "line 4"
 
 
-def test_marks_of_another_list():
+def test_event_types_of_another_list():
     events = with_lines(sequences([[1.0, 3.0], [5.0]], [[0, 2], [2]], 4))
-    other = events.with_marks(["m2", "x", "m0"])  # m1 and m3 do not occur
-    assert other.mark_names == ("m2", "x", "m0")
-    assert [own.tolist() for own in other.marks] == [[2, 0], [0]]
-    assert other.marks[0].dtype == np.int32
-    for own, same in zip(other.marks, events.marks, strict=True):
-        assert [other.mark_names[i] for i in own] == [events.mark_names[i] for i in same]
+    other = events.with_event_types(["m2", "x", "m0"])  # m1 and m3 do not occur
+    assert other.event_type_names == ("m2", "x", "m0")
+    assert [own.tolist() for own in other.event_types] == [[2, 0], [0]]
+    assert other.event_types[0].dtype == np.int32
+    new, old = other.event_type_names, events.event_type_names
+    for own, same in zip(other.event_types, events.event_types, strict=True):
+        assert [new[i] for i in own] == [old[i] for i in same]
     with pytest.raises(
-        ValueError, match=r"test: line 3: the mark 'm2' is none of the marks known: m0, m1\."
+        ValueError, match=r"test: line 3: expected one of the event types m0, m1, got 'm2'\."
     ):
-        events.with_marks(["m0", "m1"])
+        events.with_event_types(["m0", "m1"])
 
 
 def test_selected_sequences():
@@ -135,7 +148,7 @@ def test_selected_sequences():
     )
     some = events.select([2, 0])
     assert [own.tolist() for own in some.times] == [[6.0, 7.0], [1.0, 3.0]]
-    assert [own.tolist() for own in some.marks] == [[1, 0], [0, 1]]
+    assert [own.tolist() for own in some.event_types] == [[1, 0], [0, 1]]
     assert [own.tolist() for own in some.lines] == [[5, 6], [2, 3]]
     assert some.ends.tolist() == [8.0, 4.0]
     assert some.num_given.tolist() == [2, 1]
@@ -148,7 +161,7 @@ def test_pieces_forecast_what_the_whole_does(events, length, history, ends):
     if not ends:
         events = dataclasses.replace(events, end=None)
     pieces = events.cut(length, history)
-    for values in ("marks", "lines", "times"):
+    for values in ("event_types", "lines", "times"):
         forecast = [
             np.concatenate(
                 [own[skip:] for own, skip in zip(getattr(e, values), e.num_given, strict=True)]

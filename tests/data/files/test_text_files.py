@@ -72,7 +72,7 @@ def test_a_nul_byte_is_no_text(tmp_path):
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_line_without_end_is_not_read_whole(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(text_files, "LONGEST_LINE", 2**16)
+    monkeypatch.setattr(text_files, "MAX_LINE_LENGTH", 2**16)
     path = tmp_path / name
     path.write_bytes(WRITERS[name](b"a,b\n" + b"1" * 2**16 + b"\n" + b"1" * 2**25))
     tracemalloc.start()

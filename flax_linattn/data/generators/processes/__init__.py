@@ -1,8 +1,11 @@
 """Point processes of known likelihood: sampled, scored and fitted, in NumPy with float64."""
 
+from flax_linattn.data.generators.processes.event_types import (
+    IndependentEventTypes,
+    event_type_frequencies,
+)
 from flax_linattn.data.generators.processes.hawkes import HawkesProcess
 from flax_linattn.data.generators.processes.hawkes_fit import MAX_EVENT_TYPES
-from flax_linattn.data.generators.processes.marks import IndependentMarks, mark_frequencies
 from flax_linattn.data.generators.processes.poisson import SIN, SIN_END, PoissonProcess, SinePoisson
 from flax_linattn.data.generators.processes.process import LogLikelihood, Process
 from flax_linattn.data.generators.processes.renewal import RenewalProcess
@@ -12,11 +15,11 @@ __all__ = [
     "SIN",
     "SIN_END",
     "HawkesProcess",
-    "IndependentMarks",
+    "IndependentEventTypes",
     "LogLikelihood",
     "PoissonProcess",
     "Process",
     "RenewalProcess",
     "SinePoisson",
-    "mark_frequencies",
+    "event_type_frequencies",
 ]

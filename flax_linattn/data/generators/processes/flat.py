@@ -20,7 +20,7 @@ class Flat:
         before: The time of the event before, or of the begin, float64 [n].
         times: Float64 [n].
         gaps: Float64 [n].
-        marks: Int32 [n].
+        event_types: Int32 [n].
         last: The time of the last event of each sequence, float64 [N].
         ends: Float64 [N].
     """
@@ -29,7 +29,7 @@ class Flat:
     before: NDArray[np.float64]
     times: NDArray[np.float64]
     gaps: NDArray[np.float64]
-    marks: NDArray[np.int32]
+    event_types: NDArray[np.int32]
     last: NDArray[np.float64]
     ends: NDArray[np.float64]
 
@@ -53,18 +53,18 @@ class Flat:
         return tuple(np.split(values, np.cumsum(counts)[:-1]))
 
 
-def flatten(events: EventSequences, num_marks: int | None = None) -> Flat:
-    """Returns the forecast events of all sequences; checks the number of marks if it is given.
+def flatten(events: EventSequences, num_event_types: int | None = None) -> Flat:
+    """Returns the forecast events of all sequences; checks the number of event types, if given.
 
     Example:
         >>> two = (np.array([1.0, 3.0]), np.array([5.0, 9.0]))
-        >>> marks = (np.zeros(2, np.int32), np.zeros(2, np.int32))
-        >>> flat = flatten(EventSequences("a", two, marks, begin=np.array([0.0, np.nan])))
+        >>> event_types = (np.zeros(2, np.int32), np.zeros(2, np.int32))
+        >>> flat = flatten(EventSequences("a", two, event_types, begin=np.array([0.0, np.nan])))
         >>> flat.gaps.tolist(), flat.owner.tolist()
         ([1.0, 2.0, 4.0], [0, 0, 1])
     """
-    if num_marks is not None:
-        check_marks(events, num_marks)
+    if num_event_types is not None:
+        check_num_event_types(events, num_event_types)
     given = events.num_given
     lengths = np.array([len(own) for own in events.times])
     owner = np.repeat(np.arange(len(events)), lengths)
@@ -78,18 +78,19 @@ def flatten(events: EventSequences, num_marks: int | None = None) -> Flat:
         before=before[forecast],
         times=times[forecast],
         gaps=(times - before)[forecast],
-        marks=np.concatenate(events.marks)[forecast],
+        event_types=np.concatenate(events.event_types)[forecast],
         last=times[starts + lengths - 1],
         ends=events.ends,
     )
 
 
-def check_marks(events: EventSequences, num_marks: int) -> None:
-    """Refuses events of another number of marks."""
-    if len(events.mark_names) != num_marks:
+def check_num_event_types(events: EventSequences, num_event_types: int) -> None:
+    """Refuses events of another number of event types."""
+    if len(events.event_type_names) != num_event_types:
         raise ValueError(
-            f"{events.name}: expected events of as many marks as the process has, {num_marks}, got "
-            f"{len(events.mark_names)}; EventSequences.with_marks brings them to another list."
+            f"{events.name}: expected as many event types as the process has, {num_event_types}, "
+            f"got {len(events.event_type_names)}; convert the events with "
+            "EventSequences.with_event_types."
         )
 
 
@@ -113,7 +114,7 @@ class Steps:
     Attributes:
         bounds: Where each step begins, and the last one ends, int64 [L + 1].
         gaps: Since the event before or the begin, float64 [n]; 0 for a first event without begin.
-        marks: Int64 [n].
+        event_types: Int64 [n].
         forecast: Whether the event is, and not given, bool [n].
         heads: From each event to the last one that is given, float64 [n]; 0 for those behind it.
         tails: From each event to the end of its sequence, float64 [n].
@@ -126,7 +127,7 @@ class Steps:
 
     bounds: NDArray[np.int64]
     gaps: NDArray[np.float64]
-    marks: NDArray[np.int64]
+    event_types: NDArray[np.int64]
     forecast: NDArray[np.bool_]
     heads: NDArray[np.float64]
     tails: NDArray[np.float64]
@@ -161,8 +162,8 @@ def in_steps(events: EventSequences) -> Steps:
 
     Example:
         >>> two = (np.array([1.0]), np.array([5.0, 9.0]))
-        >>> marks = (np.zeros(1, np.int32), np.zeros(2, np.int32))
-        >>> steps = in_steps(EventSequences("a", two, marks, begin=np.array([0.0, np.nan])))
+        >>> event_types = (np.zeros(1, np.int32), np.zeros(2, np.int32))
+        >>> steps = in_steps(EventSequences("a", two, event_types, begin=np.array([0.0, np.nan])))
         >>> [(step.start, step.stop) for step in steps]
         [(0, 2), (2, 3)]
         >>> steps.rank.tolist(), steps.gaps.tolist(), steps.forecast.tolist()
@@ -186,7 +187,7 @@ def in_steps(events: EventSequences) -> Steps:
     return Steps(
         bounds=np.concatenate([[0], np.cumsum(np.bincount(step))]),
         gaps=gaps[place],
-        marks=np.concatenate(events.marks).astype(np.int64)[place],
+        event_types=np.concatenate(events.event_types).astype(np.int64)[place],
         forecast=forecast[place],
         heads=np.maximum(last_given[owner] - times, 0.0)[place],
         tails=(events.ends[owner] - times)[place],

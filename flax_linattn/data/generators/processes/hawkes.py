@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import OptionError, positive, quote
 from flax_linattn.data.events import EventSequences
-from flax_linattn.data.generators.processes.flat import Steps, check_marks, in_steps
+from flax_linattn.data.generators.processes.event_types import log
+from flax_linattn.data.generators.processes.flat import Steps, check_num_event_types, in_steps
 from flax_linattn.data.generators.processes.hawkes_fit import fit_hawkes
-from flax_linattn.data.generators.processes.marks import log
 from flax_linattn.data.generators.processes.poisson import check_rates
 from flax_linattn.data.generators.processes.process import (
     LogLikelihood,
@@ -22,12 +22,12 @@ from flax_linattn.data.generators.processes.process import (
 
 
 class HawkesProcess(Process):
-    """The Hawkes process with exponential kernels, for several marks.
+    """The Hawkes process with exponential kernels, for several event types.
 
-    The rate of mark m at time t is ``base[m]`` and, summed over all events before, of mark k at
-    time s, ``excitation[m, k] * decay * exp(-decay * (t - s))``. So an event of mark k is expected
-    to excite ``excitation[m, k]`` of mark m directly. Of events at one time, those that stand
-    before excite those that stand behind. Nothing is before the begin of a sequence.
+    The rate of type m at time t is ``base[m]`` plus the sum, over all previous events of type k at
+    time s, of ``excitation[m, k] * decay * exp(-decay * (t - s))``. So an event of type k directly
+    excites ``excitation[m, k]`` expected events of type m. Of simultaneous events, earlier ones in
+    the sequence excite later ones. No event precedes the begin of a sequence.
 
     Sources: A. G. Hawkes, "Spectra of some self-exciting and mutually exciting point processes"
     (1971); A. G. Hawkes, D. Oakes, "A cluster process representation of a self-exciting process"
@@ -37,8 +37,8 @@ class HawkesProcess(Process):
     for earthquake occurrences and residual analysis for point processes" (1988), for ``rescaled``.
 
     Args:
-        base: Events of each mark in a unit of time that nothing excites, float64 [M].
-        excitation: Float64 [M, M], of the excited mark and the exciting one.
+        base: Events of each event type in a unit of time that nothing excites, float64 [M].
+        excitation: Float64 [M, M], of the excited event type and the exciting one.
         decay: 1 / the mean time to an excited event.
 
     Raises:
@@ -83,19 +83,19 @@ class HawkesProcess(Process):
     ) -> HawkesProcess:
         """Fits all parameters by maximum likelihood, by L-BFGS with exact gradients.
 
-        One event more of each mark is counted, at the base rate; so no base rate is 0, and every
-        mark has a probability above 0 at any time. A mark that never occurs excites nothing.
+        One event more of each type is counted, at the base rate; so no base rate is 0, and every
+        type has a probability above 0 at any time. A type that never occurs excites nothing.
 
         The best of three decays to start from is found on some of the sequences. The decay stays
         between 1 / the longest observation and 1 / ``resolution``: were events at one time free to
         excite each other at once, the likelihood would have no bound.
 
-        The time it takes goes with events times marks, and with the events of the longest sequence:
-        about 0.1 ms for each of those and iteration. ``EventSequences.cut`` shortens sequences;
+        The time grows with the number of events times that of event types, and with the events of
+        the longest sequence: about 0.1 ms for each and iteration. ``EventSequences.cut`` shortens;
         with a history of some events, nearly all that excites a piece is still seen.
 
         Args:
-            events: Of at most ``MAX_EVENT_TYPES`` marks.
+            events: Of at most ``MAX_EVENT_TYPES`` event types.
             resolution: In units of time; None takes the smallest gap above 0.
             max_iterations: After which the search ends, converged or not.
 
@@ -103,8 +103,8 @@ class HawkesProcess(Process):
             The process. Its spectral radius may be 1 or more, and it cannot be drawn from then.
 
         Raises:
-            ValueError: There are more than 100 marks, no event is forecast, all are at one moment,
-                or a number is out of range.
+            ValueError: There are more than 100 event types, no event is forecast, all are at one
+                moment, or a number is out of range.
 
         Example:
             >>> true = HawkesProcess([0.5], [[0.6]], decay=2.0)
@@ -115,7 +115,7 @@ class HawkesProcess(Process):
         return cls(*fit_hawkes(events, resolution, max_iterations))
 
     @property
-    def num_marks(self) -> int:
+    def num_event_types(self) -> int:
         return len(self.base)
 
     @property
@@ -139,28 +139,28 @@ class HawkesProcess(Process):
                 f"{self.spectral_radius:.3g}: each event would excite more than one.",
                 "excitation",
             )
-        span, M = end - begin, self.num_marks
+        span, M = end - begin, self.num_event_types
         total = np.linalg.solve(np.eye(M) - self.excitation, self.base).sum()
         check_expected(total * span * num_sequences)
         children = self.excitation.sum(axis=0)
-        # Where nothing is excited, no child asks for its mark.
+        # Where nothing is excited, no child asks for its event type.
         shares = np.cumsum(self.excitation / np.where(children > 0, children, 1), axis=0)
 
         def sample(rng: np.random.Generator, rows: int) -> SampledEvents:
             owner = np.repeat(np.arange(rows), rng.poisson(self.base.sum() * span, rows))
             times = rng.uniform(0, span, len(owner))
-            marks = rng.choice(M, len(owner), p=self.base / self.base.sum())
+            types = rng.choice(M, len(owner), p=self.base / self.base.sum())
             generations = []
             while owner.size:
-                generations.append(SampledEvents(owner, begin + times, marks))
-                born = rng.poisson(children[marks])
+                generations.append(SampledEvents(owner, begin + times, types))
+                born = rng.poisson(children[types])
                 parent = np.repeat(np.arange(len(owner)), born)
                 times = times[parent] + rng.exponential(1 / self.decay, len(parent))
                 parent, times = parent[times <= span], times[times <= span]
-                threshold = rng.uniform(0, shares[-1, marks[parent]])
-                owner, marks = owner[parent], _first_above(shares, marks[parent], threshold)
+                threshold = rng.uniform(0, shares[-1, types[parent]])
+                owner, types = (owner[parent], _first_above(shares, types[parent], threshold))
             if not generations:
-                return SampledEvents(owner, times, marks)
+                return SampledEvents(owner, times, types)
             return SampledEvents(
                 *(np.concatenate(parts) for parts in zip(*generations, strict=True))
             )
@@ -168,20 +168,22 @@ class HawkesProcess(Process):
         return sample_sequences("hawkes", sample, M, num_sequences, begin, end, seed)
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
-        check_marks(events, self.num_marks)
+        check_num_event_types(events, self.num_event_types)
         steps = in_steps(events)
         total, own, integral, last = self._follow(steps)
         log_own, log_total = log(own), log(total)
         possible = own > 0
-        mark = np.where(possible, log_own - np.where(possible, log_total, 0), -np.inf)
+        event_type = np.where(possible, log_own - np.where(possible, log_total, 0), -np.inf)
         survival = np.empty(len(events))
         survival[steps.rank] = -self._integral(last, steps.rest[steps.rank])
         return LogLikelihood(
-            time=steps.sums(log_total - integral), mark=steps.sums(mark), survival=survival
+            time=steps.sums(log_total - integral),
+            event_type=steps.sums(event_type),
+            survival=survival,
         )
 
     def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
-        check_marks(events, self.num_marks)
+        check_num_event_types(events, self.num_event_types)
         steps = in_steps(events)
         return steps.by_sequence(self._follow(steps)[2])
 
@@ -193,22 +195,22 @@ class HawkesProcess(Process):
         return self.base.sum() * spans - excited * np.expm1(-self.decay * spans)
 
     def _follow(self, steps: Steps) -> tuple[NDArray[np.float64], ...]:
-        """Of each event: rate of all marks and of its own, integral since the one before.
+        """Of each event: rate of all event types and of its own, integral since the one before.
 
-        And, of each row, the decayed number of events of each mark, as its last event has passed.
+        And, of each row, the decayed number of events of each type, after its last event.
         """
         total, own, integral = (np.empty(len(steps.gaps)) for _ in range(3))
-        history = np.zeros((len(steps.rank), self.num_marks))
+        history = np.zeros((len(steps.rank), self.num_event_types))
         children = self.excitation.sum(axis=0)
         for step in steps:
-            gaps, marks = steps.gaps[step], steps.marks[step]
+            gaps, types = steps.gaps[step], steps.event_types[step]
             now = history[: len(gaps)]  # a view: the rows that have ended stay as they are
             integral[step] = self._integral(now, gaps)
             now *= np.exp(-self.decay * gaps)[:, None]
             total[step] = self.base.sum() + self.decay * (now @ children)
-            excited = np.einsum("nm,nm->n", self.excitation[marks], now)
-            own[step] = self.base[marks] + self.decay * excited
-            now[np.arange(len(marks)), marks] += 1
+            excited = np.einsum("nm,nm->n", self.excitation[types], now)
+            own[step] = self.base[types] + self.decay * excited
+            now[np.arange(len(types)), types] += 1
         return total, own, integral, history
 
 

@@ -10,11 +10,11 @@ from scipy import optimize
 
 from flax_linattn.checks import at_least, positive
 from flax_linattn.data.events import EventSequences
+from flax_linattn.data.generators.processes.event_types import event_type_frequencies
 from flax_linattn.data.generators.processes.flat import Steps, flatten, in_steps, some_forecast
-from flax_linattn.data.generators.processes.marks import mark_frequencies
 
 MAX_EVENT_TYPES = 100
-"""Marks for which the M x M excitation of a Hawkes process is fitted."""
+"""Maximum number M of event types whose M x M excitation is fitted."""
 
 _FEW = 20_000  # events on which starts are compared
 _FEW_ITERATIONS = 30
@@ -26,12 +26,12 @@ Parameters = tuple[NDArray[np.float64], NDArray[np.float64], float]
 
 def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations: int) -> Parameters:
     """Returns base, excitation and decay; see ``HawkesProcess.fit``."""
-    M = len(events.mark_names)
+    M = len(events.event_type_names)
     if M > MAX_EVENT_TYPES:
         raise ValueError(
-            f"{events.name}: expected at most {MAX_EVENT_TYPES} marks, whose excitation of each "
-            f"other can be fitted, got {M}; IndependentMarks.fit(events, HawkesProcess.fit) fits a "
-            "Hawkes process to the times and frequencies to the marks."
+            f"{events.name}: expected at most {MAX_EVENT_TYPES} event types, whose excitation of "
+            f"each other can be fitted, got {M}; IndependentEventTypes.fit(events, "
+            "HawkesProcess.fit) fits a Hawkes process to the times and frequencies to the types."
         )
     at_least(1, max_iterations=max_iterations)
     flat = flatten(events)
@@ -46,7 +46,7 @@ def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations:
 
     few = _some(events)
     mean_gap = flat.exposure / len(flat.gaps)
-    frequencies = mark_frequencies(events)
+    frequencies = event_type_frequencies(events)
     base = 0.5 / mean_gap * frequencies
     excitation = np.tile(0.5 * frequencies[:, None], (1, M))
     starts = [(base, excitation, float(np.clip(scale / mean_gap, *bounds))) for scale in _STARTS]
@@ -55,7 +55,7 @@ def fit_hawkes(events: EventSequences, resolution: float | None, max_iterations:
         (search.run(start, _FEW_ITERATIONS) for start in starts), key=lambda pair: pair[1]
     )
     (base, excitation, decay), _ = Search(events, bounds).run(best, max_iterations)
-    occurs = np.bincount(np.concatenate(events.marks), minlength=M) > 0
+    occurs = np.bincount(np.concatenate(events.event_types), minlength=M) > 0
     return base, excitation * occurs, decay
 
 
@@ -72,18 +72,18 @@ class Search:
     """
 
     def __init__(self, events: EventSequences, bounds: tuple[float, float]) -> None:
-        self.num_marks = M = len(events.mark_names)
+        self.num_event_types = M = len(events.event_type_names)
         self.steps = in_steps(events)
         self.bounds = bounds
         self.number = max(1, int(self.steps.forecast.sum()))
         exposure = max(self.steps.exposure, 1 / bounds[1])
         self.base_unit = self.number / exposure
-        counts = np.bincount(self.steps.marks, minlength=M)
-        self.excitation_unit = self.number / np.maximum(counts, 1)  # of the exciting mark
+        counts = np.bincount(self.steps.event_types, minlength=M)
+        self.excitation_unit = self.number / np.maximum(counts, 1)  # of the exciting event type
 
     def run(self, start: Parameters, max_iterations: int) -> tuple[Parameters, float]:
         """Returns the best parameters, and the mean of what is minimised there."""
-        M = self.num_marks
+        M = self.num_event_types
         base, excitation, decay = start
         x = np.concatenate(
             [
@@ -106,14 +106,14 @@ class Search:
 
     def parameters(self, x: NDArray[np.float64]) -> Parameters:
         """What a point [M + M * M + 1] of the search stands for."""
-        M = self.num_marks
+        M = self.num_event_types
         excitation = x[M:-1].reshape(M, M) ** 2 * self.excitation_unit
         decay = float(np.clip(np.exp(x[-1]), *self.bounds))
         return x[:M] ** 2 * self.base_unit, excitation, decay
 
     def minimised(self, x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Minus the mean log likelihood, with one event more of each mark, and its gradient."""
-        M = self.num_marks
+        """Minus the mean log likelihood, with one event more of each type, and its gradient."""
+        M = self.num_event_types
         base, excitation, decay = self.parameters(x)
         # A base rate of 0 has no logarithm; a point on the way may come there.
         base = np.maximum(base, 1e-300)
@@ -145,25 +145,25 @@ def log_likelihood_and_gradient(
     """Returns the log likelihood of all events and its gradient, by recursion in O(n M)."""
     M = len(base)
     one_hot = np.eye(M)
-    history = np.zeros((len(steps.rank), M))  # sum of exp(-decay * age), by mark
-    aged = np.zeros_like(history)  # sum of age * exp(-decay * age), by mark
+    history = np.zeros((len(steps.rank), M))  # sum of exp(-decay * age), by event type
+    aged = np.zeros_like(history)  # sum of age * exp(-decay * age), by event type
     value, by_decay = 0.0, 0.0
     by_base, by_excitation = np.zeros(M), np.zeros((M, M))
     for index, step in enumerate(steps):
-        gaps, marks = steps.gaps[step], steps.marks[step]
+        gaps, types = steps.gaps[step], steps.event_types[step]
         now, old = history[: len(gaps)], aged[: len(gaps)]  # views, as in HawkesProcess
         if index:
             old += gaps[:, None] * now
             shrink = np.exp(-decay * gaps)[:, None]
             old *= shrink
             now *= shrink
-        rows = excitation[marks]
+        rows = excitation[types]
         excited = np.einsum("nm,nm->n", rows, now)
-        rate = base[marks] + decay * excited
+        rate = base[types] + decay * excited
         scored = steps.forecast[step]
         value += float(np.log(np.where(scored, rate, 1)).sum())
         weight = scored / rate
-        own = one_hot[marks]
+        own = one_hot[types]
         by_base += weight @ own
         by_excitation += (own * weight[:, None]).T @ now
         by_decay += float(weight @ (excited - decay * np.einsum("nm,nm->n", rows, old)))
@@ -174,8 +174,8 @@ def log_likelihood_and_gradient(
     # the event itself till the end.
     at_head, spans = np.exp(-decay * steps.heads), steps.tails - steps.heads
     delayed = steps.tails * np.exp(-decay * steps.tails) - steps.heads * at_head
-    excited_by = np.bincount(steps.marks, -at_head * np.expm1(-decay * spans), minlength=M)
-    delayed_by = np.bincount(steps.marks, delayed, minlength=M)
+    excited_by = np.bincount(steps.event_types, -at_head * np.expm1(-decay * spans), minlength=M)
+    delayed_by = np.bincount(steps.event_types, delayed, minlength=M)
     children = excitation.sum(axis=0)
     return Gradient(
         value=value - float(base.sum() * steps.exposure + children @ excited_by),

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import OptionError, positive, quote
 from flax_linattn.data.events import EventSequences
+from flax_linattn.data.generators.processes.event_types import event_type_frequencies, log
 from flax_linattn.data.generators.processes.flat import flatten, some_forecast
-from flax_linattn.data.generators.processes.marks import log, mark_frequencies
 from flax_linattn.data.generators.processes.process import (
     LogLikelihood,
     Process,
@@ -22,10 +22,10 @@ from flax_linattn.data.generators.processes.process import (
 
 
 class PoissonProcess(Process):
-    """The homogeneous Poisson process: gaps are exponential, marks independent of all else.
+    """The homogeneous Poisson process: exponential gaps and independent event types.
 
     Args:
-        rates: Events of each mark in a unit of time, float64 [M], none below 0, some above.
+        rates: Events of each event type in a unit of time, float64 [M], none below 0, some above.
 
     Raises:
         OptionError: A rate is negative or not finite, or all are 0.
@@ -42,29 +42,30 @@ class PoissonProcess(Process):
 
     def __init__(self, rates: ArrayLike) -> None:
         self.rates = check_rates("rates", rates)
-        """Events of each mark in a unit of time, float64 [M]."""
+        """Events of each event type in a unit of time, float64 [M]."""
 
     @classmethod
     def fit(cls, events: EventSequences) -> PoissonProcess:
         """Fits the rate of all events by maximum likelihood: events divided by the time observed.
 
-        It is shared among the marks by ``mark_frequencies``: one event more of each is counted, so
-        no rate is 0. Events that are given do not count, nor does the time up to the last of them.
+        ``event_type_frequencies`` divides it among the event types: one event more of each is
+        counted, so no rate is 0. Given events do not count, nor does the time up to the last of
+        them.
 
         Raises:
             ValueError: No event is forecast, or all are at one moment.
         """
         flat = flatten(events)
         some_forecast(flat, events.name)
-        return cls(len(flat.gaps) / flat.exposure * mark_frequencies(events))
+        return cls(len(flat.gaps) / flat.exposure * event_type_frequencies(events))
 
     @property
-    def num_marks(self) -> int:
+    def num_event_types(self) -> int:
         return len(self.rates)
 
     @property
     def rate(self) -> float:
-        """Events of all marks in a unit of time."""
+        """Events of all event types in a unit of time."""
         return float(self.rates.sum())
 
     def sample(
@@ -78,21 +79,23 @@ class PoissonProcess(Process):
             owner = np.repeat(np.arange(rows), rng.poisson(expected, rows))
             times = rng.uniform(begin, end, len(owner))
             return SampledEvents(
-                owner, times, rng.choice(self.num_marks, len(owner), p=self.rates / self.rate)
+                owner, times, rng.choice(self.num_event_types, len(owner), p=self.rates / self.rate)
             )
 
-        return sample_sequences("poisson", sample, self.num_marks, num_sequences, begin, end, seed)
+        return sample_sequences(
+            "poisson", sample, self.num_event_types, num_sequences, begin, end, seed
+        )
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
-        flat = flatten(events, self.num_marks)
+        flat = flatten(events, self.num_event_types)
         return LogLikelihood(
             time=flat.sums(np.log(self.rate) - self.rate * flat.gaps),
-            mark=flat.sums(log(self.rates / self.rate)[flat.marks]),
+            event_type=flat.sums(log(self.rates / self.rate)[flat.event_types]),
             survival=-self.rate * flat.rest,
         )
 
     def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
-        flat = flatten(events, self.num_marks)
+        flat = flatten(events, self.num_event_types)
         return flat.split(self.rate * flat.gaps)
 
 
@@ -102,7 +105,7 @@ def check_rates(name: str, values: ArrayLike) -> NDArray[np.float64]:
     good = array.ndim == 1 and bool(np.isfinite(array).all()) and bool((array >= 0).all())
     if not good or not array.sum() > 0:
         raise OptionError(
-            f"{name} must be one rate for each mark, none below 0 and some above, got "
+            f"{name} must be one rate for each event type, none below 0 and some above, got "
             f"{quote(array.tolist())}.",
             name,
         )
@@ -112,7 +115,7 @@ def check_rates(name: str, values: ArrayLike) -> NDArray[np.float64]:
 class SinePoisson(Process):
     """The Poisson process of rate ``mean * (1 + amplitude * sin(2 pi t / period + phase))``.
 
-    Its events have no marks; ``IndependentMarks`` adds some. They are drawn by thinning.
+    Its events have no event types; ``IndependentEventTypes`` adds some. They are drawn by thinning.
 
     Source: P. A. W. Lewis, G. S. Shedler, "Simulation of nonhomogeneous Poisson processes by
     thinning" (1979).
@@ -149,7 +152,7 @@ class SinePoisson(Process):
         self.mean, self.amplitude, self.period, self.phase = mean, amplitude, period, phase
 
     @property
-    def num_marks(self) -> int:
+    def num_event_types(self) -> int:
         return 1
 
     def rate(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -189,7 +192,7 @@ class SinePoisson(Process):
         gaps = log(self.rate(flat.times)) - self.integral(flat.before, flat.times)
         return LogLikelihood(
             time=flat.sums(gaps),
-            mark=np.zeros(len(events)),
+            event_type=np.zeros(len(events)),
             survival=-self.integral(flat.last, flat.ends),
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import MAX_SEED, OptionError, at_least
-from flax_linattn.data.events import UNMARKED, EventSequences
+from flax_linattn.data.events import SINGLE_EVENT_TYPE, EventSequences
 
 
 class LogLikelihood(NamedTuple):
@@ -21,7 +21,8 @@ class LogLikelihood(NamedTuple):
     Attributes:
         time: Sums over the forecast events of the log density of the gap before each, given all
             that came before, float64 [N].
-        mark: Sums of the log probability of each mark, given its time and all before, float64 [N].
+        event_type: Sums of the log probability of each event's type, given its time and all events
+            before, float64 [N].
         survival: Log probability of no event from the last one to the end, float64 [N].
 
     Example:
@@ -30,21 +31,21 @@ class LogLikelihood(NamedTuple):
     """
 
     time: NDArray[np.float64]
-    mark: NDArray[np.float64]
+    event_type: NDArray[np.float64]
     survival: NDArray[np.float64]
 
     @property
     def total(self) -> NDArray[np.float64]:
         """Log likelihood of each sequence, float64 [N]."""
-        return self.time + self.mark + self.survival
+        return self.time + self.event_type + self.survival
 
 
 class Process(Protocol):
     """A marked point process, such as ``PoissonProcess`` or ``HawkesProcess``."""
 
     @property
-    def num_marks(self) -> int:
-        """M; marks are 0 to M - 1."""
+    def num_event_types(self) -> int:
+        """Number M of event types; an event type is an index from 0 to M - 1."""
 
     def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
@@ -75,7 +76,7 @@ class Process(Protocol):
         last of them. Where no begin is known, nothing was before the first event.
 
         Raises:
-            ValueError: The events have another number of marks.
+            ValueError: The events have another number of event types.
         """
 
     def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
@@ -84,7 +85,7 @@ class Process(Protocol):
         Under the true process these are independent, and exponential with mean 1.
 
         Raises:
-            ValueError: The events have another number of marks.
+            ValueError: The events have another number of event types.
         """
 
 
@@ -95,17 +96,17 @@ _ROUNDS = 1000  # in which a sequence may be sampled again
 
 
 class SampledEvents(NamedTuple):
-    """Sampled events in any order: the sequence of each, its time and its mark, all [n]."""
+    """Sampled events in any order: the sequence of each, its time and its event type, all [n]."""
 
     owner: NDArray[np.int64]
     times: NDArray[np.float64]
-    marks: NDArray[np.int64]
+    event_types: NDArray[np.int64]
 
 
 def sample_sequences(
     name: str,
     sample: Callable[[np.random.Generator, int], SampledEvents],
-    num_marks: int,
+    num_event_types: int,
     num_sequences: int,
     begin: float,
     end: float,
@@ -116,7 +117,7 @@ def sample_sequences(
     at_least(0, MAX_SEED, seed=seed)
     rng = np.random.default_rng(seed)
     times: list[NDArray[np.float64]] = [np.empty(0)] * num_sequences
-    marks: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * num_sequences
+    event_types: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * num_sequences
     missing = np.arange(num_sequences)
     for _ in range(_ROUNDS):
         sampled = sample(rng, len(missing))
@@ -124,9 +125,9 @@ def sample_sequences(
         bounds = np.cumsum(np.bincount(sampled.owner, minlength=len(missing)))[:-1]
         # Rounding must not carry a time over the bounds.
         own_times = np.split(np.clip(sampled.times[order], begin, end), bounds)
-        own_marks = np.split(sampled.marks[order].astype(np.int32), bounds)
-        for index, new_times, new_marks in zip(missing, own_times, own_marks, strict=True):
-            times[index], marks[index] = new_times, new_marks
+        own_types = np.split(sampled.event_types[order].astype(np.int32), bounds)
+        for index, new_times, new_types in zip(missing, own_times, own_types, strict=True):
+            times[index], event_types[index] = new_times, new_types
         missing = np.array([i for i in missing if not times[i].size], np.int64)
         if not missing.size:
             break
@@ -138,8 +139,8 @@ def sample_sequences(
     return EventSequences(
         name,
         tuple(times),
-        tuple(marks),
-        UNMARKED if num_marks == 1 else tuple(str(mark) for mark in range(num_marks)),
+        tuple(event_types),
+        SINGLE_EVENT_TYPE if num_event_types == 1 else tuple(map(str, range(num_event_types))),
         begin=np.full(num_sequences, float(begin)),
         end=np.full(num_sequences, float(end)),
     )

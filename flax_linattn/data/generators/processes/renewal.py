@@ -15,8 +15,12 @@ from flax_linattn.checks import (
     quote,
 )
 from flax_linattn.data.events import EventSequences
+from flax_linattn.data.generators.processes.event_types import (
+    event_type_frequencies,
+    log,
+    probabilities,
+)
 from flax_linattn.data.generators.processes.flat import flatten, some_forecast
-from flax_linattn.data.generators.processes.marks import log, mark_frequencies, probabilities
 from flax_linattn.data.generators.processes.process import (
     LogLikelihood,
     Process,
@@ -148,7 +152,7 @@ class RenewalProcess(Process):
         weights: Of the components, float64 [K], of sum 1.
         means: Of the logarithms of the gaps, float64 [K].
         deviations: Of the logarithms, float64 [K], above 0.
-        mark_probabilities: Float64 [M], of sum 1.
+        type_probabilities: Float64 [M], of sum 1.
         resolution: A gap before an event that is below it counts as it, when scored; in units of
             time. None refuses gaps of 0, where the density is not defined.
 
@@ -170,7 +174,7 @@ class RenewalProcess(Process):
         weights: ArrayLike,
         means: ArrayLike,
         deviations: ArrayLike,
-        mark_probabilities: ArrayLike = (1.0,),
+        type_probabilities: ArrayLike = (1.0,),
         *,
         resolution: float | None = None,
     ) -> None:
@@ -186,7 +190,7 @@ class RenewalProcess(Process):
                     name,
                 )
         positive(deviations=float(self.deviations.min()))
-        self.mark_probabilities = probabilities("mark_probabilities", mark_probabilities)
+        self.type_probabilities = probabilities("type_probabilities", type_probabilities)
         if resolution is not None:
             _check_resolution(resolution)
         self.resolution = resolution
@@ -204,8 +208,7 @@ class RenewalProcess(Process):
 
         Only gaps that end with an event count; the times from the last event to the end do not. No
         deviation is below 0.01 standard deviations of the logarithms of all gaps: gaps that repeat
-        exactly have no infinite density. The marks have their ``mark_frequencies``, one event more
-        of each being counted.
+        exactly have no infinite density. The event types have their ``event_type_frequencies``.
 
         Args:
             events: With n forecast events.
@@ -231,11 +234,11 @@ class RenewalProcess(Process):
             resolution = _min_positive_gap(flat.gaps, events.name)
         _check_resolution(resolution)
         mixture = fit_mixture(np.maximum(flat.gaps, resolution), num_components, seed)
-        return cls(*mixture, mark_frequencies(events), resolution=resolution)
+        return cls(*mixture, event_type_frequencies(events), resolution=resolution)
 
     @property
-    def num_marks(self) -> int:
-        return len(self.mark_probabilities)
+    def num_event_types(self) -> int:
+        return len(self.type_probabilities)
 
     def sample(
         self, num_sequences: int, end: float, *, seed: int, begin: float = 0.0
@@ -260,28 +263,30 @@ class RenewalProcess(Process):
                 goes_on = own[:, -1] <= end - begin
                 active, now = active[goes_on], own[goes_on, -1]
             owner = np.concatenate(owners)
-            marks = rng.choice(self.num_marks, len(owner), p=self.mark_probabilities)
-            return SampledEvents(owner, np.concatenate(times), marks)
+            event_types = rng.choice(self.num_event_types, len(owner), p=self.type_probabilities)
+            return SampledEvents(owner, np.concatenate(times), event_types)
 
-        return sample_sequences("renewal", sample, self.num_marks, num_sequences, begin, end, seed)
+        return sample_sequences(
+            "renewal", sample, self.num_event_types, num_sequences, begin, end, seed
+        )
 
     def log_likelihood(self, events: EventSequences) -> LogLikelihood:
         """Exact log likelihood of each sequence, in float64, as every ``Process`` has.
 
         Raises:
-            ValueError: The events have another number of marks, or a gap is 0 and there is no
+            ValueError: The events have another number of event types, or a gap is 0 and there is no
                 resolution.
         """
-        flat = flatten(events, self.num_marks)
+        flat = flatten(events, self.num_event_types)
         gaps = self._floored(flat.gaps, events.name)
         return LogLikelihood(
             time=flat.sums(log_density(gaps, self._mixture)),
-            mark=flat.sums(log(self.mark_probabilities)[flat.marks]),
+            event_type=flat.sums(log(self.type_probabilities)[flat.event_types]),
             survival=log_survival(flat.rest, self._mixture),
         )
 
     def rescaled(self, events: EventSequences) -> tuple[NDArray[np.float64], ...]:
-        flat = flatten(events, self.num_marks)
+        flat = flatten(events, self.num_event_types)
         gaps = self._floored(flat.gaps, events.name)
         return flat.split(-log_survival(gaps, self._mixture))
 

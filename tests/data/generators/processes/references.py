@@ -7,7 +7,7 @@ from scipy import integrate
 
 from flax_linattn.data.generators.processes import (
     HawkesProcess,
-    IndependentMarks,
+    IndependentEventTypes,
     PoissonProcess,
     RenewalProcess,
     SinePoisson,
@@ -38,22 +38,22 @@ def renewal_rates(process, t, history, begin):
         z = (math.log(gap) - mean) / deviation
         density += weight * math.exp(-z * z / 2) / (gap * deviation * math.sqrt(2 * math.pi))
         survival += weight * math.erfc(z / math.sqrt(2)) / 2
-    return density / survival * process.mark_probabilities
+    return density / survival * process.type_probabilities
 
 
 def hawkes_rates(process, t, history, begin):
     rates = np.array(process.base)
-    for s, mark in history:
+    for s, event_type in history:
         for other in range(len(rates)):
             kernel = process.decay * math.exp(-process.decay * (t - s))
-            rates[other] += process.excitation[other, mark] * kernel
+            rates[other] += process.excitation[other, event_type] * kernel
     return rates
 
 
 def independent_rates(process, t, history, begin):
-    unmarked = [(s, 0) for s, _ in history]
-    total = RATES[type(process.process)](process.process, t, unmarked, begin).sum()
-    return total * process.mark_probabilities
+    untyped = [(s, 0) for s, _ in history]
+    total = RATES[type(process.process)](process.process, t, untyped, begin).sum()
+    return total * process.type_probabilities
 
 
 RATES = {
@@ -61,31 +61,31 @@ RATES = {
     SinePoisson: sine_rates,
     RenewalProcess: renewal_rates,
     HawkesProcess: hawkes_rates,
-    IndependentMarks: independent_rates,
+    IndependentEventTypes: independent_rates,
 }
 
 
 def log_likelihood(process, events):
-    """Sums of time, mark and survival of each sequence [N, 3], and the integrals by gap."""
+    """Sums of time, event type and survival of each sequence [N, 3], and the integrals by gap."""
     rates = RATES[type(process)]
     sums, integrals = [], []
-    for times, marks, begin, end, given in zip(
-        events.times, events.marks, events.begins, events.ends, events.num_given, strict=True
+    for times, types, begin, end, given in zip(
+        events.times, events.event_types, events.begins, events.ends, events.num_given, strict=True
     ):
-        history, before, time, mark, own = [], begin, 0.0, 0.0, []
+        history, before, time, event_type, own = [], begin, 0.0, 0.0, []
 
         def total(t, history=history, begin=begin):
             return rates(process, t, history, begin).sum()
 
-        for index, (t, name) in enumerate(zip(times.tolist(), marks.tolist(), strict=True)):
+        for index, (t, name) in enumerate(zip(times.tolist(), types.tolist(), strict=True)):
             if index >= given:
                 now = rates(process, t, history, begin)
                 own.append(quad(total, before, t))
                 time += math.log(now.sum()) - own[-1]
-                mark += math.log(now[name] / now.sum())
+                event_type += math.log(now[name] / now.sum())
             history.append((t, name))
             before = t
-        sums.append([time, mark, -quad(total, before, end)])
+        sums.append([time, event_type, -quad(total, before, end)])
         integrals.append(own)
     return np.array(sums), integrals
 

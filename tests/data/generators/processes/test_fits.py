@@ -13,10 +13,10 @@ from scipy import stats
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.generators.processes import (
     HawkesProcess,
-    IndependentMarks,
+    IndependentEventTypes,
     PoissonProcess,
     RenewalProcess,
-    mark_frequencies,
+    event_type_frequencies,
 )
 from flax_linattn.data.generators.processes.flat import in_steps
 from flax_linattn.data.generators.processes.hawkes_fit import Search, log_likelihood_and_gradient
@@ -65,7 +65,7 @@ def test_gradient_of_hawkes():
 
 
 def test_gradient_of_the_search():
-    """Through its square roots and units, one event more of each mark included."""
+    """Through its square roots and units, one event more of each type included."""
     search = Search(some_events(2), bounds=(0.01, 100.0))
     x = np.array([0.5, 0.3, 0.4, 0.2, 0.7, 0.1, 0.2])
     _, gradient = search.minimised(x)
@@ -127,7 +127,7 @@ def test_hawkes_of_ties_stays_within_its_bounds():
     assert HawkesProcess.fit(events).decay <= 1.0  # 1 / the smallest gap above 0
 
 
-def test_hawkes_of_marks_that_do_not_occur():
+def test_hawkes_of_event_types_that_do_not_occur():
     events = sequences([[1.0, 2.0, 4.0, 4.5]], [[0, 0, 2, 0]], 4, begin=[0.0])
     fitted = HawkesProcess.fit(events)
     assert (fitted.base > 0).all()
@@ -139,8 +139,8 @@ def test_poisson_by_hand():
     events = sequences(
         [[1.0, 2.0, 4.0], [7.0, 8.0]], [[0, 1, 1], [0, 1]], 3, begin=[0.0, np.nan], end=[5.0, 10.0]
     )
-    # 3 + 1 forecast events in 5 + 3 units of time: 1 and 3 of the marks, one more of each counted.
-    assert_allclose(mark_frequencies(events), [2 / 7, 4 / 7, 1 / 7], rtol=1e-15)
+    # 3 + 1 forecast events in 5 + 3 units of time: 1 and 3 of the types, one more of each counted.
+    assert_allclose(event_type_frequencies(events), [2 / 7, 4 / 7, 1 / 7], rtol=1e-15)
     assert_allclose(PoissonProcess.fit(events).rates, [1 / 7, 2 / 7, 1 / 14], rtol=1e-15)
     given = dataclasses.replace(events, given=np.array([2, 1]))
     assert_allclose(PoissonProcess.fit(given).rate, 2 / (3.0 + 3.0), rtol=1e-15)
@@ -154,16 +154,16 @@ def test_renewal_is_recovered():
     assert_allclose(fitted.weights[order], true.weights, atol=0.02)
     assert_allclose(fitted.means[order], true.means, atol=0.03)
     assert_allclose(fitted.deviations[order], true.deviations, atol=0.03)
-    assert_allclose(fitted.mark_probabilities, true.mark_probabilities, atol=0.02)
+    assert_allclose(fitted.type_probabilities, true.type_probabilities, atol=0.02)
     gain = 2 * (fitted.log_likelihood(events).time - true.log_likelihood(events).time).sum()
     assert 0 < gain < stats.chi2.ppf(0.999, 5)
 
 
-def test_independent_marks_are_fitted_apart():
-    true = IndependentMarks(HawkesProcess([0.5], [[0.5]], 2.0), [0.3, 0.7])
+def test_independent_event_types_are_fitted_apart():
+    true = IndependentEventTypes(HawkesProcess([0.5], [[0.5]], 2.0), [0.3, 0.7])
     events = true.sample(20, end=100.0, seed=0)
-    fitted = IndependentMarks.fit(events, HawkesProcess.fit)
-    assert_allclose(fitted.mark_probabilities, mark_frequencies(events))
+    fitted = IndependentEventTypes.fit(events, HawkesProcess.fit)
+    assert_allclose(fitted.type_probabilities, event_type_frequencies(events))
     assert_allclose(numbers(fitted.process), [0.5, 0.5, 2.0], rtol=0.2)
 
 
@@ -224,9 +224,9 @@ def stackoverflow(folder, fold):
         with gzip.open(folder / "stackoverflow" / f"{kind}-{fold}-test.txt.gz", "rt") as file:
             return [np.array(line.split(), np.float64) for line in file]
 
-    marks = tuple((own - 1).astype(np.int32) for own in lines("event"))
-    names = tuple(str(mark) for mark in range(1, 23))
-    return EventSequences("StackOverflow", tuple(lines("time")), marks, names)
+    types = tuple((own - 1).astype(np.int32) for own in lines("event"))
+    names = tuple(str(event_type) for event_type in range(1, 23))
+    return EventSequences("StackOverflow", tuple(lines("time")), types, names)
 
 
 @pytest.mark.slow
@@ -243,5 +243,5 @@ def test_processes_of_badges(data_dir):
     }
     poisson, renewal, hawkes = likelihoods.values()
     assert poisson.time.sum() < renewal.time.sum() < hawkes.time.sum()
-    assert_allclose(poisson.mark, renewal.mark, rtol=1e-12)
-    assert hawkes.mark.sum() > 0.95 * poisson.mark.sum()
+    assert_allclose(poisson.event_type, renewal.event_type, rtol=1e-12)
+    assert hawkes.event_type.sum() > 0.95 * poisson.event_type.sum()

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from flax_linattn.data.generators.processes import (
     SIN,
     HawkesProcess,
-    IndependentMarks,
+    IndependentEventTypes,
     PoissonProcess,
     RenewalProcess,
     SinePoisson,
@@ -22,22 +22,22 @@ from tests.data.generators.processes.events import any_events, sequences, some_e
 HAWKES = HawkesProcess([0.3, 0.1], [[0.4, 0.2], [0.7, 0.05]], decay=1.7)
 EXPLOSIVE = HawkesProcess([0.01, 0.1], [[1.4, 0.2], [0.7, 1.05]], decay=0.3)
 MIXTURE = ([0.3, 0.7], [-1.0, 1.0], [0.5, 0.8])
-TWO_MARKS = {
+TWO_TYPES = {
     "poisson": PoissonProcess([0.5, 1.5]),
     "renewal": RenewalProcess(*MIXTURE, [0.9, 0.1], resolution=0.01),
     "hawkes": HAWKES,
     "explosive": EXPLOSIVE,
-    "sine": IndependentMarks(SinePoisson(1.0, 0.8, period=7.0, phase=0.3), [0.2, 0.8]),
-    "independent": IndependentMarks(HawkesProcess([0.2], [[0.6]], 2.0), [0.5, 0.5]),
+    "sine": IndependentEventTypes(SinePoisson(1.0, 0.8, period=7.0, phase=0.3), [0.2, 0.8]),
+    "independent": IndependentEventTypes(HawkesProcess([0.2], [[0.6]], 2.0), [0.5, 0.5]),
 }
-ONE_MARK = {
+ONE_TYPE = {
     "poisson": PoissonProcess([0.7]),
     "renewal": RenewalProcess(*MIXTURE, resolution=0.01),
     "hawkes": HawkesProcess([0.2], [[0.6]], 2.0),
     "sine": SinePoisson(2.0, -0.9, period=3.0, phase=1.0),
     "sin": SIN,
 }
-two_marks = pytest.mark.parametrize("process", TWO_MARKS.values(), ids=TWO_MARKS)
+two_types = pytest.mark.parametrize("process", TWO_TYPES.values(), ids=TWO_TYPES)
 
 
 def rows(likelihood):
@@ -52,14 +52,14 @@ def check(process, events):
             assert_allclose(own, other, rtol=1e-8, atol=1e-8)
 
 
-@two_marks
+@two_types
 def test_is_the_integral_of_the_rate(process):
     """Where nothing is known but the rate: events given, begins unknown, ties, a rest."""
     check(process, some_events(2, ties=not isinstance(process, RenewalProcess)))
 
 
-@pytest.mark.parametrize("process", ONE_MARK.values(), ids=ONE_MARK)
-def test_is_the_integral_of_the_rate_of_one_mark(process):
+@pytest.mark.parametrize("process", ONE_TYPE.values(), ids=ONE_TYPE)
+def test_is_the_integral_of_the_rate_of_one_event_type(process):
     check(process, some_events(1, ties=not isinstance(process, RenewalProcess)))
 
 
@@ -87,7 +87,7 @@ def test_a_gap_below_the_resolution_counts_as_it():
     assert_allclose(short.time, long.time, rtol=1e-14)
 
 
-@two_marks
+@two_types
 def test_parts_sum_to_the_whole(process):
     @given(any_events(), st.integers(1, 4))
     def agrees(events, length):
@@ -114,18 +114,18 @@ def in_units(process, c):
         return HawkesProcess(process.base / c, process.excitation, process.decay / c)
     if isinstance(process, SinePoisson):
         return SinePoisson(process.mean / c, process.amplitude, process.period * c, process.phase)
-    if isinstance(process, IndependentMarks):
-        return IndependentMarks(in_units(process.process, c), process.mark_probabilities)
+    if isinstance(process, IndependentEventTypes):
+        return IndependentEventTypes(in_units(process.process, c), process.type_probabilities)
     return RenewalProcess(
         process.weights,
         process.means + np.log(c),
         process.deviations,
-        process.mark_probabilities,
+        process.type_probabilities,
         resolution=process.resolution * c,
     )
 
 
-@two_marks
+@two_types
 @pytest.mark.parametrize("c", [1 / 3600, 86400.0])
 def test_another_unit_of_time_shifts_by_its_logarithm(process, c):
     events = some_events(2)
@@ -138,7 +138,7 @@ def test_another_unit_of_time_shifts_by_its_logarithm(process, c):
     numbers = [len(gaps) for gaps in events.gaps()]
     before, after = process.log_likelihood(events), in_units(process, c).log_likelihood(scaled)
     assert_allclose(after.time, before.time - np.array(numbers) * np.log(c), rtol=1e-9, atol=1e-9)
-    assert_allclose(after.mark, before.mark, rtol=1e-9)
+    assert_allclose(after.event_type, before.event_type, rtol=1e-9)
     assert_allclose(after.survival, before.survival, rtol=1e-9)
 
 
@@ -161,11 +161,11 @@ def test_nothing_before_the_begin_excites_and_history_does():
     )
 
 
-@two_marks
+@two_types
 def test_sequences_of_given_events_alone_have_a_survival(process):
     events = sequences([[1.0, 2.0]], [[0, 1]], 2, given=[2], end=[3.0])
     got = process.log_likelihood(events)
-    assert got.time.tolist() == got.mark.tolist() == [0.0]
+    assert got.time.tolist() == got.event_type.tolist() == [0.0]
     assert got.survival[0] < 0
     assert [own.size for own in process.rescaled(events)] == [0]
 
@@ -176,10 +176,10 @@ def test_what_cannot_be_has_no_probability():
         PoissonProcess([1.0, 0.0]),
         HawkesProcess([1.0, 0.0], np.zeros((2, 2)), 1.0),
         RenewalProcess([1.0], [0.0], [1.0], [1.0, 0.0]),
-        IndependentMarks(PoissonProcess([1.0]), [1.0, 0.0]),
+        IndependentEventTypes(PoissonProcess([1.0]), [1.0, 0.0]),
     ):
         got = process.log_likelihood(events)
-        assert got.mark[0] == -np.inf
+        assert got.event_type[0] == -np.inf
         assert np.isfinite(got.time[0])
 
 

@@ -9,11 +9,11 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.generators.processes import (
     MAX_EVENT_TYPES,
     HawkesProcess,
-    IndependentMarks,
+    IndependentEventTypes,
     PoissonProcess,
     RenewalProcess,
     SinePoisson,
-    mark_frequencies,
+    event_type_frequencies,
 )
 from flax_linattn.data.generators.processes import (
     process as process_module,
@@ -26,7 +26,7 @@ ONE = ([1.0], [0.0], [1.0])
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PoissonProcess([]), "rates must be one rate for each mark"),
+        (lambda: PoissonProcess([]), "rates must be one rate for each event type"),
         (lambda: PoissonProcess([0.0, 0.0]), "none below 0 and some above, got [0.0, 0.0]"),
         (lambda: PoissonProcess([1.0, -1.0]), "none below 0 and some above, got [1.0, -1.0]"),
         (lambda: PoissonProcess([np.nan]), "none below 0 and some above, got [nan]"),
@@ -43,7 +43,7 @@ ONE = ([1.0], [0.0], [1.0])
         (lambda: RenewalProcess([1.0], [np.nan], [1.0]), "means must be a finite number of each"),
         (lambda: RenewalProcess([1.0], [0.0], [0.0]), "deviations must be positive, got 0.0"),
         (lambda: RenewalProcess([1.0], [[0.0]], [1.0]), "got [[0.0]]"),
-        (lambda: RenewalProcess(*ONE, [0.5, 0.6]), "mark_probabilities must be one or more"),
+        (lambda: RenewalProcess(*ONE, [0.5, 0.6]), "type_probabilities must be one or more"),
         (lambda: RenewalProcess(*ONE, resolution=0.0), "resolution must be positive, got 0.0"),
         (lambda: RenewalProcess(*ONE, resolution=np.inf), "resolution must be finite, got inf"),
         (lambda: SinePoisson(0.0, 0.5, 1.0), "mean must be positive, got 0.0"),
@@ -53,12 +53,12 @@ ONE = ([1.0], [0.0], [1.0])
         (lambda: SinePoisson(1.0, 0.5, 1.0, np.inf), "phase must be finite, got inf"),
         (lambda: SinePoisson(np.inf, 0.5, 1.0), "mean must be finite, got inf"),
         (
-            lambda: IndependentMarks(PoissonProcess([1.0, 1.0]), [1.0]),
-            "process must have one mark, got one of 2",
+            lambda: IndependentEventTypes(PoissonProcess([1.0, 1.0]), [1.0]),
+            "process must have one event type, got 2",
         ),
         (
-            lambda: IndependentMarks(PoissonProcess([1.0]), [np.nan, 1.0]),
-            "mark_probabilities must be one or more probabilities, of sum 1, got [nan, 1.0]",
+            lambda: IndependentEventTypes(PoissonProcess([1.0]), [np.nan, 1.0]),
+            "type_probabilities must be one or more probabilities, of sum 1, got [nan, 1.0]",
         ),
     ],
 )
@@ -72,7 +72,7 @@ PROCESSES = {
     "renewal": RenewalProcess(*ONE, resolution=0.1),
     "hawkes": HawkesProcess([1.0], [[0.5]], 1.0),
     "sine": SinePoisson(1.0, 0.5, 10.0),
-    "independent": IndependentMarks(SinePoisson(1.0, 0.5, 10.0), [1.0]),
+    "independent": IndependentEventTypes(SinePoisson(1.0, 0.5, 10.0), [1.0]),
 }
 every = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
 
@@ -101,10 +101,12 @@ def test_too_many_events(process, monkeypatch):
 
 
 @every
-def test_other_marks(process):
+def test_other_event_types(process):
     events = sequences([[1.0]], [[1]], 2, begin=[0.0])
     for ask in (process.log_likelihood, process.rescaled):
-        with pytest.raises(ValueError, match=r"as many marks as the process has, 1, got 2; Event"):
+        with pytest.raises(
+            ValueError, match=r"as many event types as the process has, 1, got 2; convert"
+        ):
             ask(events)
 
 
@@ -150,11 +152,13 @@ def test_fits_refuse_what_is_out_of_range():
         HawkesProcess.fit(events, resolution=-1.0)
 
 
-def test_too_many_marks():
+def test_too_many_event_types():
     many = MAX_EVENT_TYPES + 1
     events = sequences([[1.0, 2.0]], [[0, 1]], many)
-    with pytest.raises(ValueError, match=r"at most 100 marks, .* got 101; IndependentMarks\.fit"):
+    with pytest.raises(
+        ValueError, match=r"at most 100 event types, .* got 101; IndependentEventTypes\.fit"
+    ):
         HawkesProcess.fit(events)
-    fitted = IndependentMarks.fit(events, HawkesProcess.fit)
-    assert fitted.num_marks == many
-    np.testing.assert_allclose(mark_frequencies(events).sum(), 1.0)
+    fitted = IndependentEventTypes.fit(events, HawkesProcess.fit)
+    assert fitted.num_event_types == many
+    np.testing.assert_allclose(event_type_frequencies(events).sum(), 1.0)

@@ -1,4 +1,4 @@
-"""What is drawn against theory: numbers of events, times and marks."""
+"""What is drawn against theory: numbers of events, times and event types."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from flax_linattn.data.generators.processes import (
     SIN,
     SIN_END,
     HawkesProcess,
-    IndependentMarks,
+    IndependentEventTypes,
     PoissonProcess,
     RenewalProcess,
     SinePoisson,
@@ -22,7 +22,7 @@ PROCESSES = {
     "hawkes": HAWKES,
     "near critical": HawkesProcess([0.1], [[0.9]], decay=1.0),
     "sine": SinePoisson(2.0, 0.9, period=7.0, phase=1.0),
-    "independent": IndependentMarks(HawkesProcess([0.5], [[0.5]], 2.0), [0.3, 0.7]),
+    "independent": IndependentEventTypes(HawkesProcess([0.5], [[0.5]], 2.0), [0.3, 0.7]),
 }
 every = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
 
@@ -54,9 +54,9 @@ def z_score(values, mean):
 
 
 def counts(events):
-    """Events of each sequence and mark, [N, M]."""
-    M = len(events.mark_names)
-    return np.array([np.bincount(own, minlength=M) for own in events.marks])
+    """Events of each sequence and event type, [N, M]."""
+    M = len(events.event_type_names)
+    return np.array([np.bincount(own, minlength=M) for own in events.event_types])
 
 
 def test_numbers_of_poisson():
@@ -64,8 +64,8 @@ def test_numbers_of_poisson():
     events = process.sample(4000, begin=10.0, end=20.0, seed=0)
     own = counts(events)
     assert own[:, 1].sum() == 0
-    for mark in (0, 2):
-        assert abs(z_score(own[:, mark], process.rates[mark] * 10)) < 3
+    for event_type in (0, 2):
+        assert abs(z_score(own[:, event_type], process.rates[event_type] * 10)) < 3
     # Variance is the mean: of the sum of squares of 4,000, with its deviation.
     total = own.sum(axis=1)
     assert abs(z_score((total - 20.0) ** 2, 20.0)) < 3
@@ -84,9 +84,9 @@ def test_numbers_of_hawkes_from_an_empty_past():
     own = counts(HAWKES.sample(6000, begin=-3.0, end=T - 3.0, seed=0))
     # A sequence without events is drawn again.
     drawn = 1 - np.exp(-HAWKES.base.sum() * T)
-    for mark in (0, 1):
-        mean, _ = integrate.quad(lambda t, mark=mark: mean_rate(t)[mark], 0, T)
-        assert abs(z_score(own[:, mark], mean / drawn)) < 3
+    for event_type in (0, 1):
+        mean, _ = integrate.quad(lambda t, event_type=event_type: mean_rate(t)[event_type], 0, T)
+        assert abs(z_score(own[:, event_type], mean / drawn)) < 3
 
 
 def test_sequences_without_events_are_drawn_again():
@@ -135,22 +135,22 @@ def test_gaps_of_renewal():
 
 
 @pytest.mark.parametrize("name", ["renewal", "independent"])
-def test_marks_have_their_probabilities(name):
+def test_event_types_have_their_probabilities(name):
     process = PROCESSES[name]
     own = counts(process.sample(200, end=100.0, seed=0)).sum(axis=0)
-    expected = process.mark_probabilities * own.sum()
+    expected = process.type_probabilities * own.sum()
     assert stats.chisquare(own, expected).pvalue > LEAST
 
 
 @every
 def test_a_seed_draws_the_same_and_another_does_not(process):
     first, again, other = (process.sample(3, end=40.0, seed=seed) for seed in (5, 5, 6))
-    for name in ("times", "marks"):
+    for name in ("times", "event_types"):
         for own, same in zip(getattr(first, name), getattr(again, name), strict=True):
             assert own.tobytes() == same.tobytes()
     assert first.times[0].tolist() != other.times[0].tolist()
     assert first.times[0].tolist() != first.times[1].tolist()
-    assert first.marks[0].dtype == np.int32
+    assert first.event_types[0].dtype == np.int32
     assert first.begins.tolist() == [0.0] * 3
     assert first.ends.tolist() == [40.0] * 3
 
