@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from flax_linattn.checks import import_extra
 from flax_linattn.data.errors import DataFormatError, printed, report_damage
 from flax_linattn.data.files.text_files import check_is_file
+from flax_linattn.data.files.unpacking import array_bytes, check_unpacked_bytes
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of such a file."""
 
 _MAX_TEXT_BYTES = 4096
 """Bytes of an attribute that is read."""
-MAX_BYTES = 2**31
-"""Bytes of all arrays that are read of a file."""
+MAX_CHUNK_BYTES = 2**29
+"""Bytes of a chunk: HDF5 holds two copies of it beside the array while it is read."""
 
 _GZIP, _SHUFFLE, _CHECKSUM = 1, 2, 3  # as HDF5 numbers its filters
 _SLACK = 64
@@ -82,7 +83,11 @@ class Hdf5File:
                     f"{type(data).__name__}{parts}; nested observations and actions are not "
                     "supported: save them as one array"
                 )
-            self._bytes = check_dataset(self.place(key), data, self._bytes)
+            self._bytes += array_bytes(data.shape or (), data.dtype)
+            advice = "save it without compression if you trust its source"
+            stored = self.path.stat().st_size
+            check_unpacked_bytes(self.place(key), self._bytes, stored, advice)
+            check_dataset(self.place(key), data)
             return np.asarray(data[()])
 
     def text(self, name: str) -> str | None:
@@ -118,11 +123,8 @@ class Hdf5File:
         return group[name]
 
 
-def check_dataset(place: str, dataset: Any, already: int) -> int:
-    """Refuses a dataset that is not stored whole in the file, or takes more memory than it says.
-
-    Returns the bytes of this one and of those ``already`` read.
-    """
+def check_dataset(place: str, dataset: Any) -> None:
+    """Refuses a dataset that is not stored whole in the file, or takes more memory than it says."""
     if dataset.is_virtual or dataset.external:
         raise DataFormatError(
             f"{place}: expected numbers in the file itself, got a reference to another "
@@ -133,16 +135,10 @@ def check_dataset(place: str, dataset: Any, already: int) -> int:
             f"{place}: expected numbers, got {dataset.dtype}; save the array as float32"
         )
     size = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if already + size > MAX_BYTES:
-        raise DataFormatError(
-            f"{place}: expected arrays of at most {MAX_BYTES:,} bytes in all, got "
-            f"{already + size:,}; split the file"
-        )
     if dataset.chunks is not None:
         _check_chunks(place, dataset, size)
     elif (stored := dataset.id.get_storage_size()) != size:
         raise _incomplete(place, size, stored)
-    return already + size
 
 
 def _check_chunks(place: str, dataset: Any, size: int) -> None:
@@ -156,10 +152,10 @@ def _check_chunks(place: str, dataset: Any, size: int) -> None:
             "complete: fetch it again, or save it again"
         )
     chunk_size = math.prod(chunk) * dataset.dtype.itemsize
-    if chunk_size > MAX_BYTES:
+    if chunk_size > MAX_CHUNK_BYTES:
         raise DataFormatError(
-            f"{place}: expected chunks of at most {MAX_BYTES:,} bytes, got {chunk_size:,}; write "
-            "the file again with smaller chunks"
+            f"{place}: expected chunks of at most {MAX_CHUNK_BYTES:,} bytes, got {chunk_size:,}; "
+            "write the file again with smaller chunks"
         )
     max_size = chunk_size + chunk_size // 1000 + _SLACK
     chunks: list[Any] = []

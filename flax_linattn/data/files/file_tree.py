@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 from flax_linattn.checks import quote
 from flax_linattn.data.errors import DataFormatError, report_damage
 from flax_linattn.data.files.text_files import open_uncompressed
+from flax_linattn.data.files.unpacking import check_unpacked_bytes
 
 MAX_FILE_BYTES = 2**30
 """Bytes of one file of a tree; the largest of the official sets take 35 million."""
@@ -85,29 +86,40 @@ class FileTree:
         """Where a file is, for a message: its path, or the archive, "!" and its name in there."""
         return f"{self.path / name}" if self._is_folder else f"{self.path}!{quote(name, 200)[1:-1]}"
 
-    def read(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    def read(
+        self, names: Collection[str], max_bytes: int | None = None
+    ) -> Iterator[tuple[str, bytes]]:
         """Yields the content of each file, in an archive in the order of the archive.
 
-        In an archive in the order in which they stand there; more than 1 GiB is refused.
+        A file of more than ``max_bytes`` (1 GiB by default) is refused, and so are files that take
+        far more memory than the archive's size suggests.
         """
+        max_bytes = MAX_FILE_BYTES if max_bytes is None else max_bytes
         for name in names:
-            if self.sizes[name] > MAX_FILE_BYTES:
+            if self.sizes[name] > max_bytes:
                 raise DataFormatError(
-                    f"{self.place(name)}: expected a file of at most {MAX_FILE_BYTES:,} bytes, got "
+                    f"{self.place(name)}: expected a file of at most {max_bytes:,} bytes, got "
                     f"one of {self.sizes[name]:,}; check that this is the right file"
                 )
         if self._is_folder:
             for name in dict.fromkeys(names):
                 yield name, self._read_file(name)
             return
+        unpacked = sum(self.sizes[name] for name in names)
+        check_unpacked_bytes(self.path, unpacked, self.stored_bytes(*names))
         in_order = sorted(dict.fromkeys(names), key=lambda name: self._entries[name].place)
         contents = self._contents_of_zip if self._is_zip else self._contents_of_tar
         with self._guard():
             yield from contents(in_order)
 
-    def read_all(self, names: Collection[str]) -> dict[str, bytes]:
+    def read_all(self, names: Collection[str], max_bytes: int | None = None) -> dict[str, bytes]:
         """The contents of a few files, by their names; see ``read``."""
-        return dict(self.read(names))
+        return dict(self.read(names, max_bytes))
+
+    def stored_bytes(self, *names: str) -> int:
+        """Bytes that files take on the disk, or the size of their archive if that is less."""
+        unpacked = sum(self.sizes[name] for name in names)
+        return unpacked if self._is_folder else min(unpacked, self.path.stat().st_size)
 
     def _read_file(self, name: str) -> bytes:
         try:
@@ -166,7 +178,7 @@ class FileTree:
     def _opened_tar(self) -> Iterator[io.BufferedReader[Any]]:
         """What a compressed tar holds, buffered, since tarfile reads half a kilobyte at a time."""
         with (
-            open_uncompressed(self.path) as opened,
+            open_uncompressed(self.path, expansion=1) as opened,
             io.BufferedReader(cast("Any", opened), 2**18) as content,
         ):
             yield content

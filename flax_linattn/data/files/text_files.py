@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import lzma
 import re
 import zlib
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from flax_linattn.data.errors import DataFormatError
+from flax_linattn.data.files.unpacking import TEXT_EXPANSION, check_unpacked_bytes, limit_stream
 
 _COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
     ".gz": (b"\x1f\x8b", gzip.open),
@@ -23,6 +25,9 @@ _TEXTS = (".gz", ".xz")
 
 MAX_LINE_LENGTH = 2**26
 """Maximum number of characters of a line; the longest line of the archives has ten million."""
+
+_EXAMPLE_BYTES = 1024
+"""Bytes that an example or a series takes beside its values."""
 
 _ESCAPED = re.compile("[\udc80-\udcff]")
 """A byte that is not of the encoding."""
@@ -40,13 +45,17 @@ def check_is_file(path: Path) -> None:
         )
 
 
-def open_uncompressed(path: Path) -> IO[bytes]:
-    """Opens a file to read its bytes, uncompressed where it begins as gzip, xz or bzip2 do."""
+def open_uncompressed(path: Path, expansion: int = TEXT_EXPANSION) -> IO[bytes]:
+    """Opens a file to read its bytes, uncompressed where it begins as gzip, xz or bzip2 do.
+
+    A stream that unpacks to far more than the file's size is refused; see ``limit_stream``.
+    """
     with open(path, "rb") as file:
         start = file.read(6)
-    openers = (how for magic, how in _COMPRESSED.values() if start.startswith(magic))
-    opened: IO[bytes] = next(openers, open)(path, "rb")
-    return opened
+    for magic, opener in _COMPRESSED.values():
+        if start.startswith(magic):
+            return limit_stream(opener(path, "rb"), path, expansion)
+    return open(path, "rb")
 
 
 def text_encoding(path: Path) -> str:
@@ -89,10 +98,9 @@ class LineReader:
             start = file.read(6)
         how: dict[str, Any] = {"encoding": encoding, "errors": self._errors}
         for suffix in _TEXTS:
-            magic, opener = _COMPRESSED[suffix]
-            if start.startswith(magic):
+            if start.startswith(_COMPRESSED[suffix][0]):
                 self._suffix = suffix
-                return opener(self.path, "rt", **how)
+                return io.TextIOWrapper(open_uncompressed(self.path), **how)
             if self.path.suffix == suffix:
                 raise self.error(
                     f"a whole {suffix} stream",
@@ -141,9 +149,16 @@ class LineReader:
         return text.removesuffix("\n")
 
     def content(self, comment: str) -> Iterator[str]:
-        """The lines without blanks around them, but for blank lines and comments."""
-        lines = (text.strip() for text in self)
-        return (text for text in lines if text and not text.startswith(comment))
+        """The lines without blanks around them, but for blank lines and comments.
+
+        Each may be an example or a series, however short.
+        """
+        stored = self.path.stat().st_size
+        for line in self:
+            check_unpacked_bytes(self.path, self.line * _EXAMPLE_BYTES, stored)
+            text = line.strip()
+            if text and not text.startswith(comment):
+                yield text
 
     def tags(self, comment: str) -> Iterator[tuple[str, str]]:
         """The tags of a header up to ``@data``, each with the rest of its line."""

@@ -111,7 +111,7 @@ def _class_names(tree: FileTree, top: str, suffix: str) -> tuple[str, ...]:
     name = f"{top}batches.meta.txt" if suffix else f"{top}batches.meta"
     if name not in tree.sizes:
         return CLASSES
-    place, content = tree.place(name), tree.read_all([name])[name]
+    place, content = tree.place(name), tree.read_all([name], MAX_PICKLE_SIZE)[name]
     if suffix:
         lines = content.decode("utf-8", "backslashreplace").splitlines()
         names = [line.strip() for line in lines if line.strip()]

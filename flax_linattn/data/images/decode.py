@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import os
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import at_least, import_extra, quote
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.file_tree import FileTree
+from flax_linattn.data.files.unpacking import check_unpacked_bytes
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
 """Of image files, in lower case."""
@@ -63,8 +64,14 @@ _TURNS = {
 _MAX_ASPECT_RATIO = 256
 """Longer side by shorter side of an image that is resized: files may say any."""
 
-_CHUNK = 256
-"""Files that are read before they are decoded."""
+_MAX_PENDING = 256
+"""Images that are read ahead, or decoded and not yet in their place."""
+
+_MAX_PENDING_BYTES = 2**30
+"""Bytes that they may take, unless one alone takes more."""
+
+_BYTES_PER_PIXEL = 8
+"""Pillow takes four bytes for a pixel of an image, and four for what it is converted to."""
 
 
 class Decoded(NamedTuple):
@@ -126,18 +133,32 @@ def decode_images(
     if size is not None:
         _check_size(tree, len(names), size, size, channels)
 
-    def decode(item: tuple[str, bytes]) -> tuple[str, str, bool, NDArray[np.uint8]]:
-        name, content = item
-        return name, *_decode(image_module, tree.place(name), content, size, mode)
+    def opened() -> Iterator[tuple[int, tuple[str, Any]]]:
+        for name, content in tree.read(names):
+            with _damage_as_error(tree.place(name)):
+                image = image_module.open(BytesIO(content), formats=_FORMATS)
+            yield len(content) + _BYTES_PER_PIXEL * math.prod(image.size), (name, image)
+
+    def decode(item: tuple[str, Any]) -> tuple[str, str, bool, NDArray[np.uint8]]:
+        name, image = item
+        with _damage_as_error(tree.place(name)), image:
+            return name, *_decode(image_module, tree.place(name), image, size, mode)
 
     # Beyond eight cores, reading from disk is what takes the time.
     threads = min(8, os.cpu_count() or 1)
     with _bombs_as_errors(image_module), ThreadPoolExecutor(threads) as pool:
-        for name, kind, turned, image in _mapped(pool, decode, tree.read(names)):
+        for name, kind, turned, image in _mapped(pool, decode, opened()):
             height, width = image.shape[:2]
             if pixels is None:
                 first = name
                 _check_size(tree, len(names), height, width, channels)
+                if size is None:
+                    check_unpacked_bytes(
+                        tree.path,
+                        len(names) * height * width * channels,
+                        tree.stored_bytes(*names),
+                        "give a size, which all are brought to",
+                    )
                 pixels = np.empty((len(names), height, width, channels), np.uint8)
             if (height, width) != pixels.shape[1:3]:
                 raise DataFormatError(
@@ -171,14 +192,22 @@ def _notes(names: Sequence[str], kinds: Counter[str], num_turned: int, mode: str
         yield f"images turned upright, as their EXIF metadata say: {num_turned:,}"
 
 
-def _mapped(pool: ThreadPoolExecutor, decode: Any, items: Iterator[Any]) -> Iterator[Any]:
-    """In order; one chunk is read while the one before is decoded, and no more is in memory."""
-    decoding: list[Future[Any]] = []
-    while chunk := list(itertools.islice(items, _CHUNK)):
-        following = [pool.submit(decode, item) for item in chunk]
-        yield from (image.result() for image in decoding)
-        decoding = following
-    yield from (image.result() for image in decoding)
+def _mapped(
+    pool: ThreadPoolExecutor, decode: Any, items: Iterator[tuple[int, Any]]
+) -> Iterator[Any]:
+    """Decodes items in order, as many at once as the bytes that each takes allow."""
+    pending: deque[tuple[int, Future[Any]]] = deque()
+    pending_bytes = 0
+    for num_bytes, item in items:
+        while pending and (
+            len(pending) == _MAX_PENDING or pending_bytes + num_bytes > _MAX_PENDING_BYTES
+        ):
+            pending_bytes -= pending[0][0]
+            yield pending.popleft()[1].result()
+        pending.append((num_bytes, pool.submit(decode, item)))
+        pending_bytes += num_bytes
+    while pending:
+        yield pending.popleft()[1].result()
 
 
 @contextmanager
@@ -191,25 +220,30 @@ def _bombs_as_errors(image_module: Any) -> Iterator[None]:
 
 
 def _decode(
-    image_module: Any, place: str, content: bytes, size: int | None, mode: str
+    image_module: Any, place: str, image: Any, size: int | None, mode: str
 ) -> tuple[str, bool, NDArray[np.uint8]]:
     """The kind of an image, whether it was turned, and its pixels."""
+    kind = image.mode
+    if kind not in _KINDS and kind != mode and kind != "RGB":
+        raise DataFormatError(
+            f"{place}: expected a gray or color image with eight bits per channel, got one of "
+            f"Pillow's mode {kind!r}; convert it"
+        )
+    image.load()
+    turn = _TURNS.get(_orientation(image))
+    whole = image if kind == mode else image.convert(mode)
+    if turn is not None:
+        whole = whole.transpose(getattr(image_module.Transpose, turn))
+    if size is not None:
+        whole = _cropped(image_module, whole, size)
+    return kind, turn is not None, np.asarray(whole, np.uint8)
+
+
+@contextmanager
+def _damage_as_error(place: str) -> Iterator[None]:
+    """Makes an error that names the file of whatever Pillow raises."""
     try:
-        with image_module.open(BytesIO(content), formats=_FORMATS) as image:
-            kind = image.mode
-            if kind not in _KINDS and kind != mode and kind != "RGB":
-                raise DataFormatError(
-                    f"{place}: expected a gray or color image with eight bits per channel, got "
-                    f"one of Pillow's mode {kind!r}; convert it"
-                )
-            image.load()
-            turn = _TURNS.get(_orientation(image))
-            whole = image if kind == mode else image.convert(mode)
-            if turn is not None:
-                whole = whole.transpose(getattr(image_module.Transpose, turn))
-            if size is not None:
-                whole = _cropped(image_module, whole, size)
-            return kind, turn is not None, np.asarray(whole, np.uint8)
+        yield
     except DataFormatError:
         raise
     except Exception as error:  # Pillow's readers of damaged files raise whatever Python has

@@ -20,6 +20,9 @@ from flax_linattn.data.labels import in_order
 ANNOTATIONS = "val/val_annotations.txt"
 """Tiny ImageNet's: a line for each image with its name, class and box, separated by tabs."""
 
+MAX_ANNOTATION_BYTES = 2**26
+"""Bytes of that file: each may be a line, which takes 50 bytes of memory."""
+
 
 def find_image_folders(tree: FileTree) -> ClassFolders:
     """The images of a tree by class; see ``find_class_folders``."""
@@ -64,7 +67,9 @@ def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
 def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, str]:
     """The class of each image of ``val``."""
     annotations, place = f"{top}{ANNOTATIONS}", tree.place(f"{top}{ANNOTATIONS}")
-    text = tree.read_all([annotations])[annotations].decode("utf-8", "backslashreplace")
+    text = tree.read_all([annotations], MAX_ANNOTATION_BYTES)[annotations].decode(
+        "utf-8", "backslashreplace"
+    )
     labels: dict[str, str] = {}
     for line, row in enumerate(text.splitlines(), 1):
         file, *rest = row.split("\t")

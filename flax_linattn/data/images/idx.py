@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.errors import DataFormatError
 from flax_linattn.data.files.file_tree import FileTree
-from flax_linattn.data.images.decode import MAX_PIXELS
+from flax_linattn.data.files.unpacking import check_unpacked_bytes
 from flax_linattn.data.images.images import LabelledImages
 
 PARTS = ("train", "t10k")
@@ -70,33 +71,30 @@ def _read(tree: FileTree, part: str, what: str, axes: int) -> tuple[str, NDArray
             "fetch it too"
         )
     place, content = tree.place(name), tree.read_all([name])[name]
-    if name.endswith(".gz"):
-        content = _unpacked(place, content)
-    header = 4 + 4 * axes
-    shape = struct.unpack(f">{axes}I", content[4:header]) if len(content) >= header else ()
-    # The type 8 is that of integers of eight bits without a sign.
-    if content[:4] != bytes([0, 0, 8, axes]) or not shape:
-        raise DataFormatError(
-            f"{place}: expected a file that begins with 00 00 08 {axes:02} and the lengths of "
-            f"{axes} axes, got {content[:4].hex(' ')}; check that this is the right file"
-        )
-    if len(content) - header != math.prod(shape):
-        raise DataFormatError(
-            f"{place}: expected {math.prod(shape):,} bytes for an array {list(shape)}, got "
-            f"{len(content) - header:,}; fetch the file again"
-        )
-    return place, np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
-def _unpacked(place: str, content: bytes) -> bytes:
-    unpack = zlib.decompressobj(wbits=31)
+    is_packed, header = name.endswith(".gz"), 4 + 4 * axes
     try:
-        pixels = unpack.decompress(content, MAX_PIXELS)
-        if not unpack.eof:
-            raise EOFError("its end is missing")
+        with gzip.open(io.BytesIO(content)) if is_packed else io.BytesIO(content) as file:
+            start = file.read(header)
+            # The type 8 is that of whole numbers of eight bits without a sign.
+            if start[:4] != bytes([0, 0, 8, axes]) or len(start) < header:
+                raise DataFormatError(
+                    f"{place}: expected a file that begins with 00 00 08 {axes:02} and the lengths "
+                    f"of {axes} axes, got {start[:4].hex(' ')}; check that this is the right file"
+                )
+            shape = struct.unpack(f">{axes}I", start[4:])
+            size = math.prod(shape)
+            if is_packed:
+                check_unpacked_bytes(place, size, tree.stored_bytes(name))
+            values = file.read(size + 1)  # one more, to find the end and compare the checksum
     except (EOFError, zlib.error, gzip.BadGzipFile, MemoryError) as error:
         raise DataFormatError(
             f"{place}: expected a whole .gz stream, got a damaged or truncated one ({error}); "
             "fetch the file again"
         ) from error
-    return pixels
+    if len(values) != size:
+        got = "more" if len(values) > size else f"{len(values):,}"
+        raise DataFormatError(
+            f"{place}: expected {size:,} bytes for an array {list(shape)}, got {got}; fetch the "
+            "file again"
+        )
+    return place, np.frombuffer(values, np.uint8).reshape(shape)

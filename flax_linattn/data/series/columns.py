@@ -215,8 +215,12 @@ def read_times(
             return pd.Index(column.map(_text).astype(np.int64), name=frame.index.name)
         return parse_times(column, dialect)
     except BadTimeError as bad:
-        place = " and ".join(table.column(column) for column in columns)
-        raise time_error(table, bad, bad.row, f" in {place}") from None
+        raise time_error(table, bad, bad.row, _in_columns(table, columns)) from None
+
+
+def _in_columns(table: Table, columns: Sequence[int]) -> str:
+    """The columns of times, for a message; "" where the index holds them."""
+    return f" in {' and '.join(map(table.column, columns))}" if columns else ""
 
 
 def time_error(table: Table, bad: BadTimeError, row: int, place: str = "") -> DataFormatError:
@@ -358,7 +362,11 @@ def group_rows(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.in
 
 
 def check_order(
-    table: Table, times: pd.Index | None, rows: NDArray[np.int64], policy: TimesPolicy
+    table: Table,
+    times: pd.Index | None,
+    rows: NDArray[np.int64],
+    policy: TimesPolicy,
+    columns: Sequence[int],
 ) -> None:
     """Refuses times that fall, and repeated ones if the policy is strict."""
     if times is None or (times.is_monotonic_increasing and (policy != "strict" or times.is_unique)):
@@ -367,7 +375,7 @@ def check_order(
     row = 1 + int(np.argmax(late))
     raise table.error(
         int(rows[row]),
-        f"a time after {times[row - 1]}, that of the row before",
+        f"a time after {times[row - 1]}, that of the row before{_in_columns(table, columns)}",
         f"{times[row]}",
         *_order_advice(times, row, whole=len(rows) == len(table.frame)),
     )

@@ -207,7 +207,7 @@ def _read(
         if sort and own is not None:
             order = np.argsort(own, kind="stable")
             rows, own, whole = rows[order], own[order], False
-        check_order(table, own, rows, times)
+        check_order(table, own, rows, times, of_times)
         panel.append(
             TimeSeries(
                 name if of_id is None else label,

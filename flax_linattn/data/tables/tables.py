@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import IO, Any, cast
+from xml.parsers import expat
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import compute, csv, feather, parquet
+from pyarrow import compute, csv, parquet
 
 from flax_linattn.checks import import_extra, quote
 from flax_linattn.data.errors import REPAIR_ADVICE, DataFormatError, printed, report_damage
@@ -28,6 +30,8 @@ from flax_linattn.data.files.text_files import (
     open_uncompressed,
     text_encoding,
 )
+from flax_linattn.data.files.unpacking import TEXT_EXPANSION, check_unpacked_bytes
+from flax_linattn.data.tables.arrow_files import read_arrow, read_parquet
 from flax_linattn.data.tables.cells import TIME, is_comment, split_cells
 from flax_linattn.data.tables.dialect import PLAIN, Dialect, listed_separators
 
@@ -38,8 +42,8 @@ _ARROW = {
 _EXCEL = (".xlsx", ".xlsm")
 BINARY_SUFFIXES = (*_ARROW, *_EXCEL)
 """Of tables that are no text."""
-_MAX_EXCEL = 2**30
-"""Bytes of an Excel file without its compression."""
+_CELL_BYTES = 64
+"""Bytes that a cell takes as a string of Python, with its place in a list."""
 _BLOCK = 2**20
 """Bytes that are read at a time."""
 _WIDE = 1000
@@ -151,8 +155,8 @@ def frame_of_arrow(table: pa.Table) -> pd.DataFrame:
 def _read_arrow(path: Path, kind: str) -> pd.DataFrame:
     with report_damage(path, f"a whole {kind} file", "fetch it again, or correct its name"):
         if kind == "Parquet":
-            return frame_of_arrow(parquet.read_table(path, partitioning=None))
-        return frame_of_arrow(feather.read_table(path))
+            return frame_of_arrow(read_parquet(path))
+        return frame_of_arrow(read_arrow(path))
 
 
 def _read_excel(path: Path, header: bool) -> Table:
@@ -160,10 +164,13 @@ def _read_excel(path: Path, header: bool) -> Table:
     with report_damage(path, "a whole Excel file", "save it again"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and the like
         with zipfile.ZipFile(path) as archive:
-            if sum(info.file_size for info in archive.infolist()) > _MAX_EXCEL:
-                raise ValueError(f"more than {_MAX_EXCEL:,} bytes")
-        with pd.ExcelFile(path) as book:
+            unpacked = sum(info.file_size for info in archive.infolist())
+        stored, advice = path.stat().st_size, "save it as CSV if you trust its source"
+        check_unpacked_bytes(path, unpacked, stored, advice, TEXT_EXPANSION)
+        with pd.ExcelFile(path, engine="openpyxl") as book:
             sheet = str(book.sheet_names[0])
+            with cast("Any", book.book[sheet])._get_source() as source:
+                check_unpacked_bytes(f"{path}:{sheet}", _sheet_bytes(source), stored, advice)
             frame = book.parse(sheet, header=None, dtype=object)
     frame = frame.dropna(axis=1, how="all").dropna(how="all")
     lines = frame.index.to_numpy() + 1
@@ -181,6 +188,32 @@ def _read_excel(path: Path, header: bool) -> Table:
         header_line = 1
     frame = frame.reset_index(drop=True).infer_objects()
     return Table(frame, str(path), lines, header_line, has_header=header)
+
+
+def _sheet_bytes(file: IO[bytes]) -> int:
+    """Bytes of the lists in which pandas holds a sheet: all rows, as wide as the widest one.
+
+    A row and a cell may say where they stand, and all before them are then empty.
+    """
+    row = column = num_rows = num_columns = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal row, column, num_rows, num_columns
+        name, at = tag.rpartition(":")[2], attributes.get("r", "")
+        if name == "row":
+            row, column = int(at or row + 1), 0
+            num_rows = max(num_rows, row)
+        elif name == "c":
+            column += 1
+            if letters := at.rstrip("0123456789"):
+                column = functools.reduce(lambda n, x: 26 * n + ord(x) % 32, letters, 0)
+        elif name in ("v", "is"):  # pandas drops the cells at the end of a row that have no value
+            num_columns = max(num_columns, column)
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = start
+    parser.ParseFile(file)
+    return num_rows * (_CELL_BYTES + 8 * num_columns)
 
 
 def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str]) -> Table:
@@ -202,6 +235,7 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
         ]
         parsed = _read_whole(path, dialect, rows.separator, skip, is_text)
         if parsed is None:  # with comments, line breaks within quotes, or a fault to find
+            stored = path.stat().st_size
             read: list[list[str]] = []
             places: list[int] = []
             for cells in chain([row], rows):
@@ -210,6 +244,7 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
                         f"{len(names)} cells, as in the first line", f"{len(cells)}", REPAIR_ADVICE
                     )
                 read.append(cells)
+                check_unpacked_bytes(path, len(read) * len(names) * _CELL_BYTES, stored)
                 places.append(reader.line)
             parsed = pd.DataFrame(read, dtype=object), np.array(places)
     frame, lines = parsed
@@ -284,7 +319,8 @@ class _Watched(io.RawIOBase):
         is_plain: Whether these hold no comment, and nothing else that only ``_Rows`` reads.
     """
 
-    def __init__(self, path: Path, encoding: str, skip: int) -> None:
+    def __init__(self, path: Path, encoding: str, skip: int, num_columns: int) -> None:
+        self._path, self._row_bytes, self._stored = path, 8 * num_columns, path.stat().st_size
         self.count, self.is_plain, self._end = 0, True, b"\n"
         file = open_uncompressed(path)
         self._file = file if encoding == "utf-8" else codecs.EncodedFile(file, "utf-8", encoding)
@@ -301,6 +337,7 @@ class _Watched(io.RawIOBase):
             self.count += not end.endswith(b"\n")
             self._end = b"\n"
         self.count += int(np.count_nonzero(np.frombuffer(content, np.uint8) == ord("\n")))
+        check_unpacked_bytes(self._path, self.count * self._row_bytes, self._stored)
         if b"\0" in content or (
             (b"#" in content or b"#" in end) and _COMMENT.search(end + content)
         ):
@@ -339,7 +376,7 @@ def _read_arrow_csv(
     kinds = [pa.string() if text else pa.float64() for text in is_text]
     encoding = text_encoding(path) if dialect.encoding == "auto" else dialect.encoding
     try:
-        with _Watched(path, encoding, skip) as file:
+        with _Watched(path, encoding, skip, len(is_text)) as file:
             table = csv.read_csv(
                 pa.PythonFile(file, mode="r"),
                 read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),

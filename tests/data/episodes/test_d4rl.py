@@ -174,7 +174,7 @@ WRONG = [
     ({"observations": np.zeros((0, 3))}, r":observations: .* got \[0, 3\]"),
     ({"observations": np.float32(1)}, r":observations: .* got \[\]"),
     ({"actions": np.zeros((12, 2, 2))}, r":actions: expected \[N, numbers\] .* got \[9, 2, 2\]"),
-    ({"actions": np.zeros(12, np.int64)}, r":actions: expected cont.* int64 \[9\]; discrete actions"),
+    ({"actions": np.zeros(12, np.int64)}, r":actions: expected cont.* int64 \[9\]; discrete"),
     ({"actions": np.zeros((11, 2))}, r":actions: expected one for each of 12 obs.* got \[11, 2\]"),
     ({"rewards": np.zeros(13)}, r":rewards: expected one for each of 12 obs.* got \[13\]"),
     ({"rewards": np.zeros((12, 2))}, r":rewards: expected \[N\] .* got \[9, 2\]"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError
 from flax_linattn.data.events import SINGLE_EVENT_TYPE, load_events
-from flax_linattn.data.files import arrays
+from flax_linattn.data.files import unpacking
 
 load_event_npz = partial(load_events, format="npz")
 
@@ -199,9 +199,10 @@ def rewrite(path, name, content):
 def test_sizes_are_bounded_before_anything_is_read(tmp_path, monkeypatch):
     path = save(tmp_path, True, times=np.zeros(10_000), lengths=[10_000])
     assert path.stat().st_size < 2000
-    monkeypatch.setattr(arrays, "MAX_BYTES", 50_000)
+    monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", 50_000)
+    monkeypatch.setattr(unpacking, "MAX_RATIO", 40)
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("read"))
-    with pytest.raises(DataFormatError, match=r"50,000 bytes, got 80,264 of times, lengths"):
+    with pytest.raises(DataFormatError, match=r"at most 50.00 kB unpacked .* got 80.26 kB; save"):
         load_event_npz(path)
 
 

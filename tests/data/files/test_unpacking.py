@@ -1,0 +1,170 @@
+"""Small files that unpack to far more are refused, at the cost of little memory."""
+
+import gzip
+import lzma
+import struct
+import tarfile
+import tracemalloc
+import zipfile
+
+import numpy as np
+import openpyxl
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from flax_linattn.data.episodes import load_episodes
+from flax_linattn.data.events import load_events
+from flax_linattn.data.files import unpacking
+from flax_linattn.data.files.unpacking import UnpackedSizeError
+from flax_linattn.data.images import load_images
+from flax_linattn.data.series.load import load_dataset, load_series
+from flax_linattn.data.texts import load_texts
+
+LIMIT = 2**21
+SIZE = 2**25
+"""Bytes to which the files below unpack."""
+
+
+def compressed_arrays(folder, key, **others):
+    np.savez_compressed(folder / "a.npz", **{key: np.zeros(SIZE // 8)}, **others)
+    return folder / "a.npz"
+
+
+def narrow_arrays(folder):
+    """One byte a value in the file, eight in memory."""
+    np.savez_compressed(folder / "a.npz", times=np.zeros(LIMIT // 2, np.int8), lengths=[1])
+    return folder / "a.npz"
+
+
+def zipped_texts(folder):
+    with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("train/neg/1", "train/pos/1", "test/neg/1", "test/pos/1"):
+            archive.writestr(f"{name}.txt", bytes(SIZE // 4))
+    return folder / "a.zip"
+
+
+def tarred_texts(folder):
+    (folder / "1.txt").write_bytes(bytes(SIZE))
+    with tarfile.open(folder / "a.tar.gz", "w:gz") as archive:
+        for name in ("train/neg/1", "test/neg/1"):
+            archive.add(folder / "1.txt", f"{name}.txt")
+    return folder / "a.tar.gz"
+
+
+def digits(folder):
+    for part in ("train", "t10k"):
+        with gzip.open(folder / f"{part}-images-idx3-ubyte.gz", "wb") as file:
+            file.write(struct.pack(">4I", 0x803, SIZE // 2**10, 32, 32) + bytes(SIZE))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 1) + b"\0")
+    return folder
+
+
+def text(name, head, row):
+    def write(folder):
+        opened = lzma.open if name.endswith("xz") else gzip.open
+        with opened(folder / name, "wb") as file:
+            file.write(head + row * (SIZE // len(row)))
+        return folder / name
+
+    return write
+
+
+def sheet(folder, cells):
+    book = openpyxl.Workbook()
+    for cell in cells:
+        book.active[cell] = 1
+    book.save(folder / "a.xlsx")
+    return folder / "a.xlsx"
+
+
+def hdf5(folder):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "a.hdf5", "w") as file:
+        for key in ("observations", "actions", "rewards", "terminals"):
+            file.create_dataset(key, data=np.zeros((SIZE // 64, 2), "f4"), compression="gzip")
+    return folder / "a.hdf5"
+
+
+EPISODES = {key: [0] for key in ("actions", "rewards", "terminals")}
+
+
+def arrow_table(folder, name, values, repeats):
+    column = pa.array([values]).take(pa.array(np.zeros(repeats, np.int32)))
+    table = pa.table({"a": column, "b": np.zeros(repeats, np.int8)})
+    if name.endswith("parquet"):
+        parquet.write_table(table, folder / name, compression="zstd")
+    else:
+        feather.write_feather(table, str(folder / name), compression="zstd")
+    return folder / name
+
+
+def images(folder, size):
+    """Images that are far larger than their files."""
+    pillow = pytest.importorskip("PIL.Image")
+    for place in ("train/a", "test/a"):
+        (folder / place).mkdir(parents=True)
+        pillow.new("RGB", (size, size)).save(folder / place / "1.png")
+    return folder
+
+
+FILES = {
+    "parquet": (lambda folder: arrow_table(folder, "a.parquet", 1.0, SIZE // 8), load_series),
+    "parquet of texts": (
+        lambda folder: arrow_table(folder, "a.parquet", "x" * 2**10, SIZE // 2**10),
+        load_series,
+    ),
+    "feather": (lambda folder: arrow_table(folder, "a.feather", 1.0, SIZE // 8), load_series),
+    "feather of texts": (
+        lambda folder: arrow_table(folder, "a.feather", "x" * 2**10, SIZE // 2**10),
+        load_series,
+    ),
+    "png": (lambda folder: images(folder, 1000), load_images),
+    "npz": (lambda folder: compressed_arrays(folder, "times"), load_events),
+    "npz of int8": (narrow_arrays, load_events),
+    "npz of episodes": (
+        lambda folder: compressed_arrays(folder, "observations", **EPISODES),
+        load_episodes,
+    ),
+    "hdf5": (hdf5, load_episodes),
+    "zip": (zipped_texts, load_texts),
+    "tar.gz": (tarred_texts, load_texts),
+    "idx": (digits, load_images),
+    "csv.gz": (text("a.csv.gz", b"a,b\n", b"1,2\n"), load_series),
+    "csv.xz": (text("a.csv.xz", b"a,b\n", b"1,2\n"), load_series),
+    "csv.gz in quotes": (text("a.csv.gz", b"a,b\n", b'"1", "2"\n'), load_series),
+    "ts.gz": (text("a.ts.gz", b"@classLabel true a\n@data\n", b"1:a\n"), load_dataset),
+    "tsf.gz": (text("a.tsf.gz", b"@attribute n numeric\n@data\n", b"1:1\n"), load_series),
+    "jodie.gz": (text("a.csv.gz", b"", b"1 1 1\n"), load_events),
+    "xlsx, a wide row": (lambda folder: sheet(folder, ["A1", "XFD2", "A400"]), load_series),
+    "xlsx, a low row": (lambda folder: sheet(folder, ["A1", "A1000000"]), load_series),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_small_files_that_unpack_to_much_are_refused(tmp_path, monkeypatch, kind):
+    write, load = FILES[kind]
+    path = write(tmp_path)
+    monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", LIMIT)
+    monkeypatch.setattr(unpacking, "MAX_RATIO", 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnpackedSizeError, match=r"expected at most .* unpacked from .*; ") as e:
+            load(path)
+        assert tracemalloc.get_traced_memory()[1] < 12 * LIMIT  # xz alone takes 8
+    finally:
+        tracemalloc.stop()
+    assert str(e.value).startswith(str(path))
+
+
+def test_the_largest_ratio_of_a_file_counts_from_a_gigabyte_on():
+    limit = unpacking.max_unpacked_bytes
+    assert limit(10**6) == 2**30
+    assert limit(10**6, unpacking.TEXT_EXPANSION) == 2**27
+    assert limit(10**9) == limit(10**9, unpacking.TEXT_EXPANSION) == 10**11
+
+
+def test_arrays_without_compression_may_take_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", 0)
+    np.savez(tmp_path / "a.npz", times=np.arange(100, dtype=np.int8), lengths=[100])
+    assert load_events(tmp_path / "a.npz").num_events == 100
