@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
@@ -395,8 +395,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise CorruptCheckpointError(
             f"The checkpoint {file.parent} is damaged: its {file.name} has changed."
         )
-    checked: dict[str, Any] = values
-    return checked
+    return cast(dict[str, Any], values)
 
 
 def _json_checksum(values: Any) -> int:

@@ -306,7 +306,8 @@ class CacheMechanism(Mechanism):
             if call.is_causal:
                 marked, starts = non_finite.tokens, call.starts
                 if cached:
-                    marked = marked & visibility.real[..., None]
+                    if visibility.real is not None:
+                        marked = marked & visibility.real[..., None]
                     starts = None if starts is None else jnp.pad(starts, ((0, 0), (cached, 0)))
                 attended = attends_to_marked(marked, starts, self.window)[:, cached:]
                 y = non_finite.poison_outputs(y, attended)
