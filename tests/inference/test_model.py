@@ -168,7 +168,7 @@ def test_float64_observations_of_float32_parameters(mechanism):
         rolled = inference.rollout(series, x[:, 0], 3)
         assert rolled.outputs.dtype == jnp.float64
         narrow = inference.Stream(model, batch_size=2, max_length=6)
-        with pytest.raises(TypeError, match=r"should be float64 .*\(\.\.\., dtype=\.\.\.\)"):
+        with pytest.raises(TypeError, match=r"must have dtype float64 .*\(\.\.\., dtype=\.\.\.\)"):
             narrow.step(x[:, 0])
 
 
