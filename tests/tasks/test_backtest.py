@@ -273,10 +273,10 @@ def test_options_that_do_not_go_together_are_named(folder, tmp_path, capsys):
         (["--context", "0"], "(--context)"),
         (["--epochs", "1"], "(--epochs)"),
         (["--folds", "0"], "(--folds)"),
-        (["--folds", "30"], "(--folds)"),
+        (["--folds", "30"], "use at most 20."),
     ):
         assert fail(capsys, *command, *options).rstrip().endswith(flags)
-    assert "got 30 of the 60 rows after the training part; at most 20 fit" in fail(
+    assert "got --folds 30 of the 60 rows after the training part; use at most 20" in fail(
         capsys, *command, "--folds", "30"
     )
     assert "is not a run folder" in fail(capsys, "backtest", str(folder / "none"))
