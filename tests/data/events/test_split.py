@@ -78,7 +78,7 @@ def test_parts_have_the_likelihood_of_the_whole(n, seed):
     [
         ("0.6/0.4", "test: 10 sequences: expected three sizes such as 0.7/0.1/0.2"),
         ("0.6/0.2/0.3", "test: 10 sequences: expected fractions that add up to 1"),
-        ("7/2/2", "test: 10 sequences: the series has 10 rows, and 7/2/2 needs 11; give another"),
+        ("7/2/2", "test: 10 sequences: the series has 10 rows, but 7/2/2 needs 11; choose another"),
         ("0.9/0.1/0", "0.9/0.1/0 by sequences leaves none for test; give it a larger fraction, or"),
         ("8/0/2", "8/0/2 by sequences leaves none for validation; give it a larger fraction, or"),
     ],
