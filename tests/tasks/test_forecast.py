@@ -667,7 +667,7 @@ def test_a_split_that_a_file_is_too_short_for_names_its_option(tmp_path, capsys)
     path.write_text("a\n" + "1\n" * 100)
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
     message = fail(capsys, *args)
-    assert "has 100 rows, and 8640/2880/2880 needs 14400" in message and "(--split)" in message
+    assert "has 100 rows, but 8640/2880/2880 needs 14400" in message and "(--split)" in message
     for split in ("0.7/0.1", "0.7/0.1/0.3", "-1/1/1", "60.5/20/10"):
         assert fail(capsys, *args, "--split", split).endswith("(--split)\n")
 

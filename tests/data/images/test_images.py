@@ -116,7 +116,7 @@ def test_pixels_as_tokens_go_row_by_row():
         ((1, 2, 2, 1), np.zeros(1, np.int64), "ab", "got int64"),
         ((2, 3, 4), [0, 1], "ab", r"expected pixels uint8 \[N, H, W, C\] .* got uint8 \[2, 3, 4\]"),
         ((2, 3, 4, 2), [0, 1], "ab", "C = 1 or 3"),
-        ((2, 0, 4, 1), [0, 1], "ab", "images of at least a pixel"),
+        ((2, 0, 4, 1), [0, 1], "ab", "images of at least one pixel"),
         ((2, 3, 4, 1), [0], "ab", r"expected labels int32 \[2\], one per example, got"),
         ((2, 3, 4, 1), [0, 2], "ab", r"expected labels in 0\.\.1, .* got 0\.\.2"),
         ((2, 3, 4, 1), [-1, 0], "ab", r"got -1\.\.0"),
