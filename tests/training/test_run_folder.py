@@ -94,7 +94,7 @@ def test_a_second_one_leaves_what_the_first_is_writing(tmp_path):
     with Session(tmp_path).holding():
         left.mkdir()
         before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(ValueError, match=rf"works with the run .*process {os.getpid()} on"):
+        with pytest.raises(ValueError, match=rf"uses the run .*process {os.getpid()} on"):
             train(tmp_path, epochs=2, resume=True)
         assert sorted(tmp_path.rglob("*")) == before
     assert not (tmp_path / "config.json.0a1b2c3d.tmp").exists()

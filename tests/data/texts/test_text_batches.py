@@ -116,7 +116,7 @@ def test_lengths_hold_the_same_texts_in_shorter_batches(lengths, batch_size, see
     [
         ({"crop": "random", "seed": None}, "a random crop is drawn from the seed; give one"),
         ({"padding": "symbol", "lengths": (4, 8)}, "takes one length, not several; leave lengths"),
-        ({"lengths": (4,)}, "expected lengths .* of up to 8 tokens, got .* add 8"),
+        ({"lengths": (4,)}, "expected lengths .* sequence of 8 tokens, got .* add 8"),
         ({"lengths": ()}, "expected lengths"),
         ({"lengths": (0, 8)}, "expected lengths"),
         ({"max_length": 0}, "max_length must be at least 1"),
