@@ -25,9 +25,9 @@ def explain_forward_mode_error(name: str, form: str) -> Iterator[None]:
         ...     raise TypeError("can't apply forward-mode autodiff (jvp) to a custom_vjp function.")
         Traceback (most recent call last):
         ...
-        TypeError: 'aaren' with form='auto' has a gradient derived by hand (a custom_vjp), and no \
-forward mode (jax.jvp, jax.linearize, jax.jacfwd); use form='parallel', which JAX differentiates \
-both ways, for more memory.
+        TypeError: 'aaren' with form='auto' has a hand-derived gradient \
+(custom_vjp) and no forward-mode derivative (jax.jvp, jax.linearize, jax.jacfwd); use \
+form='parallel', which supports both but needs more memory.
     """
     try:
         yield

@@ -57,8 +57,8 @@ class TokenArgument:
         >>> TokenArgument("mask", "H")
         Traceback (most recent call last):
         ...
-        ValueError: a token argument cannot be called 'mask': attend, step or lift has an argument
-        of that name; choose another one.
+        ValueError: a token argument cannot be named 'mask', because attend, step or lift has an
+        argument of that name; choose another name.
     """
 
     name: str
