@@ -72,7 +72,10 @@ def test_progress_bars_reach_the_terminal():
 def test_interrupting_imports(module):
     """Ctrl-C right after the import of a module ends the command with status 130."""
     command = [sys.executable, "-X", "importtime", "-m", "flax_linattn", "evaluate", "nothing"]
+    # A process inherits that its parent ignores SIGINT, as jobs in the background of a script do.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, before)
         for line in process.stderr:  # a line for each module, after its import
             if line.split("|")[-1].strip() == module:
                 process.send_signal(signal.SIGINT)
