@@ -240,7 +240,7 @@ def test_without_its_calibration_a_run_says_so(run_dir, tmp_path, capsys):
     assert np.abs(corrected).min() > 0 and not capsys.readouterr().err
     for harm, why in (
         ("gone", "the run ended before"),
-        ("other", "of other parameters"),
+        ("other", "belongs to other parameters"),
     ):
         folder = tmp_path / harm
         shutil.copytree(run_dir, folder)

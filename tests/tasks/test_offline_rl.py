@@ -907,7 +907,7 @@ def test_files_that_do_not_go_are_refused(capsys, tmp_path, file):
     np.savez(path, observations=np.zeros((3, 2)), actions=np.zeros((3, 1), int),
              rewards=np.zeros(3), terminals=np.ones(3, bool))  # fmt: skip
     said = refused(capsys, tmp_path, "--file", str(path))
-    assert "discrete.npz" in said and "discrete actions are not handled" in said
+    assert "discrete.npz" in said and "discrete actions are not supported" in said
     path.write_bytes(b"nothing")
     assert "discrete.npz" in refused(capsys, tmp_path, "--file", str(path))
     one, two = file(5, 5, 5), tmp_path / "two.npz"

@@ -257,7 +257,7 @@ def test_tsf_series_of_different_lengths(tmp_path):
         f"B:2024-03-01 00-00-00:{','.join(map(str, range(30)))}\n"
     )
     options = {"csv": path, "context_length": 6, "horizon": 2, "split": "0.6/0.2/0.2"}
-    with pytest.raises(OptionError, match="series of the same times") as caught:
+    with pytest.raises(OptionError, match="series with the same times") as caught:
         tasks.get_task("forecast").load(ForecastConfig.of(**options))
     assert "global_model" in caught.value.options
     panel = load_panel(ForecastConfig.of(**options, global_model=True))

@@ -295,7 +295,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     [
         (["--base", "1"], "base must be at least 2, got 1. (--base)"),
         (["--delay", "9"], "context"),
-        (["--context", "1"], "cannot hold the state"),
+        (["--context", "1"], "to hold the state for a delay"),
         (["--mechanism", "linformer"], "'linformer' has no causal form"),
         (["--mechanism", "bidirectional_aaren"], "has no causal form"),
         (["--rules", "nt+fibonacci"], "must be one of nt, nt-s, nt-r, got"),
