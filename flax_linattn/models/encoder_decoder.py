@@ -26,7 +26,7 @@ class HorizonState(NamedTuple):
     """State that the decoder of a window carries over the steps of the horizon.
 
     Attributes:
-        position: int32 [B], the number of positions decoded so far, labels included.
+        position: Number of positions decoded so far, labels included, int32 [B].
         window: State of the decoder's embedding.
         layers: States of the decoder blocks, with the projected window.
         mean: Mean of the window, of shape [B, channels].

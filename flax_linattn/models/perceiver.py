@@ -32,7 +32,7 @@ class PerceiverState(NamedTuple):
     """What a reader carries from call to call; its size does not depend on the number of tokens.
 
     Attributes:
-        position: int32 [B], number of tokens of the current segment taken in.
+        position: Number of tokens of the current segment so far, int32 [B].
         window: The embedding's state.
         latents: What the latents have read.
         segment_id: Int [B], the segment in which the last call ended; None if not packed.

@@ -71,8 +71,8 @@ class WindowState(NamedTuple):
     """Last tokens of each row, the state of a window model.
 
     Attributes:
-        tokens: int32 [B, context], the newest last; 0 before the first token.
-        num_tokens: int32 [B], the number of valid ones.
+        tokens: Last tokens, int32 [B, context], the newest last; 0 before the first token.
+        num_tokens: Number of valid tokens, int32 [B].
     """
 
     tokens: Int[Array, "B T"]

@@ -46,10 +46,10 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
             cut by time; its return is not known, so it is left out by default.
 
     Raises:
-        FileNotFoundError: There is no such folder or file.
-        ValueError: h5py is not installed.
-        DataFormatError: It is no such data set, or damaged; observations are of several parts, or
-            actions are discrete.
+        FileNotFoundError: If the folder or file does not exist.
+        ValueError: If h5py is not installed.
+        DataFormatError: If ``path`` is not a Minari data set or is damaged, observations consist of
+            several arrays, or actions are discrete.
 
     Example:
         >>> import tempfile, h5py

@@ -104,7 +104,7 @@ def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
         float64, of the shape of ``returns``.
 
     Raises:
-        ValueError: The family has no references.
+        ValueError: If the family has no references.
 
     Example:
         >>> normalized_score([-20.272305, 3234.3], "Hopper-v5").tolist()

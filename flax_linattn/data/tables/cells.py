@@ -50,7 +50,7 @@ class BadCellError(ValueError):
     """A cell is neither a finite number nor a missing value.
 
     Attributes:
-        index: which one.
+        index: Index of the cell.
     """
 
     def __init__(self, index: int, cell: str) -> None:

@@ -57,10 +57,10 @@ class Table:
     """A data frame and where it is from.
 
     Attributes:
-        frame: One row a time; columns may have the same name.
+        frame: Data frame with one row for each line; columns may have the same name.
         source: The file, or a name.
-        lines: int64 ``[T]``, the line of each row in its file, from 1; None if there are none.
-        header_line: That of the names of the columns.
+        lines: Line of each row in its file, from 1, int64 ``[T]``; None if the file has no lines.
+        header_line: Line of the names of the columns.
         has_header: Whether the columns have names.
     """
 
@@ -257,10 +257,10 @@ class _Rows(Iterator[list[str]]):
 
     Args:
         reader: The file; its ``line`` is that of the cells given last.
-        dialect: How it is written.
+        dialect: Format of the table.
 
     Attributes:
-        separator: What stands between the cells.
+        separator: Separator of the cells.
     """
 
     def __init__(self, reader: LineReader, dialect: Dialect) -> None:

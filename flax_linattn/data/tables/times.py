@@ -32,10 +32,10 @@ class BadTimeError(OptionError):
     """The time of a row is missing, or does not fit the times of other rows.
 
     Attributes:
-        row: Which one, from 0.
-        expected: What should be there.
-        found: What is there.
-        advice: What to do about it; ``options`` are those that it is about.
+        row: Index of the row, from 0.
+        expected: Description of the expected value.
+        got: Description of the value found.
+        advice: What to do; ``options`` names the options concerned.
     """
 
     def __init__(self, row: int, expected: str, got: str, advice: str, *options: str) -> None:
