@@ -948,7 +948,7 @@ def test_another_test_file(run_dir, csv, tmp_path, capsys):
         ("time,mark\n1970-01-01,2\n", "{}: expected times as numbers, as in the training"),
         ("when,mark\n1,2\n", "{}:1: expected a column 'time' of times, got columns when, mark; "
          "rename the column as in the file of the run"),
-        ("time,mark\n1,2\n0.5,0\n", "{}:3: expected times that never go backwards in sequence 0, "
+        ("time,mark\n1,2\n0.5,0\n", "{}:3: expected times that never decrease in sequence 0, "
          "got 0.5 after 1.0; sort the rows of each sequence by time"),
         ("time,mark\n-1,2\n", "{}:2: expected events at or after 0.0, the begin of sequence 0, got "
          "one at -1.0; remove the events before the start of observation of the run"),

@@ -330,7 +330,7 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ('{"a": 1, "b": 2, "a": 3}', "standard input:1: expected each name once, got 'a' twice"),
         ('{"a": 1, "b": %s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('{"a": 1, "b": -%s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
-        ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
+        ('1,"2', "standard input:1: expected cells separated by ',' with closed quotes"),
         ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B: 'b' is missing; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
@@ -677,7 +677,7 @@ def test_a_first_line_that_may_be_damaged_asks_for_its_flag(tmp_path, capsys):
     path.write_text("1.5,2x\n" + "1,2\n" * 200)
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
     message = fail(capsys, *args)
-    assert "say whether it is a header" in message and message.endswith("(--header yes|no)\n")
+    assert "pass header=True or header=False" in message and message.endswith("(--header yes|no)\n")
 
 
 def test_the_scale_is_that_of_the_published_protocol(csv):

@@ -197,7 +197,7 @@ def _column(array: NDArray) -> NDArray:
 def _differ(path: Path, key: str, array: NDArray, steps: int) -> DataFormatError:
     return DataFormatError(
         f"{path}:{key}: expected one for each of {steps:,} observations, got "
-        f"{list(array.shape)}; save all arrays of the same steps"
+        f"{list(array.shape)}; save all arrays for the same steps"
     )
 
 

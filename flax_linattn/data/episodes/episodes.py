@@ -127,7 +127,7 @@ class Episodes:
             if (length := len(getattr(self, what))) != self.num_steps:
                 raise DataFormatError(
                     f"{self.name}:{what}: expected one for each of {self.num_steps:,} "
-                    f"observations, got {length:,}; give all arrays of the same steps."
+                    f"observations, got {length:,}; pass all arrays for the same steps."
                 )
         self._set("starts", self._checked_starts())
         terminated = np.asarray(self.terminated)

@@ -91,12 +91,12 @@ def parse_bound(
         >>> parse_bound("begin", "1970-01-02", "a.csv")
         Traceback (most recent call last):
         ...
-        flax_linattn.checks.OptionError: begin must be a number, as the times of a.csv are, got ...
+        flax_linattn.checks.OptionError: begin must be a number, like the times of a.csv, got ...
     """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float, str, np.number)):
-        raise TypeError(f"{name} must be a number or a date as text, got {quote(value)}.")
+        raise TypeError(f"{name} must be a number or a date string, got {quote(value)}.")
     seconds: float | None = None
     if not isinstance(value, str):
         seconds = float(value) if abs(value) <= MAX_TIME else None
@@ -104,15 +104,15 @@ def parse_bound(
         seconds = float(value)
     elif zone is None:
         raise OptionError(
-            f"{name} must be a number, as the times of {path} are, got {quote(value)}.", name
+            f"{name} must be a number, like the times of {path}, got {quote(value)}.", name
         )
     else:
         try:
             seconds = parse_date(value.strip(), zone)
         except SkippedTimeError as error:
             raise OptionError(
-                f"{name} must be a time that there is, got {quote(value)}, but {error}; give it in "
-                "UTC, as 2016-07-01 00:00:00+00:00.",
+                f"{name} must be an existing local time, got {quote(value)}, but {error}; write it "
+                "in UTC, such as 2016-07-01 00:00:00+00:00.",
                 name,
             ) from None
     if seconds is None or abs(seconds) > MAX_TIME:

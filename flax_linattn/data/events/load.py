@@ -157,7 +157,7 @@ def load_events(
             raise EventFileError(
                 f"{name} is an option of format {others}, got {quote(options[name])} for {path} of "
                 f"format {chosen}",
-                "leave it out, or give the format.",
+                f"remove {name}, or pass another format",
                 name,
                 "format",
             )
@@ -165,8 +165,7 @@ def load_events(
     rows = reader(path, **own, **({"zone": zone} if "timezone" in takes else {}))
     if "timezone" in options and not rows.dates:
         raise OptionError(
-            f"{path}: expected dates, as timezone is {timezone!r}, got numbers as times; leave "
-            "timezone out",
+            f"{path}: timezone={timezone!r} needs dates, got numbers as times; remove timezone.",
             "timezone",
         )
     return rows.sequences(begin, end, zone, sort=sort)
@@ -197,8 +196,8 @@ def _format(path: Path, has_types_file: bool) -> str:
     raise EventFileError(
         f"{path}:1: expected a header, or lines of user, item and timestamp, got lines of other "
         "numbers",
-        "if they are times, give the file of their event types with event_types_file=..., or say "
-        "that there is none with format='rmtpp'",
+        "if they are times, pass the file of their event types with event_types_file=..., or "
+        "format='rmtpp' if there is none",
         "format",
         "event_types_file",
     )

@@ -51,7 +51,7 @@ class EventRows:
             lines.
         named: Whether ``sequence`` holds names.
         event_type_names: Names of all possible event types. Default: those in the file, sorted by
-            number if all are whole numbers, else as text.
+            number if all are integers, else alphabetically.
         begin: Start of the observation of each sequence, in the order of their first rows, float64
             [N]; NaN if unknown.
         end: End of the observation of each sequence, as ``begin``.
@@ -119,7 +119,7 @@ class EventRows:
         if self.in_order and not sort and (falls := np.diff(self.time) < 0).any():
             row = int(np.argmax(falls)) + 1
             raise EventFileError(
-                f"{self.where(row)}: expected rows in the order of their times, from "
+                f"{self.where(row)}: expected rows sorted by time, from "
                 f"{format_time(self.time[row - 1])} on, got {format_time(self.time[row])}",
                 self.advice,
                 *self.options,
@@ -128,7 +128,7 @@ class EventRows:
         if back.size:
             row = int(back[0]) + 1
             raise EventFileError(
-                f"{self.where(int(order[row]))}: expected times that never go backwards in "
+                f"{self.where(int(order[row]))}: expected times that never decrease in "
                 f"{sequence(row)}, got {format_time(time[row])} after {format_time(time[row - 1])}",
                 self.advice,
                 *self.options,
@@ -149,7 +149,7 @@ class EventRows:
                     f"{self.where(int(order[row]))}: expected events {where} "
                     f"{format_time(bound[at])}, the {name} of {sequence(row)}, got one at "
                     f"{format_time(time[row])}",
-                    f"give {change} {name}",
+                    f"pass {change} {name}, or drop the event",
                     name,
                 )
         event_type, event_type_names = self._event_type_indices()

@@ -84,13 +84,13 @@ class EventSequences:
             raise ValueError(f"{self.name}: expected at least one sequence of events, got none.")
         if len(set(self.event_type_names)) < len(self.event_type_names):
             raise ValueError(
-                f"{self.name}: expected different names of event types, got "
+                f"{self.name}: expected distinct names of event types, got "
                 f"{itemize(self.event_type_names)}."
             )
         for what, values in (("begin", self.begin), ("end", self.end), ("given", self.given)):
             if values is not None and np.shape(values) != (len(self.times),):
                 raise ValueError(
-                    f"{self.name}: expected {what} of each of {len(self.times)} sequences, got "
+                    f"{self.name}: expected {what} for each of {len(self.times)} sequences, got "
                     f"shape {np.shape(values)}."
                 )
         for what, own in (("lines", self.lines), ("names", self.names)):
@@ -105,12 +105,12 @@ class EventSequences:
         where = f"{self.name}: sequence {index}"
         if times.ndim != 1 or times.shape != event_types.shape or not times.size:
             raise ValueError(
-                f"{where}: expected as many event types as times, [n] of at least one event, got "
+                f"{where}: expected times and event types of the same shape [n] with n >= 1, got "
                 f"{times.shape} and {event_types.shape}."
             )
         if self.lines is not None and self.lines[index].shape != times.shape:
             raise ValueError(
-                f"{where}: expected a line of each of {len(times)} events, got "
+                f"{where}: expected one line for each of {len(times)} events, got shape "
                 f"{self.lines[index].shape}."
             )
         if (bad := np.flatnonzero(~np.isfinite(times))).size:
@@ -121,12 +121,12 @@ class EventSequences:
         if (back := np.flatnonzero(np.diff(times) < 0)).size:
             at = int(back[0]) + 1
             raise ValueError(
-                f"{self.name}: {self.place(index, at)}: times go backwards, from "
-                f"{times[at - 1]:.15g} to {times[at]:.15g}; sort the events of a sequence by time."
+                f"{self.name}: {self.place(index, at)}: expected times that never decrease, "
+                f"got {times[at]:.15g} after {times[at - 1]:.15g}; sort the events by time."
             )
         if not np.issubdtype(event_types.dtype, np.integer):
             raise ValueError(
-                f"{where}: expected event types as whole numbers, indices into event_type_names, "
+                f"{where}: expected event types as integers, indices into event_type_names, "
                 f"got {event_types.dtype}."
             )
         if event_types.min() < 0 or event_types.max() >= len(self.event_type_names):

@@ -61,10 +61,10 @@ def split_events(
     parts = _by_time(events, split) if by == "time" else _whole(events, split)
     empty = _empty(parts)
     if empty is not None:
-        advice = "cut each sequence by time" if by == "sequences" else "give more events"
+        advice = "split each sequence by time" if by == "sequences" else "provide more events"
         raise OptionError(
             f"{events.name}: expected an event to forecast in each part, but {split} by {by} "
-            f"leaves none for {empty}; give it a larger fraction, or {advice}.",
+            f"leaves none for {empty}; choose a larger fraction for {empty}, or {advice}.",
             "split",
             **({"split_by": "time"} if by == "sequences" else {}),
         )

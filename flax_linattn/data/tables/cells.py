@@ -198,7 +198,7 @@ def split_cells(text: str, separator: str = ",") -> list[str]:
         cells = next(reader)
     except csv.Error:
         raise ValueError(
-            f"expected cells separated by {separator!r}, each quote closed, got {quote(text)}"
+            f"expected cells separated by {separator!r} with closed quotes, got {quote(text)}"
         ) from None
     return [cell.strip() for cell in cells]
 

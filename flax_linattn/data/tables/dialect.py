@@ -91,7 +91,7 @@ class Dialect:
         object.__setattr__(self, "time_column", columns if len(columns) > 1 else "".join(columns))
         if self.separator == self.decimal:
             raise OptionError(
-                ("separator and decimal must differ, got ',' for both; pass another separator."),
+                "separator and decimal must differ, got ',' for both; pass another separator.",
                 "separator",
                 "decimal",
             )
@@ -99,7 +99,7 @@ class Dialect:
                   "date_format": bool(self.date_format)}  # fmt: skip
         if sum(orders.values()) > 1:
             raise OptionError(
-                "only one of day_first, month_first and date_format can be given; omit the others.",
+                "day_first, month_first and date_format exclude each other; pass only one of them.",
                 *(name for name, given in orders.items() if given),
             )
         if len(columns) > 2:
@@ -115,7 +115,7 @@ class Dialect:
                 "".encode(self.encoding)
         except (LookupError, ValueError):
             raise OptionError(
-                f"encoding must be one of Python's, such as utf-8 or latin-1, got "
+                f"encoding must be an encoding of Python, such as utf-8 or latin-1, got "
                 f"{quote(self.encoding)}.",
                 "encoding",
             ) from None

@@ -226,7 +226,7 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
         has_header = _is_header(reader, first, dialect) if header is None else header
         row = next(rows, None) if has_header else first
         if row is None:
-            raise reader.error("rows after the header", "none", "add some")
+            raise reader.error("rows after the header", "none", "check that this is the right file")
         names = first if has_header else [str(index) for index in range(len(first))]
         skip = header_line if has_header else header_line - 1
         is_text = [
@@ -273,15 +273,15 @@ class _Rows(Iterator[list[str]]):
             raise reader.error(
                 "a table",
                 "an HTML page",
-                "fetch the file itself (on a page that shows it, the link to the raw file)",
+                "download the raw file instead of the page that displays it",
             )
         separators = dialect.sniff([text for _, text in first]) if first else [","]
         if len(separators) > 1:
             reader.line = first[0][0]
             raise reader.error(
                 "cells separated by one character",
-                f"{listed_separators(separators)}, each of which would do",
-                "say which it is, with separator=...",
+                f"{listed_separators(separators)} as possible separators",
+                "choose one with separator=...",
                 "separator",
             )
         (self.separator,) = separators
@@ -304,7 +304,7 @@ class _Rows(Iterator[list[str]]):
                 return split_cells(text, self.separator)
             except ValueError:
                 raise self._reader.error(
-                    f"cells separated by {self.separator!r}, each quote closed",
+                    f"cells separated by {self.separator!r} with closed quotes",
                     quote(text),
                     REPAIR_ADVICE,
                 ) from None
@@ -423,11 +423,11 @@ def _is_header(reader: LineReader, cells: list[str], dialect: Dialect) -> bool:
     others = [cell for cell, is_time in pairs if is_time or dialect.number(cell) is not None]
     if not words and ".txt" in reader.path.suffixes:
         return False
-    advice = "say whether it is a header, with header=..."
+    advice = "pass header=True or header=False"
     if not words:
-        got = "numbers alone"
+        got = "only numbers"
     elif others:
-        got = f"{quote(words[0])} beside {quote(others[0])}"
+        got = f"{quote(words[0])} next to {quote(others[0])}"
         advice = f"correct the cell if it is damaged, or {advice}"
     elif all(word[0] in "+-.0123456789" for word in words):
         got = f"{quote(words[0])}, a name or a damaged number"

@@ -87,7 +87,7 @@ def test_times_or_gaps(tmp_path):
     assert [own.tolist() for own in events.times] == [[0, 2, 3], [1, 2, 3], [2, 3, 6]]
     np.testing.assert_array_equal(events.begins, [np.nan, 0, 0])
     assert events.ends.tolist() == [9.0, 9.0, 9.0]
-    with pytest.raises(DataFormatError, match=r"npz:times\[0, 2\]: .*or say gaps=True") as refused:
+    with pytest.raises(DataFormatError, match=r"npz:times\[0, 2\]: .*or pass gaps=True") as refused:
         load_event_npz(save(tmp_path, times=falling, masks=masks), gaps=False)
     assert refused.value.options == ("gaps",)
     known = load_event_npz(save(tmp_path, times=falling, masks=masks, t_max=[5.0, 5, 6]))
@@ -157,7 +157,7 @@ MASKS = np.array([[1, 1, 0], [1, 1, 1]])
         ({"times": ONE, "lengths": [3], "t_max": "a"}, r"npz:t_max: expected numbers, got <U1"),
         ({"times": TWO, "masks": MASKS[:1]}, r"npz:masks: expected the shape of times, \[2, 3\]"),
         ({"times": TWO, "masks": MASKS * 2}, r"npz:masks\[0, 0\]: expected 0 or 1, got 2"),
-        ({"times": TWO, "masks": MASKS * 0}, r"npz:masks\[0\]: expected 1 at .* got 1 nowhere"),
+        ({"times": TWO, "masks": MASKS * 0}, r"npz:masks\[0\]: expected 1 at .* got 0 everywhere"),
         ({"times": TWO, "masks": [[1, 1, 1], [1, 0, 1]]}, r"npz:masks\[1\]: .* got 0 between"),
         ({"times": TWO, "masks": MASKS.astype(str)}, r"npz:masks: expected 1 at events and 0 else"),
         ({"times": TWO, "masks": MASKS, "marks": TWO / np.array([1, 1, np.nan])},
