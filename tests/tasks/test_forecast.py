@@ -245,7 +245,7 @@ def test_the_state_of_a_stream_with_another_context(run_dir, csv, tmp_path, caps
     state = tmp_path / "state.npz"
     args = ["stream", str(run_dir), "--input", str(csv), "--state", str(state)]
     assert cli.main(args) == 0
-    assert capsys.readouterr().out.startswith("step,time,load+1,OT+1,load+2")
+    assert capsys.readouterr().out.startswith("step,date,load+1,OT+1,load+2")
     message = fail(capsys, "stream", str(run_dir), "--state", str(state), "--context", "6")
     assert (
         "is the state of another stream" in message
@@ -736,7 +736,7 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
     assert FORECAST.load(
         ForecastConfig.of(csv=path, horizon=4, context_length=12).resolve()
     ).notes == [
-        "channels with the same value in all but a few rows ('event' is 0 in all but 1 rows, first "
+        "channels with the same value in all but a few rows ('event' is 0 in all but 1 row, first "
         "1 in line 22): 1"
     ]
 

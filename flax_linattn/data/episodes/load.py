@@ -89,7 +89,7 @@ def _format(path: Path) -> str:
         if {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes}:
             raise DataFormatError(
                 f"{expected}, got CSV, which is not supported; save its columns as arrays "
-                "with numpy.savez, one row per step, under the names of D4RL: observations [N, S], "
+                "with numpy.savez, one row per step, under D4RL's names: observations [N, S], "
                 "actions [N, A], rewards [N], terminals [N], and timeouts [N]"
             )
         raise DataFormatError(

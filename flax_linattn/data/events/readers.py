@@ -392,7 +392,7 @@ def _list(reader: LineReader, value: dict[str, Any], key: str, length: int | Non
         )
     if length is not None and len(values) != length:
         raise reader.error(
-            f"{length} {key}, as many as time_since_start",
+            f"{key} with {length} values, like time_since_start",
             f"{len(values)}",
             REPAIR_ADVICE,
         )

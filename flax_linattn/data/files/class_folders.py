@@ -98,7 +98,7 @@ def about_others(tree: FileTree, num_wanted: int, kind: str) -> list[str]:
     """Notes where files of other kinds, or links of an archive, are left out."""
     others = len(tree.sizes) - num_wanted
     notes = [f"files that are no {kind}, left out: {others:,}"] if others else []
-    return notes + ([f"{tree.links:,} links in the archive are left out"] if tree.links else [])
+    return notes + ([f"links in the archive, left out: {tree.links:,}"] if tree.links else [])
 
 
 def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:

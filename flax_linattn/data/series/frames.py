@@ -226,7 +226,7 @@ def to_frame(
     series: TimeSeries | Sequence[TimeSeries],
     *,
     library: Literal["pandas", "polars", "pyarrow"] = "pandas",
-    time_column: str = "time",
+    time_column: str = "",
     id_column: str = "id",
 ) -> Any:
     """A frame of one series, or of several below one another.
@@ -235,7 +235,7 @@ def to_frame(
         series: One series, or a sequence of series with the same channels.
         library: Library of the returned frame.
         time_column: Name of the column of times, which is there if the series have times, or
-            integers such as years.
+            integers such as years. Default: the name of the index, or "time".
         id_column: Name of the column of names, of several series.
 
     Returns:
@@ -270,7 +270,7 @@ def to_frame(
         columns[id_column] = [one.name for one in panel for _ in range(one.num_steps)]
     if time_kind is not None:
         first, *others = [index for index in indices if index is not None]
-        columns[time_column] = first.append(others)
+        columns[time_column or panel[0].time_name or "time"] = first.append(others)
     if twice := columns.keys() & set(channels):
         raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
     values = np.concatenate([one.values for one in panel])

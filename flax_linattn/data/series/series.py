@@ -136,6 +136,11 @@ class TimeSeries:
         return None if counts_rows else index if self.times is None else self.times
 
     @property
+    def time_name(self) -> str | None:
+        """Name of the column or index of the times; None if it has none."""
+        return None if self.index.name is None else str(self.index.name)
+
+    @property
     def has_integer_times(self) -> bool:
         """Whether the index holds integer times, such as years, and not the numbers of the rows."""
         return self.times is None and self.row_times is not None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import MAX_INTEGER, OptionError, at_least
+from flax_linattn.checks import MAX_INTEGER, OptionError, at_least, format_count
 from flax_linattn.data.events.clock import format_date
 from flax_linattn.data.tables.cells import is_number
 from flax_linattn.tasks.events.data import log_gap, observations
@@ -339,7 +339,7 @@ class EventsStream(Streaming):
         if not self.num_foreseen:
             return None
         nll = -self.log_likelihood / self.num_foreseen
-        return f"mean NLL of {self.num_foreseen:,} events: {nll:.4f}"
+        return f"mean NLL of {format_count(self.num_foreseen, 'event')}: {nll:.4f}"
 
     def plot(self, path: Path) -> None:
         self._last_event("the figure")

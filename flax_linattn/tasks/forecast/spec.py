@@ -76,6 +76,7 @@ class ForecastSpec(DataSpec):
             each series.
         calendar: Time features that the model receives for the horizon, too, each as two inputs
             after the channels, see ``data.calendar_circles``.
+        time_name: Name of the column of times in the training data; None if it has none.
     """
 
     dataset: str
@@ -93,10 +94,11 @@ class ForecastSpec(DataSpec):
     static: tuple[int, ...] = omit_if_empty()
     integer_step: int | None = omit_if_empty(None)
     calendar: tuple[str, ...] = omit_if_empty()
+    time_name: str | None = omit_if_empty(None)
     scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
     free_fields: ClassVar[tuple[str, ...]] = (
         *("dataset", "freq", "split", "checksum", "members", "time_zone"),
-        *("missing_flags", "static", "integer_step"),
+        *("missing_flags", "static", "integer_step", "time_name"),
     )
     json_keys = MappingProxyType({"time_features": "marks", "missing_flags": "tells_missing"})
 
@@ -337,6 +339,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         known_future=known,
         static=static_channels(train, known),
         calendar=_horizon_calendar(panel.series, source),
+        time_name=first.time_name,
     )
     targets = list(data_spec.targets)
     for which, (part, (begin, end)) in enumerate(

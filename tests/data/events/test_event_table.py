@@ -140,7 +140,7 @@ def test_dates(tmp_path):
     assert seconds.begins.tolist() == [0.0]
     with pytest.raises(DataFormatError, match=r"toy\.csv:4: .* got 2015-11-01 02:00:00\+00:00 aft"):
         load_event_table(path)
-    with pytest.raises(DataFormatError, match=r":2: .*got '1\.11\.2015'.* have the year first"):
+    with pytest.raises(DataFormatError, match=r":2: .*got '1\.11\.2015'.* begin with the year"):
         load_event_table(write(tmp_path, "time\n1.11.2015\n", "other.csv"))
     with pytest.raises(OptionError, match=r"begin must be an existing local time, .*New_York skip"):
         load_event_table(path, timezone="America/New_York", begin="2015-03-08 02:30")
@@ -166,7 +166,9 @@ def test_bounds_are_checked_by_line(tmp_path):
 
 def test_columns_by_their_options(tmp_path):
     path = write(tmp_path, "id,when,mark,mark,sequence\n1,0.5,a,b,\n2,1,a,b,\n")
-    with pytest.raises(DataFormatError, match=r"csv:1: expected different names .* 'mark' twice"):
+    with pytest.raises(
+        DataFormatError, match=r"csv:1: expected distinct column names, .* 'mark' twice"
+    ):
         load_event_table(path, time="when")
     with pytest.raises(DataFormatError, match=r"csv:2: expected a value in column 'sequence'"):
         load_event_table(path, time="when", event_type="id")

@@ -44,7 +44,7 @@ def test_gaps_are_those_of_forecast_events():
             {"event_type_names": ("a", "a")},
             "test: expected distinct names of event types, got a, a",
         ),
-        ({"times": ([0.0, 1.0], [])}, f"sequence 1: expected as many {TYPES} as times, [n] of at"),
+        ({"times": ([0.0, 1.0], [])}, f"sequence 1: expected times and {TYPES} of the same shape"),
         ({"times": ([0.0], [2.0])}, "sequence 0: expected times and event types of the same shape"),
         (
             {"times": ([0.0, np.nan], [2.0])},
@@ -64,9 +64,9 @@ def test_gaps_are_those_of_forecast_events():
             {"event_types": ([0.0, 1], [0])},
             f"sequence 0: expected {TYPES} as integers, indices",
         ),
-        ({"begin": [0.0]}, "test: expected begin of each of 2 sequences, got shape (1,)"),
-        ({"end": [0.0] * 3}, "test: expected end of each of 2 sequences, got shape (3,)"),
-        ({"given": [[0, 0]]}, "test: expected given of each of 2 sequences, got shape (1, 2)"),
+        ({"begin": [0.0]}, "test: expected begin for each of 2 sequences, got shape (1,)"),
+        ({"end": [0.0] * 3}, "test: expected end for each of 2 sequences, got shape (3,)"),
+        ({"given": [[0, 0]]}, "test: expected given for each of 2 sequences, got shape (1, 2)"),
         (
             {"begin": [0.0, 2.5]},
             "expected a finite begin at or before its first event at 2, or NaN, got 2.5.",
