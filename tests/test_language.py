@@ -33,9 +33,6 @@ CEILINGS = {
         "phrases": 10,
         "variables": 53,
     },
-    "top": {
-        "names": 1,
-    },
 }
 """Folder -> what of each kind is left in it; whoever lands a rename lowers the number."""
 

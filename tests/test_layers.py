@@ -113,10 +113,10 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 65_730,
+    "lines of the package": 65_734,
     "files of the package": 356,
     "files of fewer than 60 lines in the package": 53,
-    "lines of tasks": 15_805,
+    "lines of tasks": 15_809,
     "lines of data": 13_790,
     "lines of tests": 50_680,
     "methods of Task": 13,

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import checks, masks, meshes, output_sharding
 from flax_linattn.ops.contract.call import (
     Call,
@@ -412,7 +412,7 @@ class Mechanism(abc.ABC):
             ValueError: The mechanism has no state, or none for this length or for external queries.
         """
         self._check_recurrent()
-        at_least(1, num_queries=num_queries)
+        check_integers(1, num_queries=num_queries)
         if num_queries is not None and not self.capabilities.given_queries:
             raise ValueError(
                 f"{self.name!r} does not support external queries, got num_queries={num_queries}; "

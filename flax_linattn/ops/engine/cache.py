@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
@@ -165,7 +165,7 @@ class CacheMechanism(Mechanism):
     cache_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, chunk_size=self.chunk_size)
+        check_integers(1, chunk_size=self.chunk_size)
         if self.cache_dtype not in (None, *CACHE_DTYPES):
             raise ValueError(
                 f"cache_dtype must be None or one of {', '.join(CACHE_DTYPES)}, got "

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import jax
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall, num_given_queries
 from flax_linattn.ops.contract.checks import check_state_like
@@ -39,7 +39,7 @@ class StreamingMechanism(Mechanism):
     chunk_size: int = 128
 
     def __post_init__(self) -> None:
-        at_least(1, chunk_size=self.chunk_size)
+        check_integers(1, chunk_size=self.chunk_size)
 
     @abc.abstractmethod
     def lift(self, k: Array, v: Array, query: Array | None = None) -> State:

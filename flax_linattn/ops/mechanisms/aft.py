@@ -24,7 +24,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import softmax_by_channel
 from flax_linattn.ops.contract.call import Call
@@ -78,7 +78,7 @@ class AFT(ChannelwiseSoftmax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, max_length=self.max_length)
+        check_integers(1, max_length=self.max_length)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.max_length is None:

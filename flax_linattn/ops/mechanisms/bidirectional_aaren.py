@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -76,7 +76,7 @@ with the others: it needs at least 2, got 1.
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, chunk_size=self.chunk_size)
+        check_integers(1, chunk_size=self.chunk_size)
 
     def check_heads(self, num_heads: int) -> None:
         if num_heads < 2:

@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.averages import average_by_channel
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -164,7 +164,7 @@ take 2 or 4, or allow_odd_order=True.
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.terms is not None:
-            at_least(1, terms=self.terms)
+            check_integers(1, terms=self.terms)
             if self.order not in (type(self).order, self.terms - 1):
                 raise ValueError(
                     f"pass either order (the highest exponent) or terms (order + 1), not both; got "
@@ -174,7 +174,7 @@ take 2 or 4, or allow_odd_order=True.
                 object.__setattr__(self, name, value)
             object.__setattr__(self, "allow_odd_order", True)
             return
-        at_least(0, order=self.order)
+        check_integers(0, order=self.order)
         if self.order % 2 and not self.allow_odd_order:
             raise ValueError(
                 f"order {self.order} is odd: its polynomial is negative far below 0, and so are "

@@ -45,7 +45,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import (
     ScoreScale,
@@ -132,8 +132,8 @@ class EVA(ScoreScale, StatelessMechanism):
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, window_size=self.window_size, num_chunks=self.num_chunks)
-        at_least(0, overlap=self.overlap)
+        check_integers(1, window_size=self.window_size, num_chunks=self.num_chunks)
+        check_integers(0, overlap=self.overlap)
         _check_scale(self.scale)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.capabilities import LearnedParameter
 from flax_linattn.ops.contract.masks import static_max_length
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
@@ -61,8 +61,8 @@ class Linformer(ScoreScale, StatelessMechanism):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, max_length=self.max_length, num_projections=self.num_projections)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, max_length=self.max_length, num_projections=self.num_projections)
+        check_integers(0, MAX_SEED, seed=self.seed)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         if self.max_length is None:

@@ -20,7 +20,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.numerics import (
     ScoreScale,
     einsum,
@@ -62,7 +62,7 @@ class Nystrom(ScoreScale, StatelessMechanism):
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, num_landmarks=self.num_landmarks, iterations=self.iterations)
+        check_integers(1, num_landmarks=self.num_landmarks, iterations=self.iterations)
 
     def mix(self, whole: Sequences) -> Outputs:
         k, v, mask = whole.k, whole.v, whole.mask

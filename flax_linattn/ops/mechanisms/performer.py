@@ -29,7 +29,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -84,8 +84,8 @@ class Performer(StreamingMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, num_features=self.num_features)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, num_features=self.num_features)
+        check_integers(0, MAX_SEED, seed=self.seed)
 
     def _init_state(self, sizes: StateSizes) -> ExponentialState:
         shape = (sizes.batch_size, sizes.num_heads, self._features(sizes.key_dim))

@@ -37,7 +37,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import ScoreScale, einsum, exp_difference, safe_divide
 from flax_linattn.ops.engine.buckets import Layout, SlotAssignment
@@ -92,9 +92,9 @@ get_mechanism('reformer', num_buckets=...), which has one.
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, bucket_size=self.bucket_size, num_hashes=self.num_hashes)
-        at_least(2, num_buckets=self.num_buckets)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, bucket_size=self.bucket_size, num_hashes=self.num_hashes)
+        check_integers(2, num_buckets=self.num_buckets)
+        check_integers(0, MAX_SEED, seed=self.seed)
         if self.num_buckets is not None and self.num_buckets % 2:
             raise ValueError(
                 "num_buckets must be even, since a direction and its opposite are two buckets; "

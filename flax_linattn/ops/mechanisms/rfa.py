@@ -15,7 +15,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import MAX_SEED, at_least
+from flax_linattn.checks import MAX_SEED, check_integers
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
 from flax_linattn.ops.contract.numerics import einsum
@@ -53,8 +53,8 @@ class RandomFeatureAttention(KernelMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, num_features=self.num_features)
-        at_least(0, MAX_SEED, seed=self.seed)
+        check_integers(1, num_features=self.num_features)
+        check_integers(0, MAX_SEED, seed=self.seed)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, LearnedParameter]:
         return {"feature_scale": LearnedParameter((num_heads, key_dim), jax.nn.initializers.ones)}

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -91,7 +91,7 @@ class SoftmaxAttention(ScoredAttention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, window=self.window)
+        check_integers(1, window=self.window)
         if self.window is not None and self.implementation is not None:
             raise ValueError(
                 f"implementation={self.implementation!r} does not support a window; omit one."

@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import check_integers
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, LearnedParameter
@@ -85,7 +85,7 @@ def taylorshift_n0(key_dim: int) -> int:
         >>> [taylorshift_n0(d) for d in (8, 16, 32, 64, 128)]
         [73, 273, 1057, 4161, 16513]
     """
-    at_least(1, key_dim=key_dim)
+    check_integers(1, key_dim=key_dim)
     d = key_dim
     return -(-(4 * d**3 + 10 * d**2 + 9 * d + 4) // (4 * d + 6))
 
@@ -106,7 +106,7 @@ def taylorshift_n1(key_dim: int) -> int:
         >>> [taylorshift_n1(d) for d in (8, 16, 32, 64, 128)]
         [47, 159, 574, 2174, 8446]
     """
-    at_least(1, key_dim=key_dim)
+    check_integers(1, key_dim=key_dim)
     d = key_dim
     root = math.sqrt(d**4 + 12 * d**3 + 14 * d**2 + 4 * d + 1)
     return math.ceil((d**2 + 2 * d + 1 + root) / 4)
@@ -133,7 +133,7 @@ def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
         >>> round(taylorshift_optimal_dim(), 3), round(taylorshift_optimal_dim(1024), 3)
         (0.53, 0.999)
     """
-    at_least(1, num_tokens=num_tokens)
+    check_integers(1, num_tokens=num_tokens)
     cubic = (8, 10, 0, -4) if num_tokens is None else (2, num_tokens + 1, 0, -num_tokens)
     (root,) = (r.real for r in np.roots(cubic) if abs(r.imag) < 1e-9 and r.real > 0)
     return float(root)
@@ -160,7 +160,7 @@ def taylorshift_crossover(key_dim: int, order: int = 2) -> int:
         >>> [taylorshift_crossover(d, order=4) for d in (4, 8, 16, 32)]
         [88, 557, 5148, 60746]
     """
-    at_least(1, key_dim=key_dim, order=order)
+    check_integers(1, key_dim=key_dim, order=order)
     return -(-num_monomials(key_dim, order) * (key_dim + 1) // key_dim)
 
 
@@ -191,7 +191,7 @@ def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool
         >>> [taylorshift_speed_crossover(d, is_causal=True) for d in (8, 16, 32, 64)]
         [274, 878, 2229, 6208]
     """
-    at_least(1, key_dim=key_dim, order=order)
+    check_integers(1, key_dim=key_dim, order=order)
     features = num_monomials(key_dim, order)
     length = features * (key_dim + 1) / key_dim * min(3, 1 + 27 / math.sqrt(features))
     return math.ceil(1.8 * length if is_causal else length)
@@ -266,8 +266,8 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, order=self.order)
-        at_least(1, max_features=self.max_features)
+        check_integers(2, order=self.order)
+        check_integers(1, max_features=self.max_features)
         if self.order % 2:
             raise ValueError(
                 f"order {self.order} is odd: its polynomial is negative far below 0, and so are "
