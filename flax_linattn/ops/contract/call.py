@@ -31,7 +31,7 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
 )
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Checked arguments of one call of ``attend``; field names are those of its arguments.
+    """Checked arguments of one call of ``attend``, each under its own name.
 
     Attributes:
         segments: Where packed segments begin; None means nothing is packed.
@@ -65,7 +65,7 @@ class Call:
 
 
 class StepCall(NamedTuple):
-    """Checked arguments of one call of ``step``; field names are those of its arguments."""
+    """Checked arguments of one call of ``step``, each under its own name."""
 
     q: Array
     k: KeyStep

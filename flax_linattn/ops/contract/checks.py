@@ -27,7 +27,7 @@ def no_state_message(name: str) -> str:
 def check_arrays(
     name: str, can: Capabilities, q: Array, k: Array, v: Array, *, time: bool = True
 ) -> None:
-    """Checks dtypes and shapes of q, k and v; ``time=False`` for those of a single token."""
+    """Checks dtypes and shapes of q, k and v; ``time=False`` means a single token."""
     axes = {"q": "[B, T, H, K]", "k": "[B, S, H, K]", "v": "[B, S, H, V]"}
     if not time:
         axes = {each: axis.replace(", T", "").replace(", S", "") for each, axis in axes.items()}

@@ -502,7 +502,7 @@ class Mechanism(abc.ABC):
         own: Parameters,
         per_token: Parameters,
     ) -> Array:
-        """Evaluates the reference for each external query as if it were the learned one."""
+        """Evaluates the reference with each external query in turn as the learned query."""
 
         def reference_one(q: Array, *row: Any) -> Array:
             k, v, visible, per_token = jax.tree.map(lambda x: x[None], row)

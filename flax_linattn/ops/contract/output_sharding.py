@@ -68,7 +68,7 @@ def state_axes(
 
 
 def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
-    """Finds the head axes of a state's leaves: those that grow with the number of heads.
+    """Finds the axes of a state's leaves whose size depends on the number of heads.
 
     A state of a mechanism of one's own needs not say it so.
 
@@ -88,7 +88,7 @@ def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
 
 
 def merged_state_axes(state_a: State, state_b: State) -> Any:
-    """Returns the mesh axes of merged states: those of the first, else those of the second."""
+    """Returns the mesh axes of merged states: of the first where it has any, else the second."""
 
     def either(a: Array, b: Array) -> Any:
         return tuple(x or y for x, y in zip(partition_axes(a), partition_axes(b), strict=True))

@@ -388,7 +388,7 @@ def _backward(
 def _add_offsets(
     gradients: Offsets | None, dscore: Array, row: Array, column: Array
 ) -> Offsets | None:
-    """Adds the gradients of a block to those of both floats of the offsets."""
+    """Adds the gradients of one block to the gradients of the offsets, in both floats."""
     if gradients is None:
         return None
     da, db = jnp.sum(dscore, axis=3), -jnp.sum(dscore, axis=2)

@@ -276,11 +276,11 @@ def _backward(
             row, column = jnp.asarray(pairs)[p]
             (q, k, v), places = plan.take_pair(filled, positions, row, column)
             visible = plan.visible(context.visibility, row, column)
-            mean, largest, dmean = (plan.row(x, row)[:, :, None] for x in (y, maximum, dy))
+            mean, row_max, dmean = (plan.row(x, row)[:, :, None] for x in (y, maximum, dy))
 
             bias = gather_bias(table, places)
             score = masked_scores(plan.weight_function, q, k, bias, visible)
-            weight = plan.weight_function.relative_weight(score, largest) * dmean
+            weight = plan.weight_function.relative_weight(score, row_max) * dmean
             _, backward = jax.vjp(plan.weight_function.log_weight, q[:, :, None], k[:, None], bias)
             dq, dk, dbias = backward(weight * v[:, None] - weight * mean)
             if dtable is not None and places is not None:  # both or none are there

@@ -131,13 +131,13 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 def _halves_like(x: Array, like: Array) -> tuple[Array, Array]:
-    """Splits tokens [..., P, 1, K] into halves whose spans are as long as those of ``like``."""
+    """Splits tokens [..., P, 1, K] into halves of spans, each as long as a span of ``like``."""
     size = like.shape[-2]
     return _halves(x.reshape(*x.shape[:-3], x.shape[-3] // size, size, x.shape[-1]))
 
 
 def _join_prefix_sums(earlier: Array, later: Array) -> Array:
-    """Joins the prefix sums of the halves of a span to those of the span."""
+    """Returns the prefix sums of a span, given the prefix sums of its two halves."""
     return jnp.concatenate([earlier, later + earlier[..., -1:, :]], axis=-2)
 
 

@@ -21,7 +21,7 @@ from flax_linattn.typing import Array
 
 @register_state
 class ExponentialState(NamedTuple):
-    """Summary (m, u, w) of a set of tokens; its leading axes are those of the scores.
+    """Summary (m, u, w) of a set of tokens, with the leading axes of the scores.
 
     Attributes:
         m: maximum of the scores [...], -inf when empty.

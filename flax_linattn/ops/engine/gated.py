@@ -97,9 +97,9 @@ class GatedMechanism(StreamingMechanism):
         )
 
     def _reduce_tokens(self, tokens: dict[str, Array], keep: Array | None) -> State:
-        kept = jax.tree.map(lambda x: masks.zero_padding(x, keep), tokens)
+        valid = jax.tree.map(lambda x: masks.zero_padding(x, keep), tokens)
         k, v = tokens["k"], tokens["v"]
-        return self.chunk_state(kept, self._identity_state(k, v))
+        return self.chunk_state(valid, self._identity_state(k, v))
 
     def read(self, q: Array | None, state: State) -> Array:
         return einsum("...hk,...hkv->...hv", self._require_query(q), state.value)

@@ -27,10 +27,10 @@ def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.flo
         >>> (-1 / jax.nn.log_sigmoid(b)).round().astype(int).tolist()
         [8, 91, 1024]
     """
-    least, most = map(math.log, MEMORY_RANGE)
+    log_min, log_max = map(math.log, MEMORY_RANGE)
     if shape[0] == 1:
-        least = most = (least + most) / 2
-    rate = jnp.exp(-jnp.linspace(least, most, shape[0], dtype=jnp.float32))
+        log_min = log_max = (log_min + log_max) / 2
+    rate = jnp.exp(-jnp.linspace(log_min, log_max, shape[0], dtype=jnp.float32))
     bias = -rate - jnp.log(-jnp.expm1(-rate))  # the logit of exp(-rate)
     return jnp.broadcast_to(bias.reshape(-1, *(1,) * (len(shape) - 1)), shape).astype(dtype)
 

@@ -266,9 +266,9 @@ class KernelMechanism(StreamingMechanism):
             jnp.broadcast_to(count, normalizer.shape),
         )
         for state, rows in outside:
-            seen = None if rows is None else jnp.broadcast_to(rows[:, None], normalizer.shape)
+            row_mask = None if rows is None else jnp.broadcast_to(rows[:, None], normalizer.shape)
             more = self._shared_sums(q, state)
-            sums = jax.tree.map(lambda a, b, s=seen: a + masks.zero_padding(b, s), sums, more)
+            sums = jax.tree.map(lambda a, b, m=row_mask: a + masks.zero_padding(b, m), sums, more)
         value, normalizer, count = map(_by_head, sums)
         return value, normalizer, count
 

@@ -154,8 +154,8 @@ def attend(
         return y, carry
     if starts is None:
         carry = final_state(monoid, span, carry, chunk_size)
-        seen = carry if following is None else monoid.merge(carry, following)
-        return broadcast_read(monoid, q, seen, length, chunk_size), carry
+        total = carry if following is None else monoid.merge(carry, following)
+        return broadcast_read(monoid, q, total, length, chunk_size), carry
     following = monoid.identity if following is None else following
     return _attend_within_segments(monoid, q, span, carry, following, chunk_size)
 
@@ -290,13 +290,15 @@ def scan_monoid(
         q: Array | None, span: Span, before: State, after: State | None, is_causal: bool
     ) -> tuple[State, Array]:
         states = lift_real(span.tokens, span.mask)
-        seen = prefixes = scan(merge, states, before, span.starts)
+        attended = prefixes = scan(merge, states, before, span.starts)
         if not is_causal and span.starts is not None:  # one segment has one total for all
             segment_index, end = span.segment_index, _segment_ends(span.starts)
-            seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
+            attended = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
             outside = jax.tree.map(lambda a: a[:, None], after)
-            seen = merge(seen, select(segment_index == segment_index[:, -1:], outside, nothing))
-        return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, seen)
+            attended = merge(
+                attended, select(segment_index == segment_index[:, -1:], outside, nothing)
+            )
+        return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, attended)
 
     return Monoid(
         identity=identity,

@@ -70,8 +70,8 @@ class StatelessMechanism(Mechanism):
         y = self.mix(
             Sequences(q, k, v, query_mask, mask, call.starts, call.form, own, call.is_causal)
         )
-        seen = jnp.any(mask, axis=1)[:, None, None, None]
-        return jnp.where(seen, y, jnp.zeros_like(y)), None
+        has_tokens = jnp.any(mask, axis=1)[:, None, None, None]
+        return jnp.where(has_tokens, y, jnp.zeros_like(y)), None
 
     # Not reached: what needs a state is refused before.
 

@@ -100,21 +100,23 @@ class Elementwise(ChannelwiseSoftmax):
 
     def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
         # Not the distances of ``scores``, which ``relative`` takes.
-        most = max_distance(q.dtype)
-        return -(jnp.clip(q - k, -most, most) ** 2)
+        limit = max_distance(q.dtype)
+        return -(jnp.clip(q - k, -limit, limit) ** 2)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         distance = jnp.abs(q[:, :, None] - k[:, None])  # [B, T, S, H, K]
-        seen = visible[..., None, None]
+        attended = visible[..., None, None]
         nearest = jax.lax.stop_gradient(
-            jnp.min(jnp.where(seen, distance, max_distance(distance.dtype)), axis=2, keepdims=True)
+            jnp.min(
+                jnp.where(attended, distance, max_distance(distance.dtype)), axis=2, keepdims=True
+            )
         )
-        distance = jnp.where(seen, distance, nearest)
+        distance = jnp.where(attended, distance, nearest)
         # Equations 1 and 2, over the weight of the nearest: e^(-d^2) = e^(-a^2) e^(a^2 - d^2).
         weight = jnp.exp((nearest - distance) * (nearest + distance))
-        return average_by_channel(jnp.where(seen, weight, 0), v)
+        return average_by_channel(jnp.where(attended, weight, 0), v)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +187,7 @@ take 2 or 4, or allow_odd_order=True.
         batch, channels = sizes.batch_size, (sizes.num_heads, sizes.key_dim)
         sums = (batch, self.order + 1, *channels)
         return SeriesState(
-            smallest=jnp.full((batch, *channels), jnp.inf, sizes.dtype),
+            min_magnitude=jnp.full((batch, *channels), jnp.inf, sizes.dtype),
             s=jnp.zeros(sums, sizes.dtype),
             z=jnp.zeros(sums, sizes.dtype),
         )
@@ -193,11 +195,11 @@ take 2 or 4, or allow_odd_order=True.
     def lift(self, k: Array, v: Array, query: Array | None = None) -> SeriesState:
         # Equations 10, 12 and 13: K_i e^(-k_i^2), relative to the token's own |k|. That shift
         # cancels from the output and is a constant to gradients.
-        smallest = jax.lax.stop_gradient(jnp.abs(k))
+        min_magnitude = jax.lax.stop_gradient(jnp.abs(k))
         z = series.geometric_terms(
-            series.relative_weight(k, smallest), k / series.key_unit(smallest), self.order
+            series.relative_weight(k, min_magnitude), k / series.key_unit(min_magnitude), self.order
         )  # a weight of 1, with the gradient of e^(-k^2)
-        return SeriesState(smallest, series.stack([x * v for x in z]), series.stack(z))
+        return SeriesState(min_magnitude, series.stack([x * v for x in z]), series.stack(z))
 
     def _merge(self, state_a: SeriesState, state_b: SeriesState) -> SeriesState:
         return series.merge(state_a, state_b)
@@ -241,8 +243,8 @@ take 2 or 4, or allow_odd_order=True.
         for n in range(1, self.order + 1):
             term = term * x / n
             polynomial = polynomial + term
-        seen = visible[..., None, None]
-        score = jnp.where(seen, -(k[:, None] ** 2), -jnp.inf)
+        attended = visible[..., None, None]
+        score = jnp.where(attended, -(k[:, None] ** 2), -jnp.inf)
         shift = jax.lax.stop_gradient(jnp.max(score, axis=2, keepdims=True))
         weight = exp_difference(score, shift) * polynomial
         return average_by_channel(weight, v)

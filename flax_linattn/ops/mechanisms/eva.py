@@ -160,22 +160,22 @@ class EVA(ScoreScale, StatelessMechanism):
     ) -> _Chunks:
         """Computes the chunks of sequences of ``count`` [B] tokens, which come first."""
         (batch, length), overlap = k.shape[:2], self._overlap()
-        most = min(self.num_chunks, length)
-        number = jnp.arange(most + 1, dtype=jnp.int32)
-        used = jnp.clip(count, 1, most)[:, None]
+        max_chunks = min(self.num_chunks, length)
+        number = jnp.arange(max_chunks + 1, dtype=jnp.int32)
+        used = jnp.clip(count, 1, max_chunks)[:, None]
         border = -(-jnp.minimum(number, used) * count[:, None] // used)
         start, end = border[:, :-1], border[:, 1:]
         there = start < end
         first = jnp.where(there, jnp.maximum(start - overlap, 0), 0)
         last = jnp.where(there, jnp.minimum(end + overlap, count[:, None]), 0)
 
-        widest = min(-(-length // most) + 2 * overlap, length)
+        widest = min(-(-length // max_chunks) + 2 * overlap, length)
         place = first[..., None] + jnp.arange(widest, dtype=jnp.int32)  # [B, C, tokens]
         inside = (place < last[..., None])[..., None, None]
-        place = jnp.minimum(place, length - 1).reshape(batch, most * widest)
+        place = jnp.minimum(place, length - 1).reshape(batch, max_chunks * widest)
 
         def tokens(x: Array) -> Array:
-            x = gather_time(x, place).reshape(batch, most, widest, *x.shape[2:])
+            x = gather_time(x, place).reshape(batch, max_chunks, widest, *x.shape[2:])
             return jnp.where(inside, x, jnp.zeros_like(x))
 
         q, k, v = tokens(q), tokens(k), tokens(v)
@@ -202,14 +202,14 @@ class EVA(ScoreScale, StatelessMechanism):
         visible = (place >= 0) & (place < count[:, None, None])
         first, last = chunks.first[:, None], chunks.last[:, None]
         exact = (first >= begin) & (last <= begin + width + 2 * overlap)
-        seen = jnp.concatenate([visible, (first < last) & ~exact], axis=2)[:, :, None, None]
+        attended = jnp.concatenate([visible, (first < last) & ~exact], axis=2)[:, :, None, None]
 
         q, k, v = split_tiles(fill(q, width), width), take_window(k), take_window(v)
         local = scores(q, k, "bwthk,bwshk->bwhts")
         score = jnp.concatenate([local, scores(q, chunks.key, "bwthk,bchk->bwhtc")], axis=-1)
-        score = jnp.where(seen, score, jnp.asarray(-jnp.inf, score.dtype))
-        largest = jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True))
-        weight = exp_difference(score, largest)
+        score = jnp.where(attended, score, jnp.asarray(-jnp.inf, score.dtype))
+        level = jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True))
+        weight = exp_difference(score, level)
         weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
         tokens, rest = jnp.split(weight, [place.shape[1]], axis=-1)
         y = einsum("bwhts,bwshv->bwthv", tokens, v)

@@ -90,10 +90,10 @@ class Nystrom(ScoreScale, StatelessMechanism):
         rank = jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1
         segment = rank * used // jnp.maximum(count, 1)
         landmark = jnp.arange(self.num_landmarks, dtype=jnp.int32)
-        member = (segment[:, None] == landmark[:, None]) & real[:, None]  # [B, L, T]
-        member = member.astype(x.dtype)
-        sums = einsum("bls,bshk->blhk", member, x)
-        size = jnp.sum(member, axis=2)[:, :, None, None]
+        in_segment = (segment[:, None] == landmark[:, None]) & real[:, None]  # [B, L, T]
+        in_segment = in_segment.astype(x.dtype)
+        sums = einsum("bls,bshk->blhk", in_segment, x)
+        size = jnp.sum(in_segment, axis=2)[:, :, None, None]
         return safe_divide(sums, size), landmark < used
 
     def _inverse(self, a: Array) -> Array:

@@ -138,8 +138,8 @@ class Performer(StreamingMechanism):
     def _chunk_size(self, call: Call, identity: State) -> int | None:
         if call.form in ("auto", "chunked") and (call.is_causal or call.starts is not None):
             # What is packed and not causal has tiles alone: a scan of states costs V times as much.
-            most = self.chunk_size if call.is_causal else min(TILE_TOKENS, self.chunk_size)
-            return even_chunk_size(call.k.shape[1], most)
+            limit = self.chunk_size if call.is_causal else min(TILE_TOKENS, self.chunk_size)
+            return even_chunk_size(call.k.shape[1], limit)
         return super()._chunk_size(call, identity)
 
     def _reduce_tokens(self, tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
@@ -165,19 +165,19 @@ class Performer(StreamingMechanism):
         """
         k, v = tokens["k"], tokens["v"]
         score = jnp.where(visible[..., None, None], q[:, :, None] + k[:, None], -jnp.inf)
-        largest = jnp.max(score, axis=(2, 4))
+        level = jnp.max(score, axis=(2, 4))
         more = []
         for state, rows in outside:
             own = q + state.m[:, None]
             if rows is not None:
                 own = jnp.where(rows[..., None, None], own, -jnp.inf)
             more.append((own, state))
-            largest = jnp.maximum(largest, jnp.max(own, axis=-1))
-        largest = jax.lax.stop_gradient(largest)  # it cancels
-        weight = jnp.sum(exp_difference(score, largest[:, :, None, :, None]), axis=-1)
+            level = jnp.maximum(level, jnp.max(own, axis=-1))
+        level = jax.lax.stop_gradient(level)  # it cancels
+        weight = jnp.sum(exp_difference(score, level[:, :, None, :, None]), axis=-1)
         value, total = einsum("btsh,bshv->bthv", weight, v), jnp.sum(weight, axis=2)
         for own, state in more:
-            features = exp_difference(own, largest[..., None])
+            features = exp_difference(own, level[..., None])
             value = value + einsum("bthm,bhmv->bthv", features, state.w)
             total = total + einsum("bthm,bhm->bth", features, state.u)
         return safe_divide(value, total[..., None])

@@ -171,9 +171,9 @@ get_mechanism('reformer', num_buckets=...), which has one.
                 back = chunk[:, None] - chunk
                 shares_chunk |= same & (back >= 0) & (back <= 1)
             eye = jnp.eye(length, dtype=bool)
-            seen = visible & shares_chunk & ~eye
-            seen |= visible & eye & ~jnp.any(seen, axis=1, keepdims=True)
-            score = jnp.where(seen, scale * (x @ l2_normalize(x).T), -jnp.inf)
+            attended = visible & shares_chunk & ~eye
+            attended |= visible & eye & ~jnp.any(attended, axis=1, keepdims=True)
+            score = jnp.where(attended, scale * (x @ l2_normalize(x).T), -jnp.inf)
             weight = exp_difference(score, jnp.max(score, axis=1, keepdims=True))
             return safe_divide(weight @ v, jnp.sum(weight, axis=1, keepdims=True))
 

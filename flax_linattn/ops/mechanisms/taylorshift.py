@@ -352,10 +352,10 @@ order=2, form='direct', which needs no state, or a larger max_features.
         """Evaluates equation 1 in blocks of weights; makes the state only if it is returned."""
         q, tokens = self._prepare(call)
         segment_index = None if call.segments is None else call.segments.index
-        seen = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
+        visible_pairs = Visibility(call.is_causal, 0, call.mask, segment_index, segment_index)
         weight_function = polynomial_weights(self._coefficients)
         bounded, k, v = clip_score_query(q), tokens["k"], tokens["v"]
-        y = attend_in_blocks(weight_function, bounded, k, v, 1.0, seen, self.chunk_size)
+        y = attend_in_blocks(weight_function, bounded, k, v, 1.0, visible_pairs, self.chunk_size)
         count = jnp.sum(_visible(call), axis=2, dtype=y.dtype)
         y = self._scale_output(y, count[..., None], q.shape[-1])
         if not call.return_state:
@@ -384,12 +384,12 @@ order=2, form='direct', which needs no state, or a larger max_features.
             features = num_monomials(sizes.key_dim, self.order)
             shape = [sizes.num_heads, features, sizes.value_dim]
             megabytes = math.prod(shape) * sizes.dtype.itemsize / 1e6
-            most = sum(map(self.has_state, range(1, sizes.key_dim)))
+            max_channels = sum(map(self.has_state, range(1, sizes.key_dim)))
             raise ValueError(
                 f"order {self.order} makes {features:,} features of {sizes.key_dim} channels, more "
                 f"than max_features={self.max_features:,}; a state of {sizes.dtype.name} {shape} "
-                f"would take {megabytes:,.0f} MB a row. Take heads of at most {most} channels, "
-                "order=2, form='direct', which needs no state, or a larger max_features."
+                f"would take {megabytes:,.0f} MB a row. Take heads of at most {max_channels} "
+                "channels, order=2, form='direct', which needs no state, or a larger max_features."
             )
         return super()._init_state(sizes)
 
@@ -432,5 +432,5 @@ order=2, form='direct', which needs no state, or a larger max_features.
         scaled = self.normalize if self.normalize_output is None else self.normalize_output
         if not scaled:
             return y
-        seen = jnp.where(count == 0, jnp.ones_like(count), count)
-        return y * jnp.sqrt(seen / key_dim)[..., None]
+        safe_count = jnp.where(count == 0, jnp.ones_like(count), count)
+        return y * jnp.sqrt(safe_count / key_dim)[..., None]
