@@ -34,10 +34,11 @@ class Call:
     """Checked arguments of one call of ``attend``, each under its own name.
 
     Attributes:
-        segments: Where packed segments begin; None means nothing is packed.
-        state: Of the tokens before; None means there are none.
-        parameters: The mechanism's own arguments, those that were given.
-        per_token: Its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.
+        segments: Start positions of packed segments; None means that nothing is packed.
+        state: State after the earlier tokens; None means that there are none.
+        parameters: The mechanism's own arguments that were passed, by name.
+        per_token: Per-token inputs (``token_arguments``) of shape [B, S, ...], by name, in the
+            accumulation dtype, 0 at padding.
     """
 
     q: Array

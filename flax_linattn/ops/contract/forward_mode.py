@@ -14,11 +14,11 @@ def explain_forward_mode_error(name: str, form: str) -> Iterator[None]:
     the message is that of JAX.
 
     Args:
-        name: Of the mechanism.
-        form: The one that was asked for.
+        name: Name of the mechanism.
+        form: Form that the caller requested.
 
     Raises:
-        TypeError: The gradient inside is derived by hand and has no tangents.
+        TypeError: If the gradient inside is derived by hand, and so has no forward mode.
 
     Example:
         >>> with explain_forward_mode_error("aaren", "auto"):

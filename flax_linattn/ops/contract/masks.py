@@ -30,8 +30,8 @@ class Segments:
     Attributes:
         starts: Boolean array of shape [B, T], True at the first valid token of each segment
             but the first; the first counts as a start only if its id differs from the carried one.
-        last: int32 array of shape [B], the segment id in which the sequence ends; ``NO_SEGMENT`` if
-            it has no valid token and no id was carried in.
+        last: Integer array of shape [B], the segment id at the end of each sequence; ``NO_SEGMENT``
+            if it has no valid token and no id was carried in.
     """
 
     starts: Bool[Array, "B T"]
@@ -90,10 +90,10 @@ def find_segments(
     """Finds the segments of equal ids among the valid tokens.
 
     Args:
-        segment_ids: int [B, T].
-        mask: Boolean array of shape [B, T]; True marks valid tokens; default all.
-        carried: int32 array of shape [B], the id in which an earlier call ended; a first valid
-            token with another id starts a new segment. By default the first segment continues.
+        segment_ids: Integer array of shape [B, T].
+        mask: Boolean array of shape [B, T]; True marks valid tokens. None means all are valid.
+        carried: Integer array of shape [B], the id in which an earlier call ended; a first valid
+            token with another id starts a new segment. None means the first segment continues.
 
     Example:
         >>> import jax.numpy as jnp
@@ -122,9 +122,9 @@ def find_packed_segments(
     """Returns ``find_segments`` for a packed call, and None without ``segment_ids``.
 
     Args:
-        segment_ids: int [B, T], or None.
+        segment_ids: Integer array of shape [B, T], or None.
         mask: Boolean array of shape [B, T]; True marks valid tokens.
-        carried: int32 array of shape [B], the id in which an earlier call ended, if that is known.
+        carried: Integer array of shape [B], the id in which an earlier call ended, if it is known.
 
     Example:
         >>> find_packed_segments(None, None, None) is None
@@ -197,10 +197,11 @@ def visible_rows(
 
     Args:
         index: Positions of the queries.
-        num_keys: S.
-        is_causal: A query sees keys up to its own position.
+        num_keys: Number of keys S.
+        is_causal: Whether a query attends only to keys up to its own position.
         mask: Boolean array of shape [B, S]; True marks valid tokens.
-        segment_index: The segment of each position (``Segments.index``).
+        segment_index: Integer array of shape [B, S], the segment of each position
+            (``Segments.index``).
 
     Example:
         >>> import jax.numpy as jnp

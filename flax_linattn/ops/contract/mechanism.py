@@ -181,8 +181,8 @@ class Mechanism(abc.ABC):
                 ``segment_ids`` a plain state belongs to the first segment, a :class:`PackedState`
                 to the segment of its id.
             return_state: Whether to return ``(y, state)`` instead of ``y``.
-            form: "auto" or one of ``capabilities.forms``. All forms return the same numbers up to
-                rounding.
+            form: Name of the form, "auto" or one of ``capabilities.forms``. All forms return the
+                same numbers up to rounding.
             **parameters: The mechanism's own arguments (see ``parameters``); None means not passed.
                 Also its per-token inputs (``token_arguments``) of shape [B, S, ...], padded and
                 packed like k.
@@ -194,8 +194,8 @@ class Mechanism(abc.ABC):
             ``segment_ids`` was passed.
 
         Raises:
-            ValueError: A shape, form, state or combination of arguments is not supported.
-            TypeError: A dtype or an argument name is wrong, or the form has no forward mode.
+            ValueError: If a shape, form, state or combination of arguments is not supported.
+            TypeError: If a dtype or an argument name is wrong, or the form has no forward mode.
         """
 
         def split(results: Any) -> Any:
@@ -312,8 +312,8 @@ class Mechanism(abc.ABC):
             the same structure and shapes.
 
         Raises:
-            ValueError: Shapes do not fit each other or the state.
-            TypeError: A dtype or an argument name is wrong.
+            ValueError: If shapes do not fit each other or the state.
+            TypeError: If a dtype or an argument name is wrong.
         """
 
         def split(results: Any) -> Any:
@@ -361,8 +361,8 @@ class Mechanism(abc.ABC):
             state_b: State of the later span, of the same structure and shapes.
 
         Raises:
-            ValueError: The mechanism cannot merge states, or the states do not belong together.
-            TypeError: The states differ in dtype.
+            ValueError: If the mechanism cannot merge states, or the states do not belong together.
+            TypeError: If the states differ in dtype.
         """
         self._check_recurrent()
         if not self.capabilities.mergeable:
@@ -409,7 +409,8 @@ class Mechanism(abc.ABC):
             num_queries: Number of external queries L (``capabilities.given_queries``).
 
         Raises:
-            ValueError: The mechanism has no state, or none for this length or for external queries.
+            ValueError: If the mechanism has no state, or none for this length or for external
+                queries.
         """
         self._check_recurrent()
         check_integers(1, num_queries=num_queries)

@@ -28,10 +28,11 @@ def run_on_automatic_axes(
     Without such axes nothing but the call happens.
 
     Args:
-        function: It must take all arrays of the mesh as arguments, and close over none.
-        arguments: Trees with arrays.
-        split: Of the results, gives a tree alike whose leaves say what each array's axes are split
-            over, as :func:`partition_axes` does. Axes that do not divide evenly stay whole.
+        function: Function that takes all arrays of the mesh as arguments and closes over none.
+        arguments: Arguments of the function, trees with arrays.
+        split: Function of the results that returns a tree of the same structure, with the mesh axes
+            over which each array is sharded (:func:`partition_axes`) as leaves. Axes that do not
+            divide evenly stay whole.
 
     Example:
         >>> import jax.numpy as jnp

@@ -103,9 +103,9 @@ def scores(q: Array, k: Array, subscripts: str = "bthk,bshk->bhts") -> Array:
     it a sum, which they leave alone.
 
     Args:
-        q: vectors [..., K].
-        k: vectors [..., K].
-        subscripts: Of :func:`einsum`, both with the channels last.
+        q: Vectors of shape [..., K].
+        k: Vectors of shape [..., K].
+        subscripts: Subscripts of :func:`einsum`, with the channels last in both operands.
 
     Example:
         >>> import jax.numpy as jnp
@@ -121,7 +121,7 @@ def score_scale(scale: float | Array | None, default: float | None, key_dim: int
     """Returns the factor of the scores: the argument, else the hyperparameter, else K**-0.5.
 
     Raises:
-        ValueError: The factor is not a scalar.
+        ValueError: If the factor is not a scalar.
 
     Example:
         >>> score_scale(None, None, 16), score_scale(None, 0.5, 16), score_scale(2.0, 0.5, 16)

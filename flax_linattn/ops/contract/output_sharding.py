@@ -30,8 +30,8 @@ def given_output_axes(q: Array, k: Array, v: Array, *, is_pooled: bool) -> Any:
 
     Args:
         q: The queries.
-        k: keys [B, S, H, K], or [B, H, K] of a step.
-        v: Values, likewise.
+        k: Keys of shape [B, S, H, K], or [B, H, K] in ``step``.
+        v: Values, with the leading axes of the keys.
         is_pooled: Whether one output stands for all S tokens.
     """
     *lead, heads, _ = partition_axes(k)
@@ -45,11 +45,11 @@ def state_axes(
     """Returns the mesh axes of the state after a call.
 
     Args:
-        state: What the call returns.
-        before: The state that it was given: the new one lies as that does, so that a loop can carry
-            it. None means there was none: batch and heads as the keys.
-        k: keys [B, S, H, K].
-        new_state: Makes a state for a number of heads; only its shapes are asked for.
+        state: State that the call returns.
+        before: State that the call received; the new state is sharded like it, so that a loop can
+            carry it. None means there was none, so batch and heads are sharded like the keys.
+        k: Keys of shape [B, S, H, K].
+        new_state: Function from a number of heads to a state, of which only the shapes are used.
     """
     state, segment_id = unpack_state(state)
     rows, _, heads, _ = partition_axes(k)
@@ -73,7 +73,7 @@ def head_axes(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
     A state of a mechanism of one's own needs not say it so.
 
     Args:
-        new_state: Makes a state for a number of heads; only its shapes are asked for.
+        new_state: Function from a number of heads to a state, of which only the shapes are used.
 
     Example:
         >>> import jax.numpy as jnp

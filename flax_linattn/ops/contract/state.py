@@ -38,13 +38,14 @@ def register_state(
     function imports the class before.
 
     Args:
-        kind: A ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
-            JSON values or tuples of them.
-        name: What files call it; None means its package and class, so that modules may move.
+        kind: A ``NamedTuple``, or a dataclass registered with JAX whose static fields are JSON
+            values or tuples of them.
+        name: Name of the class in files; None means its package and class, so that modules may
+            move.
 
     Raises:
-        ValueError: Another class has that name. For one that is made once more, as when a cell of
-            a notebook is run again, it warns: JAX keeps the first.
+        ValueError: If another class has that name. A class that is defined again, as when a
+            notebook cell is run twice, only causes a warning: JAX keeps the first.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -99,12 +100,12 @@ class StateSizes(NamedTuple):
     """Sizes and dtype of a state.
 
     Attributes:
-        batch_size: B.
-        num_heads: H.
-        key_dim: K.
-        value_dim: V.
-        max_length: Most tokens that a cache is to hold; None means it grows.
-        dtype: Of sums, float32 or float64.
+        batch_size: Number of sequences B.
+        num_heads: Number of heads H.
+        key_dim: Channels of a key, K.
+        value_dim: Channels of a value, V.
+        max_length: Maximum number of tokens that a cache can hold; None means it grows.
+        dtype: Accumulation dtype, float32 or float64.
         num_queries: L, of queries given where one is learned otherwise; None means they are not.
     """
 
@@ -132,7 +133,7 @@ class PackedState(NamedTuple):
 
     Attributes:
         state: The mechanism's own state.
-        segment_id: int32 array of shape [B]; -2**31 where no real token has come with an id yet.
+        segment_id: Integer array of shape [B]; -2**31 where no valid token has had an id yet.
     """
 
     state: State

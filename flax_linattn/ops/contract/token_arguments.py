@@ -38,17 +38,17 @@ class TokenArgument:
     can do without. A layer makes it of its inputs: ``activation(x W + b)``.
 
     Attributes:
-        name: Of the keyword argument.
-        axes: Those after [B, S], or after [B] in ``step``, each once: "H", "HK", "HV".
-        low: Smallest value.
-        high: Largest value.
-        activation: From any number to one between ``low`` and ``high``; needed where one of these
-            is finite.
-        bias_init: (key, shape, dtype) -> the first b, as in ``jax.nn.initializers``.
+        name: Name of the keyword argument.
+        axes: Axes after [B, S] (after [B] in ``step``), each at most once: "H", "HK", "HV".
+        low: Minimum value.
+        high: Maximum value.
+        activation: Function from any number to a number between ``low`` and ``high``; required if
+            one of them is finite.
+        bias_init: Initializer (key, shape, dtype) -> b, as in ``jax.nn.initializers``.
 
     Raises:
-        ValueError: The name is no identifier or taken, an axis is unknown or there twice, no number
-            is between ``low`` and ``high``, or an activation is missing.
+        ValueError: If the name is invalid or reserved, an axis is unknown or repeated, ``low`` is
+            above ``high``, or an activation is missing.
 
     Example:
         >>> import jax
@@ -126,16 +126,16 @@ def check_token_arguments(
     for nothing.
 
     Args:
-        name: Of the mechanism.
-        declared: What it wants.
-        given: By name; None means not given.
-        k: keys [..., H, K].
-        v: values [..., H, V].
+        name: Name of the mechanism.
+        declared: Per-token inputs that the mechanism declares.
+        given: Values by name; None means not passed.
+        k: Keys of shape [..., H, K].
+        v: Values of shape [..., H, V].
         mask: Boolean array of shape [...]; False marks padding.
 
     Raises:
-        TypeError: One is missing, no array, or of another dtype.
-        ValueError: One is of another shape or out of range.
+        TypeError: If an input is missing, not an array, or has a wrong dtype.
+        ValueError: If an input has a wrong shape or is out of range.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -24,9 +24,9 @@ class BlockPlan:
     """Block sizes and lengths, known when the program is traced.
 
     Attributes:
-        sizes: what a block holds.
-        queries: T.
-        keys: S.
+        sizes: Batches, heads, queries and keys per block.
+        queries: Number of queries T.
+        keys: Number of keys S.
     """
 
     sizes: BlockSizes
@@ -59,10 +59,11 @@ class BlockPlan:
         Arrays are [B, T, H, ...], those of the results too; others would be moved as a whole.
 
         Args:
-            function: of some of each, gives so many of the results.
-            results: arrays to write them into.
-            per_batch: a tree of arrays [B, ...], the same for all heads.
-            *trees: trees of arrays.
+            function: Function of slices of ``per_batch`` and ``trees`` that returns the same slices
+                of the results.
+            results: Tree of arrays into which the results are written.
+            per_batch: Tree of arrays of shape [B, ...], shared by all heads.
+            *trees: Trees of arrays of shape [B, T, H, ...].
         """
 
         def without_sums(_: None, *some: Any) -> tuple[Any, None]:
@@ -76,11 +77,11 @@ class BlockPlan:
         """Segments ``map_heads`` for a function that also adds to sums over all batches and heads.
 
         Args:
-            function: (sums, of_batch, *trees) -> (some of the results, sums).
-            results: as in ``map_heads``.
-            sums: a tree of arrays of any shapes.
-            per_batch: as in ``map_heads``.
-            *trees: as in ``map_heads``.
+            function: Function (sums, per_batch, *trees) -> (slices of the results, sums).
+            results: Tree of arrays, as in ``map_heads``.
+            sums: Tree of arrays of any shapes, shared by all batches and heads.
+            per_batch: Tree of arrays, as in ``map_heads``.
+            *trees: Trees of arrays, as in ``map_heads``.
 
         Returns:
             The results and the sums.

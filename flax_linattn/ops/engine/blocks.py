@@ -43,8 +43,8 @@ class Offsets(NamedTuple):
     For weighings of differences alone, w(s, level) = w(s - level, 0).
 
     Attributes:
-        query: a, [B, T, H].
-        key: b, [B, S, H].
+        query: Offsets a of shape [B, T, H].
+        key: Offsets b of shape [B, S, H].
     """
 
     query: DoubleFloat
@@ -65,8 +65,8 @@ class Scores(NamedTuple):
     """Scores as unevaluated sums of a product and an offset, or the levels of rows of scores.
 
     Attributes:
-        product: scale q . k.
-        offset: what is added; None means nothing.
+        product: Products scale q . k.
+        offset: Offsets a - b; None means 0.
     """
 
     product: Array
@@ -116,12 +116,14 @@ class WeightFunction(NamedTuple):
     """Function from scores to weights, with its derivative and its change with the level.
 
     Attributes:
-        masked_score: the score of what is invisible; its weight and slope are 0.
-        initial_level: the level of a row that has seen nothing.
-        level: scores [..., S] -> the level of the row [...]; of several spans it is the largest.
-        weight: (score, level) -> w relative to the level.
-        slope: (score, level) -> dw / ds relative to the level.
-        rescale: (old, new) -> weights relative to ``new`` over those relative to ``old``.
+        masked_score: Score of invisible keys; its weight and slope are 0.
+        initial_level: Level of a row before its first key.
+        level: Function from scores [..., S] to the level of the row [...]. The level of several
+            blocks is the maximum of their levels.
+        weight: Function (score, level) -> w relative to the level.
+        slope: Function (score, level) -> dw / ds relative to the level.
+        rescale: Function (old, new) -> factor that turns weights relative to ``old`` into weights
+            relative to ``new``.
     """
 
     masked_score: float
@@ -145,17 +147,17 @@ def attend_in_blocks(
     """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
-        weight_function: how scores become weights.
-        q: queries [B, T, H, K].
-        k: keys [B, S, H, K].
-        v: values [B, S, H, V].
-        scale: factor of the scores.
-        visibility: which queries attend to which keys.
-        max_block: queries per block, and keys, at most.
-        offsets: what is added to the scores; None means nothing.
+        weight_function: Function from scores to weights.
+        q: Queries of shape [B, T, H, K].
+        k: Keys of shape [B, S, H, K].
+        v: Values of shape [B, S, H, V].
+        scale: Factor of the scores.
+        visibility: Rule for which queries attend to which keys.
+        max_block: Maximum number of queries, and of keys, per block.
+        offsets: Offsets added to the scores; None means 0.
 
     Returns:
-        y [B, T, H, V], 0 where no token is visible.
+        Outputs of shape [B, T, H, V], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp

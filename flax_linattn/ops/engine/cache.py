@@ -38,14 +38,14 @@ class KVCache:
     """Cache of keys and values of the valid tokens so far, without gaps.
 
     Attributes:
-        key: [B, L, H, K]; slots from ``length`` on are unused.
-        value: [B, L, H, V].
-        length: int32 array of shape [B], number of tokens taken in. Beyond L the row has
-            overflowed.
-        growable: static; the cache was made without ``max_length`` and is enlarged by every
-            call that appends (a new shape, hence a new compilation).
-        per_token: the mechanism's ``token_arguments`` by name, [B, L, ...] each, in the dtype of
-            sums; empty where it has none.
+        key: Keys of shape [B, L, H, K]; slots from ``length`` on are unused.
+        value: Values of shape [B, L, H, V].
+        length: Integer array of shape [B], number of tokens appended. A length above L marks an
+            overflow.
+        growable: Static; whether the cache was made without ``max_length``, so that every call that
+            appends enlarges it (a new shape, hence a new compilation).
+        per_token: Per-token inputs (``token_arguments``) of shape [B, L, ...], by name, in the
+            accumulation dtype; empty if the mechanism has none.
     """
 
     key: Float[Array, "B L H K"]
@@ -70,15 +70,15 @@ class KVCache:
         """Appends tokens after those in the cache.
 
         Args:
-            k: [B, S, H, K].
-            v: [B, S, H, V].
-            keep: Boolean array of shape [B, S], False = leave this token out.
-            restart: Boolean array of shape [B], forget the earlier tokens of this row.
-            per_token: [B, S, ...] each, by the names of ``self.per_token``; None means there are
-                none.
+            k: Keys of shape [B, S, H, K].
+            v: Values of shape [B, S, H, V].
+            keep: Boolean array of shape [B, S]; False skips the token.
+            restart: Boolean array of shape [B]; True empties the cache of this sequence first.
+            per_token: Per-token inputs of shape [B, S, ...], by the names of ``self.per_token``;
+                None means there are none.
 
         Returns:
-            The new cache. Tokens for which there is no room are lost, which ``length`` tells.
+            New cache. Tokens that do not fit are lost, and ``length`` then exceeds the capacity.
         """
         length = jnp.where(restart, 0, self.length)
         room = k.shape[1] if self.growable else 0
@@ -126,15 +126,15 @@ class Pairs(NamedTuple):
     """Queries and the tokens to which they may attend.
 
     Attributes:
-        q: [B, T, H, K].
-        k: [B, S, H, K].
-        v: [B, S, H, V].
-        positions: of both; None where the mechanism is not ``uses_positions``.
-        parameters: the mechanism's own arguments.
-        per_key: what ``prepare_per_token`` made of the per-token inputs: a tree of arrays [B, S,
+        q: Queries of shape [B, T, H, K].
+        k: Keys of shape [B, S, H, K].
+        v: Values of shape [B, S, H, V].
+        positions: Positions of queries and keys; None unless the mechanism ``uses_positions``.
+        parameters: The mechanism's own arguments, by name.
+        per_key: Result of ``prepare_per_token`` for the keys, a tree of arrays of shape [B, S,
             ...].
-        per_query: the same for the token of each query, [B, T, ...]; None where queries are not of
-            these tokens (T is not S).
+        per_query: Result of ``prepare_per_token`` for the tokens of the queries, of shape [B, T,
+            ...]; None in cross-attention (T is not S).
     """
 
     q: Array
@@ -151,9 +151,9 @@ class CacheMechanism(Mechanism):
     """Base class of mechanisms defined by ``attend_block`` over the visible tokens.
 
     Attributes:
-        chunk_size: queries per block in the chunked form.
-        cache_dtype: dtype of the cached keys and values; None means the accumulation dtype of the
-            inputs, in which per-token inputs are always kept.
+        chunk_size: Queries per block in the chunked form.
+        cache_dtype: Dtype of the cached keys and values; None means the accumulation dtype of the
+            inputs, which per-token inputs always have.
     """
 
     uses_positions: ClassVar[bool] = False
@@ -183,8 +183,8 @@ class CacheMechanism(Mechanism):
         """Transforms the per-token inputs once per call, for ``attend_block``.
 
         Args:
-            per_token: of all tokens in order of time [B, S, ...], cached ones first; 0 at padding
-                and in unused slots.
+            per_token: Per-token inputs of shape [B, S, ...] in the order of time, cached tokens
+                first; 0 at padding and in unused slots.
 
         Returns:
             A tree of arrays [B, S, ...]; by default the arguments themselves.
@@ -209,9 +209,9 @@ class CacheMechanism(Mechanism):
         """Includes one more block of keys in the sums; blocks come in reverse order of time.
 
         Args:
-            sums: of the later blocks.
-            pairs: one query and the block; ``per_key`` are the per-token inputs themselves, 0
-                where not seen, and ``per_query`` is None.
+            sums: Sums over the later blocks.
+            pairs: One query and the block of keys. ``per_key`` holds the per-token inputs
+                themselves, 0 where invisible; ``per_query`` is None.
             visible: Boolean array of shape [B, 1, S].
         """
         raise NotImplementedError

@@ -116,15 +116,15 @@ def attend_by_channel(
     """Computes the outputs of all queries, holding one block of weights at a time.
 
     Args:
-        weight_function: how scores are made and become weights.
-        tokens: queries, keys and values.
-        table: what a pair of positions adds to its scores [N, N]; None means nothing.
-        visibility: which queries attend to which keys.
-        positions: of queries and keys in the table; None where there is none.
-        max_block: queries per block, and keys, at most.
+        weight_function: Functions that compute scores and weights.
+        tokens: Queries, keys and values.
+        table: Biases of shape [N, N], added to the scores of a pair of positions; None means 0.
+        visibility: Rule for which queries attend to which keys.
+        positions: Positions of queries and keys in the table; None without a table.
+        max_block: Maximum number of queries, and of keys, per block.
 
     Returns:
-        y [B, T, H, K], 0 where no token is visible.
+        Outputs of shape [B, T, H, K], 0 where no token is visible.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -32,7 +32,7 @@ class ChannelwiseSoftmax(CacheMechanism):
     """Softmax over the visible tokens in every channel, defined by ``scores``.
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
     """
 
     chunk_size: int = 64

@@ -39,13 +39,14 @@ def chunk_scan(
     """Processes a sequence chunk by chunk.
 
     Args:
-        chunk: its functions.
-        form: where "auto", the platform decides how to run what is not differentiated.
-        sizes: tokens per chunk; None means all in one, which JAX differentiates, in forward mode
+        chunk: Functions of one chunk.
+        form: Name of the form; with "auto" the platform decides between chunks and tokens where
+            nothing is differentiated.
+        sizes: Tokens per chunk; None means one chunk, which JAX differentiates, in forward mode
             too.
-        q: queries [B, T, H, K].
-        span: what is known of the tokens [B, T, ...].
-        initial: the state before the first token.
+        q: Queries of shape [B, T, H, K].
+        span: Tokens of shape [B, T, ...] with their masks.
+        initial: State before the first token.
 
     Returns:
         The state after the last token, and the outputs [B, T, ...].

@@ -30,15 +30,15 @@ def scan_chunks(
     """Applies ``body`` to consecutive chunks of tokens along axis 1 of ``arrays``.
 
     Args:
-        body: (carry, span) -> (carry, outputs); span is a tuple of ``arrays``' leaves [B, C, ...],
-            followed by the chunk's own ``per_chunk``, if there is any.
-        carry: what the first span gets.
-        arrays: a tuple of trees of arrays [B, T, ...]; the last span is filled up with zeros, so
-            a mask among them marks the filling as padding.
-        chunk_size: C; None means all of T at once.
-        per_chunk: a tree of arrays [chunks, ...].
-        reverse: begin at the last span.
-        stack: return the outputs as [chunks, ...] instead of joined along axis 1.
+        body: Function (carry, chunk) -> (carry, outputs). A chunk is a tuple of the leaves [B, C,
+            ...] of ``arrays``, followed by its own ``per_chunk``, if any.
+        carry: Carry before the first chunk.
+        arrays: Tuple of trees of arrays of shape [B, T, ...]. The last chunk is filled with zeros,
+            so a mask among them marks the filling as padding.
+        chunk_size: Tokens per chunk C; None means one chunk.
+        per_chunk: Tree of arrays of shape [chunks, ...].
+        reverse: Whether to begin at the last chunk.
+        stack: Whether to return the outputs as [chunks, ...] instead of joined along axis 1.
 
     Returns:
         The last carry and the outputs [B, T, ...], or [chunks, ...].
@@ -82,9 +82,10 @@ def scan_tokens(
     which are laid out again.
 
     Args:
-        body: (carry, token) -> (carry, output [B, ...]); token has the structure of ``arrays``.
-        carry: what the first token gets.
-        arrays: a tree of arrays [B, T, ...], T at least 1.
+        body: Function (carry, token) -> (carry, output [B, ...]). A token has the structure of
+            ``arrays``.
+        carry: Carry before the first token.
+        arrays: Tree of arrays of shape [B, T, ...], with T at least 1.
 
     Returns:
         The last carry and the outputs [B, T, ...].

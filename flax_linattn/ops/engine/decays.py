@@ -89,12 +89,13 @@ def decayed_products(q: Array, k: Array, a: Array) -> Array:
     """Computes the products of queries and keys, decayed by the tokens between them.
 
     Args:
-        q: [..., T, K].
-        k: [..., T, K].
-        a: log-decays [..., T, 1] or [..., T, K].
+        q: Queries of shape [..., T, K].
+        k: Keys of shape [..., T, K].
+        a: Log-decays of shape [..., T, 1] or [..., T, K].
 
     Returns:
-        [..., T, T]: sum over channels of q_i k_j exp(sum of a_l over j < l <= i), 0 for j > i.
+        Products of shape [..., T, T]: the sum over channels of q_i k_j exp(sum of a_l over j < l <=
+        i), 0 for j > i.
 
     Example:
         >>> import jax.numpy as jnp

@@ -27,8 +27,8 @@ class DoubleFloat(NamedTuple):
     """Numbers represented as the unevaluated sum ``high + low``.
 
     Attributes:
-        high: the number, rounded to the dtype.
-        low: what is left of it, of the same shape and dtype.
+        high: Number rounded to the dtype.
+        low: Rounding error of ``high``, of the same shape and dtype.
     """
 
     high: Array
@@ -67,10 +67,10 @@ def running_sum(x: Array) -> DoubleFloat:
     """Computes sums of ``x`` over axis 1 up to and including each position.
 
     Args:
-        x: finite numbers [B, S, ...].
+        x: Finite numbers of shape [B, S, ...].
 
     Returns:
-        Of the shape of ``x``. All of the derivative is that of ``high``.
+        Sums of the shape of ``x``. ``high`` carries the whole derivative.
 
     Example:
         >>> import jax.numpy as jnp

@@ -69,14 +69,14 @@ def exponential_scan(
     """Computes the causal means of all positions, and the state after the last token.
 
     Args:
-        score: [B, T, H].
-        v: values [B, T, H, V].
-        initial: the state before the first token: m [B, H], u [B, H], w [B, H, V].
+        score: Scores of shape [B, T, H].
+        v: Values of shape [B, T, H, V].
+        initial: State before the first token: m [B, H], u [B, H], w [B, H, V].
         mask: Boolean array of shape [B, T]; False marks padding, where scores and values are
             finite.
         starts: Boolean array of shape [B, T]; True marks the first token of a packed segment.
-        form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens per tile of the chunked form; of the parallel one at most.
+        form: Name of the form: "parallel", "chunked", "recurrent" or "auto".
+        chunk_size: Tokens per tile in the chunked form; maximum in the parallel form.
 
     Returns:
         The rows, with y 0 where no token is visible, and the state. Gradients that flow through y
@@ -112,14 +112,14 @@ def forgetting_scan(
     """Computes ``exponential_scan`` for scores that decay with every later token.
 
     Args:
-        score: [B, T, H].
-        v: values [B, T, H, V].
-        log_decay: [B, T, H], how far they fall, at most 0 and 0 at padding.
-        initial: the state before the first token.
-        mask: as in ``exponential_scan``, like all that follows.
+        score: Scores of shape [B, T, H].
+        v: Values of shape [B, T, H, V].
+        log_decay: Log-decays of shape [B, T, H], at most 0, and 0 at padding.
+        initial: State before the first token.
+        mask: Boolean array of shape [B, T], as in ``exponential_scan``, like all further arguments.
         starts: Boolean array of shape [B, T].
-        form: "parallel", "chunked", "recurrent" or "auto".
-        chunk_size: tokens per tile.
+        form: Name of the form.
+        chunk_size: Tokens per tile.
 
     Example:
         >>> import jax.numpy as jnp

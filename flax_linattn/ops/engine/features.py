@@ -38,10 +38,10 @@ def symmetric_square(x: Array) -> Array:
     products x_i x_j of i != j once, times sqrt(2).
 
     Args:
-        x: [..., d].
+        x: Vectors of shape [..., d].
 
     Returns:
-        [..., d (d + 1) / 2].
+        Features of shape [..., d (d + 1) / 2].
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,14 +60,14 @@ def quadratic_features(
     """Computes [c, b x, a symmetric_square(x)], features of a quadratic polynomial of x . y.
 
     Args:
-        x: [..., d].
-        coefficients: (a, b, c); given to one of the two factors, their product is
-            a (x . y)^2 + b x . y + c.
-        unit: u [..., 1], the 1 that x is measured by: [c u^2, b u x, a symmetric_square(x)],
-            for x and u times a number the features times its square.
+        x: Vectors of shape [..., d].
+        coefficients: Coefficients (a, b, c). If one of the two factors has them, the product is a
+            (x . y)^2 + b x . y + c.
+        unit: Unit u [..., 1] in which x is measured: the features are [c u^2, b u x, a
+            symmetric_square(x)], homogeneous of degree 2 in (x, u).
 
     Returns:
-        [..., 1 + d + d (d + 1) / 2].
+        Features of shape [..., 1 + d + d (d + 1) / 2].
 
     Example:
         >>> import jax.numpy as jnp

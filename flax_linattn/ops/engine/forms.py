@@ -65,13 +65,13 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
-        kind: "streaming" (a state of constant size), "scored" (keys and values are stored) or
-            "given" (a state is stored, and all tokens are read by external queries).
-        num_queries: T.
-        num_keys: S, cached tokens included.
-        size: numbers in all rows of the batch: streaming, those that a token lifts to; else
-            the scores of a pair of a query and a key (B * H, times K where channels have their
-            own). One that is symbolic, as in an export for any batch, counts as large.
+        kind: Kind of mechanism: "streaming" (a state of constant size), "scored" (keys and values
+            are stored) or "given" (a state, and external queries that read all tokens).
+        num_queries: Number of queries T.
+        num_keys: Number of keys S, cached tokens included.
+        size: Numbers in the whole batch. For "streaming" the numbers that one token lifts to;
+            otherwise the scores of one query and one key (B * H, times K if channels have their
+            own). A symbolic size, as in an export for any batch, counts as large.
 
     Returns:
         "parallel" or "chunked".
@@ -112,11 +112,11 @@ def block_sizes(
     """Chooses the block sizes of each platform.
 
     Args:
-        batch: B, which is symbolic in an export for any batch.
-        heads: H.
-        limit: queries per block at most, and keys.
-        queries: T.
-        keys: S.
+        batch: Batch size B, symbolic in an export for any batch.
+        heads: Number of heads H.
+        limit: Maximum number of queries, and of keys, per block.
+        queries: Number of queries T.
+        keys: Number of keys S.
 
     Example:
         >>> sizes = block_sizes(16, 8, 512, 4096, 4096)
@@ -142,8 +142,8 @@ def even_chunk_size(length: int, limit: int) -> int:
     Blocks are a multiple of 8 tokens, as vectors are, where there are several.
 
     Args:
-        length: T.
-        limit: tokens per block at most.
+        length: Number of tokens T.
+        limit: Maximum number of tokens per chunk.
 
     Example:
         >>> even_chunk_size(320, 256), even_chunk_size(100, 256)
@@ -183,10 +183,10 @@ def chunk_sizes(
     """Returns the chunk sizes of ``form="auto"`` for causal attention.
 
     Args:
-        kind: a key of ``MAX_CHUNK_TOKENS``.
-        length: T.
-        chunk_size: where nothing else is known; None means all in one.
-        limit: of a chunk at most.
+        kind: Key of ``MAX_CHUNK_TOKENS``.
+        length: Number of tokens T.
+        chunk_size: Tokens per chunk on accelerators; None means one chunk.
+        limit: Maximum number of tokens per chunk on CPUs.
 
     Example:
         >>> chunk_sizes("kernel", 152, None, 128)
@@ -242,11 +242,11 @@ def scan_form(
     """Returns the function for one pass of a scan; "auto" chooses by platform when compiled.
 
     Args:
-        scan: a key of ``AUTO_SCAN_FORMS``.
-        pass_name: the pass, a key of that.
-        form: "parallel", "chunked", "recurrent" or "auto".
-        functions: for each form a function of the tokens per tile, and of arrays.
-        chunk_size: most tokens per tile.
+        scan: Key of ``AUTO_SCAN_FORMS``.
+        pass_name: Name of the pass, a key of ``AUTO_SCAN_FORMS[scan]``.
+        form: Name of the form: "parallel", "chunked", "recurrent" or "auto".
+        functions: Function (tokens per tile, *arrays) of each form.
+        chunk_size: Maximum number of tokens per tile.
     """
 
     def chosen_form(name: str, platform: str) -> Callable[..., Any]:

@@ -41,7 +41,7 @@ class GatedMechanism(StreamingMechanism):
     [B, C, H] or [B, C, H, K]; tokens of zeros change nothing.
 
     Attributes:
-        chunk_size: Tokens per block in the chunked form.
+        chunk_size: Tokens per chunk in the chunked form.
         scale: Factor of the outputs if a call passes none; None means K**-0.5.
     """
 

@@ -37,8 +37,8 @@ class KernelState(NamedTuple):
     """Sums of features over the tokens so far.
 
     Attributes:
-        value: sum of phi_k(k) v [B, H, F, V].
-        normalizer: sum of phi_k(k) [B, H, F].
+        value: Sum of phi_k(k) v [B, H, F, V].
+        normalizer: Sum of phi_k(k) [B, H, F].
     """
 
     value: Float[Array, "B H F V"]
@@ -114,10 +114,10 @@ class KernelMechanism(StreamingMechanism):
         """Computes the outputs [..., H, V] from weighted sums.
 
         Args:
-            value: sum of weight times v [..., H, V].
-            normalizer: sum of the weights [..., H].
-            count: number of tokens that the row attends to [..., H]; see ``count``.
-            key_dim: K.
+            value: Sum of weight times v [..., H, V].
+            normalizer: Sum of the weights [..., H].
+            count: Number of tokens that the row attends to [..., H]; see ``count``.
+            key_dim: Channels of a key, K.
         """
         return safe_divide(value, normalizer[..., None])
 

@@ -37,11 +37,11 @@ def plain_scan(
     """Processes a sequence chunk by chunk; JAX differentiates it, in forward mode too.
 
     Args:
-        chunk: its functions.
-        chunk_size: tokens per chunk; None means all in one.
-        q: queries [B, T, H, K].
-        span: keys, values, masks [B, T, ...].
-        initial: the state before the first token.
+        chunk: Functions of one chunk.
+        chunk_size: Tokens per chunk; None means one chunk.
+        q: Queries of shape [B, T, H, K].
+        span: Keys and values of shape [B, T, ...] with their masks.
+        initial: State before the first token.
 
     Returns:
         The state after the last token, and the sums [B, T, ...].

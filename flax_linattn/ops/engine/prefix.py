@@ -32,9 +32,9 @@ class Span(NamedTuple):
     """Tokens of one chunk, with their mask and segment starts.
 
     Attributes:
-        tokens: a tree of arrays [B, C, ...], such as keys and values by name.
-        mask: Boolean array of shape [B, C]; False marks padding; None means all are real.
-        starts: Boolean array of shape [B, C]; True marks the first token of a packed segment; None
+        tokens: Tree of arrays of shape [B, C, ...], such as keys and values by name.
+        mask: Boolean array of shape [B, C]; False marks padding. None means all are valid.
+        starts: Boolean array of shape [B, C]; True marks the first token of a packed segment. None
             means one segment.
     """
 
@@ -90,13 +90,15 @@ class Monoid(NamedTuple):
     """Functions that the engine needs of a mechanism, with its arguments bound.
 
     Attributes:
-        identity: the neutral state, leaves [B, ...].
-        merge: (earlier, later) -> state; works on any leading axes.
-        read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
-        reduce: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
-        state_and_outputs: (q, span, before, after, is_causal) -> the state after the span and the
-            outputs [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and
-            last segment that lie outside; ``after`` is None where ``is_causal``.
+        identity: Neutral state, with leaves [B, ...].
+        merge: Function (earlier, later) -> state, for any leading axes.
+        read: Function (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
+        reduce: Function (tokens, keep Boolean [B, C] or None) -> state [B, ...] of the selected
+            tokens.
+        state_and_outputs: Function (q, chunk, before, after, is_causal) -> the state after the
+            chunk and the outputs [B, C, H, V]. ``before`` and ``after`` are the states of the parts
+            of the chunk's first and last segment that lie outside; ``after`` is None if
+            ``is_causal``.
     """
 
     identity: State
@@ -123,20 +125,20 @@ def attend(
     """Attends over sequences with a monoid.
 
     Args:
-        monoid: the mechanism's functions.
-        q: queries [B, T, H, K], or None where ``read`` needs none.
-        tokens: a tree of arrays [B, S, ...].
-        is_causal: outputs read the prefix, otherwise the total of the segment.
+        monoid: Functions of the mechanism.
+        q: Queries of shape [B, T, H, K], or None if ``read`` needs none.
+        tokens: Tree of arrays of shape [B, S, ...].
+        is_causal: Whether outputs read the prefix instead of the total of the segment.
         mask: Boolean array of shape [B, S]; False marks padding.
         starts: Boolean array of shape [B, S]; True marks the first token of a packed segment, or
             None.
-        initial: the state before the first token, or None for the identity.
-        chunk_size: tokens per chunk; None means all in one.
-        following: the state of tokens after the last one, of its segment, which are visible too
-            where attention is not causal; None for the identity.
+        initial: State before the first token, or None for the identity.
+        chunk_size: Tokens per chunk; None means one chunk.
+        following: State of the tokens of the last segment that follow ``tokens``, visible too if
+            attention is not causal; None for the identity.
 
     Returns:
-        y [B, T, H, V] and the state after the last token.
+        Outputs of shape [B, T, H, V], and the state after the last token.
     """
     carry = monoid.identity if initial is None else initial
     span = Span(tokens, mask, starts)
@@ -215,11 +217,11 @@ def scan(
     """Computes inclusive prefixes [B, T, ...] within segments; the first continues ``before``.
 
     Args:
-        merge: as in :class:`Monoid`.
-        tokens: states [B, T, ...] of tokens or of stretches of them.
-        before: the state [B, ...] before the first.
-        starts: Boolean array of shape [B, T], True = nothing before is of the same segment; None
-            means one segment.
+        merge: Function (earlier, later) -> state, as in :class:`Monoid`.
+        tokens: States [B, T, ...] of tokens or of spans of them.
+        before: State [B, ...] before the first.
+        starts: Boolean array of shape [B, T]; True marks positions whose segment has no earlier
+            state. None means one segment.
     """
     outside = jax.tree.map(lambda b: b[:, None], before)
     if starts is None:
@@ -275,10 +277,10 @@ def scan_monoid(
     """Makes a monoid whose chunks are scanned token by token.
 
     Args:
-        lift: tokens [B, T, ...] -> the state of each alone [B, T, ...].
-        merge: as in :class:`Monoid`.
-        read: as in :class:`Monoid`.
-        identity: as in :class:`Monoid`.
+        lift: Function from tokens [B, T, ...] to the state [B, T, ...] of each token alone.
+        merge: Function of :class:`Monoid`.
+        read: Function of :class:`Monoid`.
+        identity: Neutral state of :class:`Monoid`.
     """
     nothing = jax.tree.map(lambda i: i[:, None], identity)
 

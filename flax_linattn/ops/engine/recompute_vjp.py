@@ -17,13 +17,13 @@ def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> C
     """Makes a scan with a hand-derived gradient that stores only the inputs.
 
     Args:
-        plain: (chunk, chunk_size, q, span, initial) -> the last state, and outputs [B, T, ...].
-        gradients: the same, and the gradients of what ``plain`` gives -> those of q, of the span's
-            tokens and of the initial state.
+        plain: Function (chunk, chunk_size, q, span, initial) -> (last state, outputs [B, T, ...]).
+        gradients: Function of the same arguments and of the gradients of the results of ``plain``
+            -> the gradients of q, of the span's tokens and of the initial state.
 
     Returns:
-        (chunk, sizes, q, span, initial) -> as ``plain``, where ``sizes`` has the chunk's size for
-        each platform and ``chunk`` is hashable.
+        Function (chunk, sizes, q, span, initial) with the results of ``plain``. ``sizes`` holds the
+        chunk size of each platform, and ``chunk`` is hashable.
     """
 
     def run(

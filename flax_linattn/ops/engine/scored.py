@@ -32,7 +32,7 @@ class ScoredAttention(CacheMechanism):
     """Base class of cache mechanisms whose weights are a function of q . k and ``offsets``.
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
     """
 
     weight_function: ClassVar[WeightFunction]

@@ -29,9 +29,9 @@ class SeriesState(NamedTuple):
     With a the smallest ``|k_j|`` of the channel and r = max(1, a), for n = 0 ... order:
 
     Attributes:
-        min_magnitude: a [B, H, K], inf when empty.
-        s: sum of (k_j / r)^n exp(a^2 - k_j^2) v_j [B, order + 1, H, K].
-        z: sum of (k_j / r)^n exp(a^2 - k_j^2) [B, order + 1, H, K].
+        min_magnitude: Minimum magnitude a of the keys [B, H, K], inf when empty.
+        s: Sum of (k_j / r)^n exp(a^2 - k_j^2) v_j [B, order + 1, H, K].
+        z: Sum of (k_j / r)^n exp(a^2 - k_j^2) [B, order + 1, H, K].
     """
 
     min_magnitude: Float[Array, "B H K"]

@@ -74,17 +74,18 @@ def series_scan(
     """Computes the causal outputs of all positions, and the state after the last token.
 
     Args:
-        q: queries [B, T, H, K].
-        k: keys [B, T, H, K].
-        v: values [B, T, H, K].
-        initial: the state before the first token.
-        mask: as in ``exponential_scan``, like all that follows.
-        starts: Boolean array of shape [B, T].
-        form: "chunked" is the same as "recurrent".
-        chunk_size: of the parallel form alone.
+        q: Queries of shape [B, T, H, K].
+        k: Keys of shape [B, T, H, K].
+        v: Values of shape [B, T, H, K].
+        initial: State before the first token.
+        mask: Boolean array of shape [B, T]; False marks padding.
+        starts: Boolean array of shape [B, T]; True marks the first token of a packed segment.
+        form: Name of the form, as in ``exponential_scan``; "chunked" is the same as "recurrent".
+        chunk_size: Maximum number of tokens per tile in the parallel form.
 
     Returns:
-        y [B, T, H, K], 0 where no token is visible, and the state.
+        Outputs of shape [B, T, H, K], 0 where no token is visible, and the state after the last
+        token.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -58,8 +58,8 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
             devices.
 
     Raises:
-        ValueError: The mechanism cannot merge states, or the mesh has no such axis.
-        TypeError: The first argument is not a mechanism.
+        ValueError: If the mechanism cannot merge states, or the mesh has no such axis.
+        TypeError: If the first argument is not a mechanism.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -93,9 +93,9 @@ class SequenceParallel(Mechanism):
     """Mechanism with sharded sequences, made by ``sequence_parallel``.
 
     Attributes:
-        inner: the mechanism that every device runs.
-        mesh: the devices.
-        axis: of the mesh, over which time is split.
+        inner: Mechanism that every device runs.
+        mesh: Mesh of devices.
+        axis: Mesh axis over which time is sharded.
     """
 
     inner: StreamingMechanism

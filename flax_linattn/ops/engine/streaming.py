@@ -30,7 +30,7 @@ class StreamingMechanism(Mechanism):
         reads_only_state: Whether a token's output is ``read`` of the state after it; otherwise
             ``attend`` and ``step`` add a part that depends on the token itself.
         scan: Key of ``forms.AUTO_SCAN_FORMS`` if such a scan computes causal outputs.
-        chunk_size: Maximum number of tokens per block in the chunked form.
+        chunk_size: Maximum number of tokens per chunk in the chunked form.
     """
 
     reads_only_state: ClassVar[bool] = True
@@ -46,10 +46,10 @@ class StreamingMechanism(Mechanism):
         """Returns the states of single tokens; per-token inputs are further keyword arguments.
 
         Args:
-            k: [..., H, K].
-            v: [..., H, V].
-            query: the learned query [H, K] where ``capabilities.learned_query``, or the given ones
-                [B, L, H, K], which make states [..., L, H, ...].
+            k: Keys of shape [..., H, K].
+            v: Values of shape [..., H, V].
+            query: Learned query [H, K] if ``capabilities.learned_query``, or external queries [B,
+                L, H, K], which make states [..., L, H, ...].
         """
 
     def _merge(self, state_a: State, state_b: State) -> State:

@@ -46,11 +46,12 @@ class AFT(ChannelwiseSoftmax):
     """AFT-full, with learned position biases (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
-        max_length: N, positions that a layer learns biases for; only they are limited.
-            ``attend`` and ``step`` take them as ``position_bias=`` [N, N]; without, they are 0.
-        gate: multiply by sigmoid(q); without, it is equation 19 of the element-wise attention
-            paper.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
+        max_length: Number of positions N for which a layer learns biases; only layers are limited.
+            ``attend`` and ``step`` take the biases as ``position_bias`` of shape [N, N], 0 by
+            default.
+        gate: Whether outputs are multiplied by sigmoid(q); without the gate it is equation 19 of
+            the element-wise attention paper.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -154,7 +155,7 @@ class AFTSimple(StreamingMechanism):
     """AFT-simple, without position biases (module docstring: symbols, departures).
 
     Attributes:
-        gate: multiply by sigmoid(q).
+        gate: Whether outputs are multiplied by sigmoid(q).
 
     Example:
         >>> import jax

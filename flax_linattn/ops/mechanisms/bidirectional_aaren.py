@@ -40,8 +40,8 @@ class BidirectionalAaren(ScoreScale, StatelessMechanism):
     """Bidirectional Aaren for whole sequences (module docstring).
 
     Attributes:
-        chunk_size: tokens per block in the chunked form.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        chunk_size: Tokens per chunk in the chunked form.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

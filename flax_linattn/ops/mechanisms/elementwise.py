@@ -66,7 +66,7 @@ class Elementwise(ChannelwiseSoftmax):
     """Element-wise attention, exact (module docstring: symbols).
 
     Attributes:
-        chunk_size: maximum number of queries, and of keys, per block in the chunked form.
+        chunk_size: Maximum number of queries, and of keys, per block in the chunked form.
 
     Example:
         >>> import jax.numpy as jnp
@@ -124,13 +124,13 @@ class ElementwiseSeries(StreamingMechanism):
     """EA-series: element-wise attention with a Taylor polynomial for e^(2qk).
 
     Attributes:
-        order: highest exponent of the polynomial; EA-2 and EA-6 are order 2 and 6. An even
-            order has positive weights; an odd one does not. Where 2qk is far below 0 the terms
-            cancel, the more digits the higher the order: in float32 outputs are right to 1e-5
-            up to order 6, to 1e-4 at order 12 and to 1e-2 at order 20.
-        terms: number of terms, order + 1, for parity with the paper's listing (its figure 2
-            with t = 6 is ``terms=6``, order 5, not positive). Give it instead of ``order``.
-        allow_odd_order: take an odd ``order`` in spite of its negative weights.
+        order: Highest exponent of the polynomial; EA-2 and EA-6 are order 2 and 6. An even order
+            has positive weights, an odd one does not. Where 2qk is far below 0 the terms cancel,
+            more so at higher orders: in float32 outputs have an error of 1e-5 up to order 6, of
+            1e-4 at order 12 and of 1e-2 at order 20.
+        terms: Number of terms, order + 1, as in the paper's listing (its figure 2 with t = 6 is
+            ``terms=6``: order 5, not positive). Pass it instead of ``order``.
+        allow_odd_order: Whether to accept an odd ``order`` in spite of its negative weights.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -72,10 +72,10 @@ class _Chunks(NamedTuple):
     """Keys and values of the chunks' control variates.
 
     Attributes:
-        key: kbar [B, C, H, K].
-        value: beta [B, C, H, V].
-        first: int32 array of shape [B, C], position of the first token of a chunk.
-        last: Position after its last token; equal to ``first`` if there is no such chunk.
+        key: Keys kbar of shape [B, C, H, K].
+        value: Values beta of shape [B, C, H, V].
+        first: Integer array of shape [B, C], position of the first token of a chunk.
+        last: Position after the last token of a chunk; equal to ``first`` if the chunk is empty.
     """
 
     key: Array
@@ -93,11 +93,11 @@ class EVA(ScoreScale, StatelessMechanism):
     are), ``noise`` [H, C, K], standard normal numbers (default: none), and ``scale``.
 
     Attributes:
-        window_size: w, tokens of a window.
-        num_chunks: C; where there are fewer tokens, each has a chunk.
-        overlap: tokens that windows and chunks reach beyond their borders; None means half a
-            window, at least 1.
-        scale: positive factor of the scores if a call passes none; None means K**-0.5.
+        window_size: Tokens per window, w.
+        num_chunks: Number of chunks C; with fewer tokens, each token is a chunk.
+        overlap: Number of tokens by which windows and chunks reach beyond their borders; None means
+            half a window, at least 1.
+        scale: Positive factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

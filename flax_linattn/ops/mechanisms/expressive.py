@@ -88,7 +88,7 @@ class Expressive(ScoredAttention):
     """Expressive attention, weight z^2 / (1 + z^2) (module docstring: symbols, departures).
 
     Attributes:
-        scale: factor of the scores if a call passes none; the paper's beta.
+        scale: Factor of the scores if a call passes none; the paper's beta.
 
     Example:
         >>> import jax.numpy as jnp
@@ -122,7 +122,7 @@ class ExpressiveQuadratic(ScoreScale, KernelMechanism):
     """Squared dot product as the weight, in linear time (module docstring).
 
     Attributes:
-        scale: factor of the scores; it cancels, unless it is 0.
+        scale: Factor of the scores, which cancels unless it is 0.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -60,7 +60,7 @@ class Forgetting(ScoredAttention):
     """Softmax attention with a forget gate and a key/value cache (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

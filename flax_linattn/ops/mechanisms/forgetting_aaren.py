@@ -43,7 +43,7 @@ class ForgettingAaren(LearnedQueryMechanism):
     """Aaren with a forget gate, by which earlier scores decay (module docstring: symbols).
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp

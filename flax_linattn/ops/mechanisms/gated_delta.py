@@ -52,8 +52,8 @@ class GatedDeltaState(NamedTuple):
     """Affine map of a span, S -> transition S + value.
 
     Attributes:
-        transition: M [B, H, K, K]. None within a call that returns no state.
-        value: N [B, H, K, V]: S itself, where nothing came before the span.
+        transition: Matrix M of shape [B, H, K, K]. None within a call that returns no state.
+        value: Matrix N of shape [B, H, K, V], equal to S if nothing came before the span.
     """
 
     transition: Float[Array, "B H K K"]
@@ -166,8 +166,8 @@ class DeltaWrites(NamedTuple):
     tokens: a triangular system. It is linear in S, so it is solved once for ``new`` and ``erased``.
 
     Attributes:
-        new: [B, H, C, V].
-        erased: [B, H, C, K].
+        new: Values of shape [B, H, C, V].
+        erased: Keys of shape [B, H, C, K].
     """
 
     new: Array

@@ -46,9 +46,9 @@ class GatedLinearState(NamedTuple):
     """Decay of a span, and the state that it adds.
 
     Attributes:
-        log_decay: sum of the log-decays [B, H, K]; [B, H, 1] where heads have one. None within a
-            call that returns no state.
-        value: S [B, H, K, V].
+        log_decay: Sum of the log-decays [B, H, K], or [B, H, 1] for one decay per head. None within
+            a call that returns no state.
+        value: State S of shape [B, H, K, V].
     """
 
     log_decay: Float[Array, "B H K"]

@@ -29,11 +29,11 @@ class Linformer(ScoreScale, StatelessMechanism):
     """Linformer attention (module docstring: symbols, departures).
 
     Attributes:
-        max_length: N; a layer needs it, since it learns E and F. None means that of each call's
-            sequences, for fixed random projections only.
-        num_projections: P.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
-        seed: of the projections that are used where ``attend`` is given none.
+        max_length: Number of positions N, which a layer needs to learn E and F. None means the
+            length of the sequences of each call, for fixed random projections only.
+        num_projections: Number of mixtures P.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
+        seed: Seed of the projections if a call passes none.
 
     Example:
         >>> import jax

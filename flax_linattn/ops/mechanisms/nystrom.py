@@ -37,9 +37,9 @@ class Nystrom(ScoreScale, StatelessMechanism):
     """Nystromformer attention (module docstring: symbols, departures).
 
     Attributes:
-        num_landmarks: L.
-        iterations: of the pseudo-inverse.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        num_landmarks: Number of landmarks L.
+        iterations: Iterations of the pseudo-inverse.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax

@@ -54,11 +54,11 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens per causal block, which keeps the state before each ``TILE_TOKENS`` of
-            them.
-        scale: factor of the scores if a call passes none, positive; None means K**-0.5.
-        num_features: M; None means int(K ln K), at least 1.
-        seed: of the random sample. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
+        chunk_size: Tokens per causal chunk, which stores the state before each of its tiles of
+            ``TILE_TOKENS``.
+        scale: Positive factor of the scores if a call passes none; None means K**-0.5.
+        num_features: Number of features M; None means int(K ln K), at least 1.
+        seed: Seed of the random projection if a call passes no ``projection`` of shape [M, K].
 
     Example:
         >>> import jax, jax.numpy as jnp

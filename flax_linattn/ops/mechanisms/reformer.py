@@ -52,13 +52,14 @@ class Reformer(ScoreScale, StatelessMechanism):
     """LSH attention, in hash buckets (module docstring: symbols, departures).
 
     Attributes:
-        bucket_size: m, tokens per chunk, and a bucket on average where the length decides.
-        num_hashes: rounds.
-        num_buckets: b, even; there is a causal form then. None means 2 ceil(n / 2 m) for n real
-            tokens, as in that code.
-        scale: factor of the scores if a call passes none; None means K**-0.5.
-        seed: of the random sample. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead,
-            whose first columns count where there are more.
+        bucket_size: Tokens per chunk m, and per bucket on average if the length sets the number of
+            buckets.
+        num_hashes: Number of hash rounds.
+        num_buckets: Even number of buckets b, which permits a causal form. None means 2 ceil(n / 2
+            m) for n valid tokens, as in that code.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
+        seed: Seed of the random rotations if ``attend`` receives no ``rotations`` of shape
+            [num_hashes, K, b / 2 or more], whose first columns are used.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -30,8 +30,8 @@ class RandomFeatureAttention(KernelMechanism):
     """Random feature attention (module docstring: symbols, departures).
 
     Attributes:
-        num_features: M, rows of W.
-        seed: of the random sample.
+        num_features: Number of rows of W, M.
+        seed: Seed of W.
 
     Example:
         >>> import jax

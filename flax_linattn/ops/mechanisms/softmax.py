@@ -56,12 +56,12 @@ class SoftmaxAttention(ScoredAttention):
     """Softmax attention with a preallocated key/value cache.
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
-        implementation: None means this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
-            (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
-            elsewhere, for short sequences (``form="parallel"``).
-        window: W, most tokens that one sees: itself and the W - 1 before it; causal only. None =
-            all. Its state has a constant size and no end.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
+        implementation: Implementation of ``form="parallel"``: None for this library's own, "cudnn"
+            for the fused kernel of ``jax.nn.dot_product_attention`` on NVIDIA GPUs (half precision
+            only), "xla" for its unfused computation, for short sequences.
+        window: Number of tokens W that a token attends to, itself included; causal only. None means
+            all. The state then has a constant size.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -30,7 +30,7 @@ class TaylorFeatures(ScoreScale, KernelMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
-        scale: factor of the scores if a call passes none; None means K**-0.5.
+        scale: Factor of the scores if a call passes none; None means K**-0.5.
 
     Example:
         >>> import jax

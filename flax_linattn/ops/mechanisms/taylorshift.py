@@ -73,13 +73,13 @@ def taylorshift_n0(key_dim: int) -> int:
     """Sequence length from which the efficient form takes fewer operations (equation 7).
 
     Args:
-        key_dim: d, at least 1.
+        key_dim: Channels of a key d, at least 1.
 
     Returns:
         N0 rounded up, as in table 2.
 
     Raises:
-        ValueError: ``key_dim`` below 1.
+        ValueError: If ``key_dim`` is below 1.
 
     Example:
         >>> [taylorshift_n0(d) for d in (8, 16, 32, 64, 128)]
@@ -94,13 +94,13 @@ def taylorshift_n1(key_dim: int) -> int:
     """Sequence length from which the efficient form takes less memory (equation 9).
 
     Args:
-        key_dim: d, at least 1.
+        key_dim: Channels of a key d, at least 1.
 
     Returns:
         N1 rounded up, as in table 2.
 
     Raises:
-        ValueError: ``key_dim`` below 1.
+        ValueError: If ``key_dim`` is below 1.
 
     Example:
         >>> [taylorshift_n1(d) for d in (8, 16, 32, 64, 128)]
@@ -121,13 +121,13 @@ def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
     (equations 11 and 13). Both are below 1: of whole dimensions the smallest one is best.
 
     Args:
-        num_tokens: N, for memory; None for operations.
+        num_tokens: Number of tokens N, for memory; None for operations.
 
     Returns:
         d, a real number above 0.
 
     Raises:
-        ValueError: ``num_tokens`` below 1.
+        ValueError: If ``num_tokens`` is below 1.
 
     Example:
         >>> round(taylorshift_optimal_dim(), 3), round(taylorshift_optimal_dim(1024), 3)
@@ -145,14 +145,14 @@ def taylorshift_crossover(key_dim: int, order: int = 2) -> int:
     With F = C(d + order, order) features, 2 F (d + 1) a token against 2 N d.
 
     Args:
-        key_dim: d, at least 1.
-        order: of the polynomial, at least 1.
+        key_dim: Channels of a key d, at least 1.
+        order: Order of the polynomial, at least 1.
 
     Returns:
         F (d + 1) / d, rounded up.
 
     Raises:
-        ValueError: ``key_dim`` or ``order`` below 1.
+        ValueError: If ``key_dim`` or ``order`` is below 1.
 
     Example:
         >>> [taylorshift_crossover(d) for d in (4, 8, 16, 32)]
@@ -174,16 +174,16 @@ def taylorshift_speed_crossover(key_dim: int, order: int = 2, *, is_causal: bool
     crossed at 1.7 to 2.2 times as many tokens.
 
     Args:
-        key_dim: d, at least 1.
-        order: of the polynomial, at least 1.
-        is_causal: whether the direct form makes half of the pairs.
+        key_dim: Channels of a key d, at least 1.
+        order: Order of the polynomial, at least 1.
+        is_causal: Whether attention is causal, where the direct form computes half of the pairs.
 
     Returns:
-        F (d + 1) / d times 1 + 27 / sqrt(F), or times 3 if that is less, for F features; where it
-        is causal 1.8 times as many. Rounded up.
+        F (d + 1) / d times 1 + 27 / sqrt(F), at most times 3, for F features; 1.8 times as many
+        tokens if causal. Rounded up.
 
     Raises:
-        ValueError: ``key_dim`` or ``order`` below 1.
+        ValueError: If ``key_dim`` or ``order`` is below 1.
 
     Example:
         >>> [taylorshift_speed_crossover(d) for d in (8, 16, 32, 64)]
@@ -206,21 +206,23 @@ class TaylorShift(KernelMechanism):
     """Taylor-softmax attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens per block, in the chunked form and at most in the direct one.
-        normalize: section 3.3: q and k of length 1, q times ``temperature``, and the output
-            times sqrt(N / K).
-        normalize_output: whether the output is scaled; None means as ``normalize``. False is the
-            row "impl. + norm" of the paper's table 4.
-        order: of the polynomial, even: an odd one is negative far below 0. In float32 scores beyond
-            about 2^(112 / order) count as of that size: 2^28 at order 4, 2^10 at order 10.
-        max_features: most features per head, C(K + order, order), of orders above 2. Larger heads
-            have no state, no form but the direct one (all weights at once with form="parallel"),
-            and are refused where they need another.
-        coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
-            no weight is negative.
-        switch: what ``form="auto"`` changes from direct to efficient for: "speed" where the
-            efficient form was measured to be faster (``taylorshift_speed_crossover``); at order 2
-            also "paper", from ``taylorshift_n0`` tokens on, and "memory", from ``taylorshift_n1``.
+        chunk_size: Tokens per chunk in the chunked form, and the maximum per block in the direct
+            form.
+        normalize: Whether to normalize as in section 3.3: q and k to length 1, q times
+            ``temperature``, and the output times sqrt(N / K).
+        normalize_output: Whether the output is scaled; None means the value of ``normalize``. False
+            is the row "impl. + norm" of the paper's table 4.
+        order: Even order of the polynomial; an odd one is negative far below 0. In float32 scores
+            beyond about 2^(112 / order) are clipped: 2^28 at order 4, 2^10 at order 10.
+        max_features: Maximum number of features per head, C(K + order, order), at orders above 2.
+            Larger heads have no state and only the direct form (all weights at once with
+            form="parallel").
+        coefficients: Coefficients (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4
+            a), so that no weight is negative.
+        switch: Criterion by which ``form="auto"`` changes from direct to efficient: "speed" where
+            the efficient form was measured to be faster (``taylorshift_speed_crossover``); at order
+            2 also "paper", from ``taylorshift_n0`` tokens on, and "memory", from
+            ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
