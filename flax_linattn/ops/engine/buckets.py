@@ -17,7 +17,7 @@ from flax_linattn.ops.engine.features import l2_normalize
 from flax_linattn.typing import Array
 
 EMPTY_SLOT_LABEL = -2
-"""The label of a free slot, which no token sees."""
+"""Label of a free slot, to which no token attends."""
 
 
 class SlotAssignment(NamedTuple):

@@ -159,7 +159,7 @@ class CacheMechanism(Mechanism):
     uses_positions: ClassVar[bool] = False
     """Whether ``attend_block`` is given positions."""
     window: ClassVar[int | None] = None
-    """How many tokens a query sees at most, the last ones in ``attend``; None means all."""
+    """Number of last tokens to which a query attends; None means all."""
 
     chunk_size: int = 256
     cache_dtype: str | None = None
@@ -197,7 +197,7 @@ class CacheMechanism(Mechanism):
         return 2 * self.chunk_size
 
     def init_sums(self, q: Array, v: Array) -> Any:
-        """Returns the sums over no key for queries [B, 1, H, K], or None if there are no such sums.
+        """Returns the sums over no keys for queries [B, 1, H, K], or None to read all slots.
 
         With ``update_sums`` and ``mean_of_sums`` they let ``step`` read only the used part of a
         cache, block by block. With None, the default, ``step`` weights all slots, and its time
@@ -242,7 +242,7 @@ class CacheMechanism(Mechanism):
         """Rejects a capacity of more tokens than the mechanism has positions for."""
 
     def _attend_causal_call(self, call: Call) -> tuple[Outputs, State]:
-        return self._attend(call)  # which replaces what is not finite in cached tokens, too
+        return self._attend(call)  # it also replaces non-finite numbers of cached tokens
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         batch, length, heads, key_dim = call.k.shape
@@ -267,7 +267,7 @@ class CacheMechanism(Mechanism):
                 per_token,
             )
 
-        # Cached tokens belong to the run that came in, number 0.
+        # Cached tokens belong to segment 0, which the call continues.
         key_segment = jnp.pad(segment_index, ((0, 0), (cached, 0)))
         visibility = masks.Visibility(
             is_causal=call.is_causal,
@@ -357,7 +357,7 @@ class CacheMechanism(Mechanism):
         return jnp.where(state.has_overflowed[:, None, None], jnp.nan, y), state
 
     def _attend_to_cache(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
-        """Computes outputs [B, 1, H, V] of queries that come after all cached tokens."""
+        """Computes outputs [B, 1, H, V] of queries that follow all cached tokens."""
         if cache.capacity <= self.block or self.init_sums(q, cache.value) is None:
             return self._attend_to_all_slots(q, cache, parameters)
         return primal_only(
@@ -386,7 +386,7 @@ class CacheMechanism(Mechanism):
 
         def body(i: Array, sums: Any) -> Any:
             first = (blocks - 1 - i) * size
-            # The last block begins sooner where the cache ends within it.
+            # A block that would reach beyond the cache begins earlier.
             begin = jnp.minimum(first, cache.capacity - size)
             slots = begin + jnp.arange(size, dtype=jnp.int32)
             visible = (slots >= first) & (slots < cache.length[:, None])
@@ -427,7 +427,7 @@ class CacheMechanism(Mechanism):
 
     def _check_state(self, state: KVCache, q: Array, k: Array, v: Array) -> None:
         if isinstance(state, KVCache):
-            # Whatever else stands there is refused below.
+            # A key of any other rank is rejected below.
             capacity = state.capacity if getattr(state.key, "ndim", 0) == 4 else 1
             expected = jax.eval_shape(
                 lambda: self.init_state(

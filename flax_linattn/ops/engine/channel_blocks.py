@@ -1,17 +1,17 @@
 """Channelwise softmax in blocks of queries and keys, with a hand-derived gradient.
 
-Every channel c weighs by itself. For weights w_ijc of query i and key j,
+Every channel c has its own weights. For weights w_ijc of query i and key j,
 
     D_ic = sum_j w_ijc,   y_ic = sum_j w_ijc v_jc / D_ic
 
-Weights are relative to the largest of their row, which cancels. A block of them exists at a time,
-and none above a causal diagonal is made. The backward pass keeps y, the largest scores and D, and
-makes the blocks again: with dy the gradient of the outputs,
+Weights are relative to the maximum of their row, which cancels. One block of weights exists at a
+time, and blocks above a causal diagonal are skipped. The backward pass stores y, the maxima and D,
+and recomputes the blocks: with dy the gradient of the outputs,
 
     dv_jc = sum_i w_ijc dy_ic / D_ic
     dw_ijc = (v_jc - y_ic) dy_ic / D_ic
 
-and JAX derives what the block's queries, keys and biases have of dw.
+and JAX derives the gradients of the block's queries, keys and biases from dw.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def attend_by_channel(
         >>> from flax_linattn import ops
         >>> mechanism = ops.get_mechanism("elementwise")
         >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 10, 2, 4))
-        >>> sees = Visibility(is_causal=True)
-        >>> y = attend_by_channel(mechanism, Tokens(q, k, v), None, sees, None, max_block=4)
+        >>> visible = Visibility(is_causal=True)
+        >>> y = attend_by_channel(mechanism, Tokens(q, k, v), None, visible, None, max_block=4)
         >>> want = mechanism.reference(q, k, v, is_causal=True)
         >>> bool(jnp.allclose(y, want, atol=1e-6))
         True
@@ -141,10 +141,10 @@ def attend_by_channel(
     if 0 in (shape[0], *lengths):
         return jnp.zeros_like(tokens.q)
     if table is not None:
-        # No position lies beyond the keys; the rest of a large table has no gradient to add up.
+        # No position lies beyond the keys, so the rest of a large table needs no gradient.
         table = table[: lengths[1], : lengths[1]].astype(tokens.k.dtype)
-    # All channels on one axis, as heads are of which a block holds some: a CPU took 1.5 times as
-    # long with an axis of 1 before them, and 4 times with one behind.
+    # All channels on one axis, as the heads of a block: a CPU took 1.5 times as long with an axis
+    # of size 1 before them, and 4 times as long with one after them.
     tokens = Tokens(*(x.reshape(*x.shape[:2], -1) for x in tokens))
     sizes = block_sizes(shape[0], tokens.q.shape[2], max_block, *lengths)
     plans = PerPlatform(*(Plan(size, *lengths, weight_function) for size in sizes))

@@ -64,12 +64,13 @@ def scan_chunks(
         o = jnp.moveaxis(o, 0, 1)
         return o.reshape(o.shape[0], chunks * chunk_size, *o.shape[3:])[:, :length]
 
-    # The backward pass recomputes a chunk from its carry: kept are a carry a chunk, not what each
-    # of its tokens made; a single token makes little more than a carry, a single query many scores.
+    # The backward pass recomputes a chunk from its carry, so one carry per chunk is stored instead
+    # of all intermediate results. A chunk of one token makes little more than a carry; without a
+    # carry its chunks are queries, and one query makes many scores.
     if chunk_size > 1 or carry is None:
         body = partial(jax.checkpoint, prevent_cse=False)(body)
-    spans = (*jax.tree.map(split, arrays), *extra)
-    carry, y = jax.lax.scan(body, carry, spans, reverse=reverse)
+    xs = (*jax.tree.map(split, arrays), *extra)
+    carry, y = jax.lax.scan(body, carry, xs, reverse=reverse)
     return carry, y if stack else jax.tree.map(join, y)
 
 
@@ -78,8 +79,8 @@ def scan_tokens(
 ) -> tuple[Carry, Array]:
     """Applies ``body`` to consecutive tokens and writes their outputs in place.
 
-    Made to be run, not to be differentiated: on a CPU up to twice as fast as chunks of one token,
-    which are laid out again.
+    For inference, not for differentiation: on a CPU it is up to twice as fast as ``scan_chunks`` of
+    one token, which copies arrays to another layout.
 
     Args:
         body: Function (carry, token) -> (carry, output [B, ...]). A token has the structure of

@@ -79,9 +79,9 @@ def exponential_scan(
         chunk_size: Tokens per tile in the chunked form; maximum in the parallel form.
 
     Returns:
-        The rows, with y 0 where no token is visible, and the state. Gradients that flow through y
-        and 1 / u take the level for a constant, but for those of the parallel form, which is plain
-        JAX: fit for what is the same for any, as level + log u is.
+        Outputs, with y = 0 where no token is visible, and the state. The hand-derived gradient
+        treats the level of the outputs as a constant (the parallel form, plain JAX, does not). So
+        use them only in quantities that do not depend on the level, such as y and level + log u.
 
     Example:
         >>> import jax.numpy as jnp
@@ -165,7 +165,7 @@ def _scan_in_form(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[
 
 
 class Tokens(NamedTuple):
-    """Arrays of a stretch of tokens that the forms work on, with leaves [B, C, ...].
+    """Inputs of the forms for one tile or for all tokens, with leaves [B, C, ...].
 
     The forward pass uses the scores s [B, C, H], the values v [B, C, H, V], ``starts`` and the
     log-decays [B, C, H], if there are any. The backward pass also uses the levels m, the level
@@ -298,7 +298,7 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     tokens, initial, outputs, last = residuals
     (dy, _, dinverse), dlast = gradients
     before = tokens.level_before(initial.level, outputs.level)
-    # 1 / u is an output too; its gradient reaches u as -1 / u^2.
+    # 1 / u is an output too: d(1 / u) = -du / u^2.
     du_own = -dinverse * outputs.inverse * outputs.inverse
     dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(

@@ -12,12 +12,12 @@ from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.typing import Array
 
 MEMORY_RANGE = (8.0, 1024.0)
-"""Tokens after which the first and the last head begin to have forgotten all but 1/e; one head
-alone begins with their geometric mean."""
+"""Initial number of tokens after which the weight of a token falls to 1/e, in the first and the
+last head; a single head has the geometric mean."""
 
 
 def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Initializes biases to log_spaced_memories spaced evenly in logarithm over the heads.
+    """Initializes biases for memories of ``MEMORY_RANGE`` tokens, log-spaced over the heads.
 
     The log-sigmoid of a bias is -1 / memory, with memory in tokens.
 
@@ -38,4 +38,4 @@ def log_spaced_memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.flo
 LOG_DECAY = TokenArgument(
     "log_decay", "H", high=0.0, activation=jax.nn.log_sigmoid, bias_init=log_spaced_memories
 )
-"""One log-decay a head: the forget gate of Lin et al., 2025, log sigmoid(x W + b)."""
+"""One log-decay per head: the forget gate of Lin et al., 2025, log sigmoid(x W + b)."""

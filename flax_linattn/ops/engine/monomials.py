@@ -28,7 +28,7 @@ def num_monomials(dim: int, order: int) -> int:
 def monomials(
     x: Array, order: int, unit: Array | float = 1.0, *, over_factorials: bool = False
 ) -> Array:
-    """Computes all x^a of degree up to ``order``, by ascending degree.
+    """Computes all monomials x^a of degree up to ``order``, by ascending degree.
 
     Args:
         x: Vectors of shape [..., d].

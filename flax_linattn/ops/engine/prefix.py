@@ -1,13 +1,13 @@
 """The monoid engine: every form of a streaming mechanism from a handful of functions.
 
-A span of tokens has a state; ``merge(a, b)`` joins the state of a span with that of the next
-(associative, ``identity`` is neutral), ``read(q, s)`` gives an output. From these follow the
-parallel form (one chunk), the chunked form (Aaren's appendix A, block by block) and the
-recurrent form (chunks of one token), causal or not, with masks, packed segments, an initial
-and a final state, at any length.
+Every span of consecutive tokens has a state. ``merge(a, b)`` joins the states of two consecutive
+spans (associative, ``identity`` is neutral), and ``read(q, s)`` gives an output. From these follow
+the parallel form (one chunk), the chunked form (Aaren's appendix A) and the recurrent form (chunks
+of one token), causal or not, with masks, packed segments, an initial and a final state, at any
+length.
 
-What happens inside one chunk is the mechanism's: :func:`scan_monoid` does it for any ``lift`` by
-``jax.lax.associative_scan``, :mod:`flax_linattn.ops.engine.kernel` by matrix products.
+Mechanisms define what happens inside a chunk: :func:`scan_monoid` serves any ``lift`` by
+``jax.lax.associative_scan``, :mod:`flax_linattn.ops.engine.kernel` uses matrix products.
 
 Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
 """
@@ -25,11 +25,11 @@ from flax_linattn.ops.engine.chunks import scan_chunks
 from flax_linattn.typing import Array, Mask, Outputs, State, Visible
 
 Tokens = Any
-"""A tree of arrays [B, T, ...], what a mechanism knows of each token: k, v, a decay."""
+"""Tree of arrays [B, T, ...] with the inputs of each token: k, v and per-token inputs."""
 
 
 class Span(NamedTuple):
-    """Tokens of one chunk, with their mask and segment starts.
+    """Consecutive tokens with their mask and segment starts: a chunk, a shard or all tokens.
 
     Attributes:
         tokens: Tree of arrays of shape [B, C, ...], such as keys and values by name.
@@ -87,7 +87,7 @@ class Span(NamedTuple):
 
 
 class Monoid(NamedTuple):
-    """Functions that the engine needs of a mechanism, with its arguments bound.
+    """Functions of a mechanism that the engine calls, with the arguments of a call bound.
 
     Attributes:
         identity: Neutral state, with leaves [B, ...].
@@ -174,14 +174,14 @@ def final_state(monoid: Monoid, span: Span, carry: State, chunk_size: int | None
 
 
 def mask_filling(span: Span, chunk_size: int | None) -> Span:
-    """Adds a mask to the span if its last chunk will be filled with zeros, which are no tokens."""
+    """Adds a mask if zeros will fill up the last chunk, which then count as padding."""
     if span.mask is not None or chunk_size is None or span.size[1] % chunk_size == 0:
         return span
     return span._replace(mask=jnp.ones(span.size, bool))
 
 
 def advance(monoid: Monoid, span: Span, before: State) -> State:
-    """Returns the state after ``span``, which is that of its last segment."""
+    """Returns the state after ``span``: the state of its last segment."""
     last = span.segment_index[:, -1]
     state = monoid.reduce(span.tokens, span.segment_mask(last))
     if span.starts is not None:
@@ -243,10 +243,10 @@ def _attend_within_segments(
     following: State,
     chunk_size: int | None,
 ) -> tuple[Array, State]:
-    """Lets every token read the total of its own segment, parts outside the span included.
+    """Reads for every token the total of its own segment, including parts in other chunks.
 
-    A pass from the right carries, over chunk borders, what follows of the segment in which a chunk
-    ends; a pass from the left reads. One state per chunk is stored between them.
+    A pass from the right carries the state of what follows of the segment in which a chunk ends; a
+    pass from the left reads. One state per chunk is stored between them.
     """
 
     def right_to_left(after: State, chunk: tuple[Span]) -> tuple[State, State]:
@@ -274,7 +274,7 @@ def scan_monoid(
     read: Callable[[Array | None, State], Array],
     identity: State,
 ) -> Monoid:
-    """Makes a monoid whose chunks are scanned token by token.
+    """Makes a monoid that processes a chunk by an associative scan over its tokens.
 
     Args:
         lift: Function from tokens [B, T, ...] to the state [B, T, ...] of each token alone.
@@ -293,7 +293,7 @@ def scan_monoid(
     ) -> tuple[State, Array]:
         states = lift_real(span.tokens, span.mask)
         attended = prefixes = scan(merge, states, before, span.starts)
-        if not is_causal and span.starts is not None:  # one segment has one total for all
+        if not is_causal and span.starts is not None:  # without segments ``attend`` reads one total
             segment_index, end = span.segment_index, _segment_ends(span.starts)
             attended = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
             outside = jax.tree.map(lambda a: a[:, None], after)

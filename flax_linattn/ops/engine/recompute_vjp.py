@@ -34,7 +34,7 @@ def recompute_vjp(plain: Callable[..., Any], gradients: Callable[..., Any]) -> C
     def forward(
         chunk: Any, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
     ) -> tuple[Any, Any]:
-        # ``scan`` itself has no tangents, and so gradients would have none.
+        # Not ``scan``: it has no forward mode, and then its gradients would have none either.
         return run(chunk, sizes, q, span, initial), (q, span, initial)
 
     def backward(

@@ -105,7 +105,7 @@ def weights_and_powers_base(
     """
     first = relative_weight(k, min_magnitude)
     if keep is not None:
-        # Before any token the smallest is infinite, and 0 times that has no gradient.
+        # Before any token the minimum is infinite, and 0 times infinity has a NaN gradient.
         first = jnp.where(keep, relative_weight(k, jnp.where(keep, min_magnitude, 0)), 0)
     # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
     return first, jnp.where(first > 0, k / key_unit(min_magnitude), 0)
@@ -115,8 +115,8 @@ def weights_and_powers_base(
 def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
     """Computes the state of the tokens [B, T, H, K] that ``keep`` [B, T] selects.
 
-    Its derivative is written out: compilers make JAX's own, of a chain of powers, several times
-    over.
+    Its derivative is hand-derived: compilers would evaluate the chain of powers in JAX's own
+    several times over.
 
     Example:
         >>> import jax.numpy as jnp
@@ -173,7 +173,7 @@ def read_sums(
     y = polynomial(s, x, f) * inverse
     slope = jnp.zeros_like(y)
     if len(s) > 1:
-        # Taken apart before they are summed up: later, what both have in common costs digits.
+        # Center the sums before the polynomial: the difference of two polynomials would cancel.
         centered = [a - y * b for a, b in zip(s[1:], z[1:], strict=True)]
         slope = 2 * key_unit(min_magnitude) * f * inverse * polynomial(centered, x, f)
     return SeriesOutputs(y, inverse, slope)
@@ -183,7 +183,7 @@ def read_sums(
 def read(q: Array, state: SeriesState) -> Array:
     """Returns y for queries [..., H, K] and states whose leading axes broadcast with theirs.
 
-    Its derivative is written out, as that of ``total``.
+    Its derivative is hand-derived, as that of ``total``.
 
     Example:
         >>> import jax.numpy as jnp

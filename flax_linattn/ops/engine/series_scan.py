@@ -5,21 +5,21 @@ In every channel, with c_n(q) = (2q)^n / n! and over the j <= i of the same pack
     S_n = sum_j k_j^n exp(-k_j^2) v_j,   Z_n = sum_j k_j^n exp(-k_j^2),
     y_i = sum_n c_n(q_i) S_n / sum_n c_n(q_i) Z_n      (element-wise attention, equations 8-16)
 
-with S and Z relative to the smallest |k| so far, as ``SeriesState`` says; it cancels, so gradients
-take it for a constant. Whichever form ran forward, the backward pass needs of it y, 1 / D (D the
-denominator), the slope dy/dq and the smallest |k|. With g the gradient of the outputs, that of q is
-g dy/dq; from the right
+S and Z are stored relative to the smallest |k| so far (``SeriesState``), which cancels, so it is a
+constant to gradients. Whichever form ran forward, the backward pass needs only its y, 1 / D (D is
+the denominator), slope dy/dq and smallest |k|. With g the gradient of the outputs, dq = g dy/dq,
+and from the right
 
     P_n = sum_{i >= j} c_n(q_i) g_i / D_i,      M_n = -sum_{i >= j} c_n(q_i) g_i y_i / D_i
 
-are the gradients of S_n and Z_n, of which token j gets
+are the gradients of S_n and Z_n, which give token j
 
     dv_j = exp(-k_j^2) sum_n k_j^n P_n
     dk_j = exp(-k_j^2) sum_n (n k_j^(n-1) - 2 k_j^(n+1)) (v_j P_n + M_n).
 
-"recurrent" is a loop over tokens that writes in place. "parallel" cuts the tokens into tiles and
-runs that loop over all tiles in lockstep: once for what each adds to the sums, and, when those have
-been scanned, once for the outputs.
+"recurrent" is a loop over tokens that writes in place. "parallel" splits the tokens into tiles and
+runs that loop over all tiles in lockstep: once for the sums of each tile, and, after a scan of
+these, once for the outputs.
 """
 
 from __future__ import annotations
@@ -300,9 +300,9 @@ class AdjointMap(NamedTuple):
 
 
 class BackwardInputs(NamedTuple):
-    """Inputs of the backward pass for a stretch of tokens.
+    """Inputs of the backward pass for one tile or for all tokens.
 
-    ``before`` [B, H, K] is the smallest |k| before it.
+    ``before`` [B, H, K] is the smallest |k| before the first of them.
     """
 
     tokens: Tokens

@@ -74,7 +74,7 @@ class StatelessMechanism(Mechanism):
         has_tokens = jnp.any(mask, axis=1)[:, None, None, None]
         return jnp.where(has_tokens, y, jnp.zeros_like(y)), None
 
-    # Not reached: what needs a state is refused before.
+    # Not reached: calls that need a state are rejected before.
 
     def _init_state(self, sizes: StateSizes) -> State:
         raise NotImplementedError

@@ -105,9 +105,9 @@ class _RightAlignedCache(KVCache):
 
 
 def compact_tokens(call: Call) -> tuple[Call, Any]:
-    """Moves valid tokens to the front; also returns the inverse, for outputs.
+    """Moves valid tokens to the front, and returns the inverse for outputs.
 
-    A token's distance to another is then the number of real tokens between them.
+    The distance of two tokens is then the number of valid tokens between them.
 
     Args:
         call: Call of self-attention with a mask.
